@@ -143,7 +143,7 @@ class Scrutiny:
         """
         rows, sums = {row.record.key: row for row in self.rows}, self.by.added_up()
         terms = {key: [rows.get(each) for each in sums[key]] for key in suspects if key in sums}
-        return {key for key, two in terms.items() if all(row is not None and row.r <= noise.WARN and not row.untold for row in two)}
+        return {key for key, two in terms.items() if all(row is not None and row.r <= noise.WARN and not row.floor_unknown for row in two)}
 
     def _within(self, suspects: Rows, *, everywhere: bool = False, early: bool = False) -> set[str]:
         """Keys of suspects that are no longer failed or doubtful beside closer runs of that kind. Two runs are made, or four where two leave open
@@ -195,7 +195,7 @@ def _grave(row: Comparison) -> bool:
 
 
 def _innocent(row: Comparison, before: Comparison) -> bool:
-    return not row.failed and not row.untold and (before.failed or not row.doubtful)
+    return not row.failed and not row.floor_unknown and (before.failed or not row.doubtful)
 
 
 def _stays_within(row: Comparison, before: Comparison, made: int, planned: int) -> bool:
@@ -222,7 +222,7 @@ def settled(rows: list[Comparison]) -> bool:
 
 def _healthy(row: Comparison) -> bool:
     """Whether the row is healthy by the floor of one run, and no error by that of two. A second run can halve the mean square at most."""
-    return not row.untold and row.r <= _near(row, FIRST_LOOK) and row.r * math.sqrt(FIRST_LOOK) <= _limit(row, FIRST_LOOK)
+    return not row.floor_unknown and row.r <= _near(row, FIRST_LOOK) and row.r * math.sqrt(FIRST_LOOK) <= _limit(row, FIRST_LOOK)
 
 
 def _results_clear(rows: list[Comparison]) -> bool:

@@ -21,11 +21,14 @@ from precheck.observe.shadow.source import Function
 
 TOGETHER = Limit(
     0.5, "share of the largest share",
-    """A line has a part in an error from half the share of the line that has most. Of these the last is named: a difference has two terms, and it is
-    the line where they meet that is to be mended.""",
+    """A line counts as a cause of an error if its share is at least half the largest share. Among these lines the last is named: a difference has two
+    terms, and the code should be changed at the line where they meet.""",
 )  # fmt: skip
-GROWN = Limit(4.0, "times", "Times that a difference makes an error larger from which its terms cancel: two bits.")
-UNCHANGED = Limit(1e-6, "relative difference", "Relative difference of two errors that are the same: a rounding more would change the seventh digit.")
+GROWN = Limit(4.0, "times", "The terms of a difference cancel if it makes an error at least this many times larger: two bits are lost.")
+UNCHANGED = Limit(
+    1e-6, "relative difference",
+    "Two errors count as equal up to this relative difference. One more rounding would change the seventh digit.",
+)  # fmt: skip
 ADDITIVE = ops.ADDITIVE
 """Ops whose result gets the absolute error of an input. The results of all others get the relative one."""
 MIXED = frozenset({"lerp"})
@@ -52,21 +55,21 @@ def number(operation: Operation) -> int:
     return operation.number
 
 
-class Asked:
+class Attempts:
     """Lines for which walks found no cause. Each walk goes back over a whole loop, so a walk in each of n turns would cost n² steps."""
 
     def __init__(self) -> None:
         self.waits: dict[tuple[object, ...], int] = defaultdict(int)
         self.passed: dict[tuple[object, ...], int] = defaultdict(int)
 
-    def again(self, line: tuple[object, ...]) -> bool:
+    def due(self, line: tuple[object, ...]) -> bool:
         """Whether to walk: always at first. After eight walks without an answer, only when the number of turns has doubled."""
         if self.waits[line] < OFTEN:
             return True
         self.passed[line] += 1
         return self.passed[line] >= self.waits[line]
 
-    def vain(self, line: tuple[object, ...]) -> None:
+    def failed(self, line: tuple[object, ...]) -> None:
         """Notes that a walk for this line found no cause."""
         self.waits[line] = 2 * self.waits[line] if self.waits[line] >= OFTEN else self.waits[line] + 1
         self.passed[line] = 0
@@ -83,10 +86,10 @@ class Splits:
         """The op's own share of the square of its result's error, and the share of each input."""
         found = self.known.get(made)
         if found is None:
-            brought = {source: _brought(operation, made, source, self.error) ** 2 for source in causes.taken(operation) if self.error(source)}
-            total = sum(brought.values())
-            kept = _kept(operation, made, brought, self.error) if total else 1.0
-            found = self.known[made] = kept, [(source, (1 - kept) * square / total) for source, square in brought.items() if total]
+            carried = {source: _carried(operation, made, source, self.error) ** 2 for source in causes.taken(operation) if self.error(source)}
+            total = sum(carried.values())
+            kept = _own_share(operation, made, carried, self.error) if total else 1.0
+            found = self.known[made] = kept, [(source, (1 - kept) * square / total) for source, square in carried.items() if total]
         return found
 
 
@@ -116,15 +119,15 @@ class Attribution:
 
     def cause(self, wanted: Callable[[Operation], bool] = bool) -> Operation | None:
         """The op with the largest share on the line that made the error. Only ops that are `wanted` count."""
-        mine = {operation: share for operation, share in self.shares.items() if share and operation.blamed and wanted(operation)}
+        counted = {operation: share for operation, share in self.shares.items() if share and operation.blamed and wanted(operation)}
         lines: dict[str, float] = defaultdict(float)
         latest: dict[str, int] = {}
-        for operation, share in mine.items():
+        for operation, share in counted.items():
             lines[operation.blamed] += share
             latest[operation.blamed] = max(latest.get(operation.blamed, 0), operation.number)
         most = max(lines.values(), default=0.0)
         chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
-        return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
+        return max((operation for operation in counted if operation.blamed == chosen), key=counted.__getitem__, default=None)
 
     def of_line(self, cause: Operation) -> float:
         """The share of the ops that the user wrote on the line of `cause`. Each kind of op counts once: one change to the line repairs a cast and a
@@ -147,7 +150,7 @@ class Attribution:
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         called = cause.call if any(source.low for source in causes.taken(cause)) else 0
         after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
-        return next((each for each in after if self._grown(each) and (each.outputs[0].low or moments(each, cause))), None)
+        return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
@@ -163,7 +166,7 @@ class Attribution:
     def _before(self, operation: Operation) -> float:
         return max((self.error(source) for source in operation.inputs), default=0.0)
 
-    def _grown(self, operation: Operation) -> bool:
+    def _cancels(self, operation: Operation) -> bool:
         grown = operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
         return grown and not causes.shares_operand(operation)
 
@@ -216,35 +219,35 @@ def _squared(term: Value) -> list[Value]:
     return bases if power or product else []
 
 
-def _kept(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:
+def _own_share(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
     """The op's own share of the square of its result's error. An op that does not change the error, such as doubling, rounds nothing."""
     whole = error(value)
-    if not whole or (len(brought) == 1 and math.isclose(whole, max(map(error, brought)), rel_tol=UNCHANGED)):
+    if not whole or (len(carried) == 1 and math.isclose(whole, max(map(error, carried)), rel_tol=UNCHANGED)):
         return 0.0
     own_share = min(1.0, (own(operation, value) / whole) ** 2)
-    return max(own_share, _added(operation, value, brought, error)) if own_share else 0.0
+    return max(own_share, _added(operation, value, carried, error)) if own_share else 0.0
 
 
-def _added(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:
+def _added(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
     """The share of the square of an error that was added in an op which keeps its input's error.
 
     Roundings in one direction, such as those of a sum that stands still, add up to more than the root of the sum of their squares.
     """
-    if len(brought) != 1:
+    if len(carried) != 1:
         return 0.0
-    (source,) = brought
+    (source,) = carried
     if operation.base in ops.AVERAGING:
-        return max(0.0, 1 - (_evened(value, source, error) / error(value)) ** 2)
+        return max(0.0, 1 - (_averaged(value, source, error) / error(value)) ** 2)
     if operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
         return 0.0
     parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
-    before, after = _brought(operation, value, source, error) * math.sqrt(parts), error(value)
+    before, after = _carried(operation, value, source, error) * math.sqrt(parts), error(value)
     if operation.base in SIZED:
         after *= value.norm / math.sqrt(elements(value) or 1)
     return max(0.0, 1 - (before / after) ** 2)
 
 
-def _evened(value: Value, source: Value, error: Errors) -> float:
+def _averaged(value: Value, source: Value, error: Errors) -> float:
     """The relative error of a mean, or sum, of n terms with independent errors. It is a mean if the result is no larger than the terms.
 
     A matrix counts as many terms as it has rows, since a loss takes one number from each.
@@ -256,7 +259,7 @@ def _evened(value: Value, source: Value, error: Errors) -> float:
     return error(source) * size * times / result if result else math.inf
 
 
-def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:
+def _carried(operation: Operation, value: Value, source: Value, error: Errors) -> float:
     """The size of an input's error in the result. For elementwise sums it is per element, since input and result may have different numbers of
     elements."""
     if operation.base in SIZED | MIXED:

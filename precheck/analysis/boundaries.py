@@ -12,19 +12,26 @@ from precheck.analysis.limit import Limit
 from precheck.observe.records import Record, Trace
 from precheck.precisions import Precision
 
-UNSTABLE = Limit(0.25, "share of the error", "that float32's own distance from float64 may be; beyond it float32 is no yardstick for that tensor")
+UNSTABLE = Limit(
+    0.25, "share of the error",
+    """The largest distance of float32 from float64, as a share of the run's error. If float32 itself is further off, it is no valid reference for
+    that tensor.""",
+)  # fmt: skip
 PLAIN = Limit(
     2.0, "times its limit",
-    """beyond which an error counts even where later layers heal it. Thousands of rows that absorb the same small term alike keep an error that
-    independent noise averages out: 1.3 times the limit in YOLOS' attention over 4197 tokens.""",
+    """A larger error is reported even if later layers heal it. Thousands of rows that lose the same small term have one common error, while
+    independent noise averages out: 1.3 times the limit in the attention of YOLOS over 4197 tokens.""",
 )  # fmt: skip
 NEAR = Limit(
     16.0, "times",
-    """that a reference's largest number may lie below the end of the format for NaN to be taken for an overflow: what is squared on the way, as in a
-    norm, needs more room than what comes out""",
+    """NaN counts as an overflow if the largest number of the reference is less than this factor below the largest number of the format. Squares on
+    the way, as in a norm, need more range than the result.""",
 )  # fmt: skip
-FLUSHED = Limit(0.5, "share of the norm", "of a parameter's gradient that is gone, from which it is an error")
-NOTED = Limit(0.1, "share of the norm", "of a parameter's gradient that is gone, from which it is a note")
+FLUSHED = Limit(
+    0.5, "share of the norm",
+    "If a parameter's gradient loses a larger share of its norm to zeros, that is an error. Half of the gradient is gone then.",
+)  # fmt: skip
+NOTED = Limit(0.1, "share of the norm", "If a parameter's gradient loses a larger share of its norm to zeros, that is a note.")
 FIVE_BITS = 32
 """The factor 2^5 above float16's smallest number. Below that a gradient's numbers have fewer than 5 bits; above it they are rounded like others."""
 _NARROW = formats.FP32.max / 2**64
@@ -47,12 +54,12 @@ class BrokenBoundary:
         return f"{self.excess} of {self.record.numel} elements are {kind} in {self.record.dtype}"
 
 
-def broken(seen: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
+def broken(low: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
     """The first broken boundary in the order of the run. Results of functions do not count: the -Inf of a mask does no harm by itself."""
     first = next((row for row in rows if row.excess_nonfinite and row.record.kind != "returned"), None)
     if first is not None:
-        return _told(first.record, first.reference, first.excess_nonfinite, precision)
-    return _later(seen, reference, precision)
+        return _classified(first.record, first.reference, first.excess_nonfinite, precision)
+    return _later(low, reference, precision)
 
 
 def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary | None:
@@ -63,11 +70,11 @@ def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary
             loss = reference.records.get(f"loss:loss@{record.step}")
             first_step = reference.records.get(record.key.replace(f"@{record.step}", "@1"))
             if loss is not None and not loss.nonfinite and first_step is not None and not first_step.nonfinite:
-                return _told(record, first_step, record.nonfinite, precision)
+                return _classified(record, first_step, record.nonfinite, precision)
     return None
 
 
-def _told(record: Record, reference: Record, excess: int, precision: Precision) -> BrokenBoundary:
+def _classified(record: Record, reference: Record, excess: int, precision: Precision) -> BrokenBoundary:
     """The broken boundary with its rule. NaN without Inf is an overflow too if the reference needs nearly the whole range of the format."""
     top = formats.of_dtype(record.dtype).max if record.dtype in ("float16", "bfloat16") else precision.compute.max
     beyond = _infinite(record, reference) or reference.amax > top / NEAR or precision.compute.max < _NARROW

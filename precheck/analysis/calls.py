@@ -13,32 +13,36 @@ from typing import Literal
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.attribution import Asked, Attribution, Splits
+from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, effective_roundoff, is_alias, percent
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ADDED = Limit(
     4.0, "unit roundoffs",
-    """that a function may err where the error is that of one cast that its author wrote, of what it had computed wide. Without that cast there would
-    be none. One rounding is 0.42 unit roundoffs, so that is ten of them. Healthy functions reach 1.0.""",
+    """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
+    have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0.""",
 )  # fmt: skip
 ROUNDED = Limit(
     13.0, "unit roundoffs",
-    """that a function may err where the error is the rounding of low arithmetic, or of a product, which autocast has low: five bits, 32 times 0.42
-    unit roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores errs by 6, and in 18 healthy networks by 3.8.""",
+    """The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit
+    roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8.""",
 )  # fmt: skip
 OWNED = Limit(
-    0.5, "share of the square of the error", "from which it is one line's. A difference of near-equals owns that of its terms."
+    0.5, "share of the square of the error",
+    """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
+    well.""",
 )  # fmt: skip
 OWN = Limit(
     0.75, "share of the square of the error",
-    "that the function has made itself, from which to mend it halves the whole error at least.",
+    "A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½.",
 )  # fmt: skip
 COARSE = Limit(
     2.0**-8, "unit roundoff",
-    "by which the error of a subnormal number, or of one that became zero, is measured: bfloat16's, as it lacks bits as bfloat16 does.",
+    """The unit roundoff for the error of a subnormal number, or of one that became zero. It is bfloat16's, since a subnormal number has as few bits
+    as bfloat16.""",
 )  # fmt: skip
 
 Making = Literal["a difference", "the op itself", "small numbers", "a rounding"]
@@ -74,19 +78,19 @@ class Calls:
             if operation.call:
                 self.operations[operation.call].append(operation)
         self.splits: dict[int, Splits] = {}
-        self.asked = Asked()
+        self.attempts = Attempts()
         self.cancelled: set[Value] = set()  # sums whose terms cancel, and values made from them
 
     def error(self, operation: Operation, value: Value) -> OwnError | None:
         """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error."""
         line = operation.call, operation.name, operation.blamed
-        if not self._its_own(operation, value) or not self.asked.again(line):
+        if not self._its_own(operation, value) or not self.attempts.due(line):
             return None
         splits = self.splits.setdefault(operation.call, Splits(_error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
         cause = self._owner(made)
         if cause is None:
-            self.asked.vain(line)
+            self.attempts.failed(line)
             return None
         off, limit = value.restarted, self._limit(cause)
         if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) else effective_roundoff(value)):
@@ -138,21 +142,18 @@ class Calls:
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
-        waiting, seen = [value], {value}
-        while waiting and len(seen) < causes.BEHIND:
-            asked = waiting.pop()
-            readers = [reader for reader in self.readers.get(asked, ()) if _user(reader) and not is_alias(reader, asked)]
-            if not readers and asked.alive:
+        walk = Walk([value], causes.BEHIND)
+        for held in walk:
+            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            if not readers and held.alive:
                 return True  # for now: `stays` checks again when it has been read
             for reader in readers:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
-                if reader.base in summed and any(made.restarted > ADDED * effective_roundoff(made) for made in reader.outputs):
+                wrong = [made for made in reader.outputs if made.restarted > ADDED * effective_roundoff(made)]
+                if reader.base in summed and wrong:
                     return True
-                still = [made for made in reader.outputs if made not in seen and made.restarted > ADDED * effective_roundoff(made)]
-                moved = still if reader.base in MOVING else []
-                waiting += moved
-                seen.update(moved)
+                walk.follow(wrong if reader.base in MOVING else ())
         return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:

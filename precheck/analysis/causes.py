@@ -12,15 +12,19 @@ from collections.abc import Iterable
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, determined, elements, passed, zero_origin
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(
     0.5, "share of the error",
-    """Share of an error from which it is an op's own; the rest of it, √(1 - ½²), is what came in.""",
+    "An op made an error if its own rounding is at least this share of it. Squares add up, so the inputs brought the other √(1 - ½²).",
 )  # fmt: skip
 ADDING = SUMS | MOVING | GUARDS | ops.CUTS
 """Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
-SWALLOWED = Limit(0.25, "ratio of root mean squares", "of a sum's error to its smaller term, from which less than two bits of what it adds arrive")
+SWALLOWED = Limit(
+    0.25, "ratio of root mean squares",
+    "A sum swallows its smaller term if its error is at least this share of that term: less than two bits of the term arrive.",
+)  # fmt: skip
 BEHIND = 64
 """The most ops that a search back from a term of a difference visits."""
 LINEAGE = 512
@@ -172,14 +176,12 @@ def _joined(value: Value) -> bool:
 
 def _roots(value: Value) -> set[Value]:
     """The tensors that were moved, cast or joined to become the value, among the nearest `BEHIND` ancestors."""
-    roots, waiting, seen = set(), [value], {value}
-    while waiting:
-        each = waiting.pop()
-        parts = _parts(each) if len(seen) < BEHIND else set()
+    roots, walk = set[Value](), Walk([value])
+    for each in walk:
+        parts = _parts(each) if len(walk.reached) < BEHIND else set()
         if not parts:
             roots.add(each)
-        waiting += parts - seen
-        seen |= parts
+        walk.follow(parts)
     return roots
 
 
@@ -192,14 +194,10 @@ def _parts(value: Value) -> set[Value]:
 
 def ancestors(values: Iterable[Value]) -> set[Value]:
     """The values and all that they were computed from, the nearest `LINEAGE` of them."""
-    waiting = list(values)
-    seen = set(waiting)
-    while waiting and len(seen) < LINEAGE:
-        maker = waiting.pop(0).maker
-        fresh = [source for source in maker.inputs if source not in seen] if maker is not None else []
-        seen.update(fresh)
-        waiting += fresh
-    return seen
+    walk = Walk(values, LINEAGE)
+    for value in walk:
+        walk.follow(value.maker.inputs if value.maker is not None else ())
+    return walk.reached
 
 
 def _made_of(value: Value, other: Value) -> bool:

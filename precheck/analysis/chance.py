@@ -9,15 +9,15 @@ from precheck.analysis.limit import Limit
 
 CHANCE = Limit(
     1e-6, "chance",
-    """Of accusing a healthy tensor by luck, in whole or in any one of its blocks: what the small samples of `analysis.noise` are allowed. A
-    model of a thousand tensors that is compared every day is accused once in three years.""",
+    """The probability of accusing a healthy tensor by chance, as a whole or in one of its blocks. It is the same as for the small samples of
+    `analysis.noise`. A model of a thousand tensors that is compared every day is accused once in three years.""",
 )  # fmt: skip
 
 
 LUCK = Limit(
     1.5, "times",
-    """The most that luck explains, before it is an error: the margin of `analysis.noise`'s small samples, where 1.5 times the most that health
-    reached is FAIL.""",
+    """The largest factor that chance explains. It is the margin of the small samples of `analysis.noise`: FAIL is 1.5 times the largest r of healthy
+    tensors.""",
 )  # fmt: skip
 ENOUGH = 4
 """The fewest noise runs whose spread gives the number of independent errors."""

@@ -6,12 +6,15 @@ from precheck import ops
 from precheck.analysis.limit import Limit
 from precheck.observe.shadow.operations import Operation
 
-ROWS = Limit(5, "rows", "whose choice changed, at least: healthy programs changed 1 row of 32 at most")
-BLURRED = Limit(0.025, "share of the rows", "whose choice changed, at least, where rounding blurs the scores")
+ROWS = Limit(5, "rows", "The fewest rows whose choice changed. In healthy programs at most 1 of 32 rows changed.")
+BLURRED = Limit(
+    0.025, "share of the rows",
+    "The smallest share of rows whose choice changed, if rounding hides the differences between their scores. It counts together with `ROWS`.",
+)  # fmt: skip
 BLUR = Limit(
     16.0, "unit roundoffs",
-    """of rounding error over the spread of a row's scores: four bits of what a choice can see are lost, as when an offset common to all scores takes
-    them. Healthy routers and classifiers lose about one.""",
+    """Rounding hides the differences between scores if it is at least this large relative to their spread in a row. Four bits of a choice's input are
+    lost then, as when all scores have a large common offset. Healthy routers and classifiers lose about one.""",
 )  # fmt: skip
 BY_DIFFERENCE = ops.EXTREMES | ops.ORDERED
 

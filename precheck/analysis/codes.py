@@ -14,33 +14,42 @@ from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
     2.0**-6, "relative error",
-    """of a result of codes and their scales, without any rounding, from what the data itself makes: scales kept in bfloat16 explain 2^-9 each""",
+    """The largest distance between the data and its codes times their scales, with all rounding left out. Scales that are kept in bfloat16 explain
+    2^-9 each.""",
 )  # fmt: skip
 CLIPPED = Limit(
     3.0, "times what rounding costs the tensor",
-    """that clipping may cost it. The best scale of a Gaussian or Laplacian tensor makes both about equal (Banner et al., arXiv 1810.05723); the MX
-    specification's scales, which clip by up to an eighth, cost less than rounding does.""",
+    """The largest error that clipping may make. With the best scale for a Gaussian or Laplacian tensor, clipping and rounding make about equal errors
+    (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up to an eighth and lose less by it than by rounding.""",
 )  # fmt: skip
-SEEN = Limit(0.02, "share of the norm", "that clipping takes, from which it is told: what one rounding to e4m3 costs is 0.026")
-MOSTLY = Limit(0.5, "share of a line's casts", "that clip, from which its scale does not fit; of fewer it lags behind data that grows")
+SEEN = Limit(0.02, "share of the norm", "Clipping that takes a smaller share is not reported. One rounding to e4m3 takes 0.026.")
+MOSTLY = Limit(
+    0.5, "share of a line's casts",
+    "The scale of a line does not fit if at least this share of its casts clip. If fewer clip, the scale lags behind data that grows.",
+)  # fmt: skip
 SKEWED = Limit(
     0.1, "steps",
-    """of a mean error. Rounding to nearest has one of up to 0.02 towards zero or from it (Gaussian data over 7 steps), rounding by chance none.""",
+    """The largest mean error of a quantiser. Rounding to nearest has up to 0.02, towards zero or away from it (Gaussian data over 7 steps).
+    Stochastic rounding has none.""",
 )  # fmt: skip
 GROWS = Limit(
     1e-6, "probability",
-    """that a scale of earlier calls is wrong so often although the data comes in any order. The greatest magnitude of the k-th call is then greater
-    than all before with probability 1/k, whatever its distribution, and independently of the calls before (Rényi's theorem on records).""",
+    """The scale of earlier calls is at fault if data in random order would exceed it as often with less than this probability. In random order the
+    k-th call has the largest magnitude so far with probability 1/k, whatever the distribution, and independently of earlier calls (Rényi's theorem on
+    records).""",
 )  # fmt: skip
 MOST = 64
 """The largest number of records with a probability of its own. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
 REPEATED = Limit(
     2.0, "times the square of independent errors",
-    """that the sum of some calls' errors may have. Independent errors have 1. With the same noise n calls have up to n, and (n + 1) / 2 where they
-    round other numbers.""",
+    """The largest square of the sum of several calls' errors. For independent errors it is 1. If n calls use the same noise it is up to n, and (n +
+    1) / 2 if they round different numbers.""",
 )  # fmt: skip
-AGAIN = Limit(4, "calls", "with the same noise: two are an estimate by differences, which takes the same random numbers on purpose")
-BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
+AGAIN = Limit(
+    4, "calls",
+    "The fewest calls with the same noise that are reported. Two calls may be a finite difference, which uses the same random numbers on purpose.",
+)  # fmt: skip
+BY_CHANCE = Limit(6.0, "standard errors", "The largest mean error that chance explains. One tensor in 10^9 has a larger one.")
 
 Remark = Uncancelled | Unturned | Clipped | Skewed | Repeated | Late
 

@@ -20,13 +20,13 @@ def behind(fact: Misrounded | None) -> Misrounded | None:
     """
     if fact is None or fact.mechanism not in ("cancellation", "amplified-rounding"):
         return fact
-    cause = _alone(max(fact.shown.inputs, key=causes.absolute, default=None))
+    cause = _only_cause(max(fact.shown.inputs, key=causes.absolute, default=None))
     if cause is None or rounded_bound(cause) is None:
         return fact
     return dataclasses.replace(fact, mechanism="vanished-constant", operation=cause)
 
 
-def _alone(value: Value | None) -> Operation | None:
+def _only_cause(value: Value | None) -> Operation | None:
     """The constant that makes the whole error of a value: no other input on the way has half as much error."""
     for _ in range(NEAR):
         maker = None if value is None else value.maker

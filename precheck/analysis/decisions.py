@@ -15,14 +15,11 @@ from precheck.analysis.noise import FAIL
 from precheck.observe.records import Trace
 from precheck.precisions import Precision
 
-CHANCE = Limit(
-    1e-6, "probability",
-    """Of accusing a place whose flips come at FAIL times the rate of the noise runs' flips.""",
-)  # fmt: skip
+CHANCE = Limit(1e-6, "probability", "The probability of accusing a place whose decisions flip FAIL times as often as in the noise runs.")
 SHARE = Limit(
     8.0, "unit roundoffs",
-    """Share of a place's decisions, in unit roundoffs, below which nothing is said. Two values that lie anywhere within their own
-    magnitude change order with a probability of about 2 u when both are rounded; four times that is beyond any single rounding.""",
+    """The smallest share of a place's decisions that is reported. Two numbers at random within their own magnitude change their order with a
+    probability of about 2 u if both are rounded. Four times as many are beyond any single rounding.""",
 )  # fmt: skip
 
 

@@ -15,7 +15,10 @@ from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 
-UNDETERMINED = Limit(0.5, "share of the norm", "of a tensor that correct rounding may explain before nothing can be said of it at this precision")
+UNDETERMINED = Limit(
+    0.5, "share of the norm",
+    "If correct rounding may change a larger share of a tensor, nothing can be said about it at this precision.",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Comparison:
     drift: float
     floor: float
     allowed: float  # the limit of r
-    untold: bool = False  # whether some noise run has Inf or NaN there, so that it is unknown what rounding explains
+    floor_unknown: bool = False  # whether some noise run has Inf or NaN there, so that it is unknown what rounding explains
 
     @functools.cached_property
     def r(self) -> float:
@@ -51,13 +54,13 @@ class Comparison:
 
     @property
     def failed(self) -> bool:
-        return self.r > self.allowed and not ((self.undetermined or self.untold) and not self.excess_nonfinite)
+        return self.r > self.allowed and not ((self.undetermined or self.floor_unknown) and not self.excess_nonfinite)
 
     @property
     def doubtful(self) -> bool:
         """Whether it has not failed, but is near its limit, or beyond the limit that holds after the largest number of noise runs."""
         settled = min(self.allowed, noise.allowed(self.record.numel, noise.MOST))
-        return not self.failed and not self.undetermined and not self.untold and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
+        return not self.failed and not self.undetermined and not self.floor_unknown and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
 
 
 def share(row: Comparison) -> float:
@@ -93,15 +96,18 @@ class Sorted:
 
 
 def compare(
-    low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int, untold: Collection[str] = ()
+    low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int, floor_unknown: Collection[str] = ()
 ) -> list[Comparison]:
-    """Compares every record of `low` with the reference's of the same shape, in the order of `low`. `untold`: keys from the function `untold`."""
+    """Compares every record of `low` with the reference's of the same shape, in the order of `low`.
+
+    `floor_unknown`: keys from the function of that name.
+    """
     rows = []
     for key, record in low.records.items():
         counterpart = reference.records.get(key)
         if record.kind != "input" and counterpart is not None and counterpart.shape == record.shape and record.numel:
             row = compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale)
-            rows.append(dataclasses.replace(row, untold=True) if key in untold else row)
+            rows.append(dataclasses.replace(row, floor_unknown=True) if key in floor_unknown else row)
     return rows + _results(low, reference, spreads, precision, samples=samples)
 
 
@@ -139,7 +145,7 @@ def _stored_weights(record: Record, fmt: formats.Format) -> float:
     return ONE_ROUNDING * fmt.unit_roundoff * record.weight_norm * math.sqrt(record.step + 1)
 
 
-def untold(reference: Trace, noises: Sequence[Trace]) -> set[str]:
+def floor_unknown(reference: Trace, noises: Sequence[Trace]) -> set[str]:
     """Keys of records that are finite in the reference and not in some noise run.
 
     Noise may leave the domain of a function, such as the positive numbers of a logarithm, where rounding stays within. So nothing is known there.

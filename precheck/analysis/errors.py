@@ -11,7 +11,7 @@ from collections.abc import Set
 
 from precheck.analysis import constants, whole_numbers
 from precheck.analysis.calls import Calls
-from precheck.analysis.excuses import Excuse, made_good, small
+from precheck.analysis.excuses import Excuse, outweighed, small
 from precheck.analysis.exemption import exempts
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
@@ -24,13 +24,11 @@ from precheck.observe.shadow.statistics import DOUBTFUL
 
 UNSTABLE = Limit(
     0.5, "ratio of errors",
-    """of a copy of the shadow disturbed by 2^-20 to the run's, from which float32 does not determine a value either: 2^-20/u where it does, 1 in
-    chaos""",
+    """Float32 does not determine a value if a disturbance of 2^-20 makes at least this share of the run's error. The ratio is 2^-20/u if float32
+    determines the value, and 1 in a chaotic computation.""",
 )  # fmt: skip
-SHAKEN = Limit(0.1, "share of the elements", "without a correct digit from which a descendant's sensitivity counts")
-DIGIT = Limit(
-    2.0**-11, "relative error", "of the disturbed copy that is visible beside an error without a digit; smaller ones are the disturbance itself"
-)  # fmt: skip
+SHAKEN = Limit(0.1, "share of the elements", "The sensitivity of a later value counts if at least this share of its elements have no correct digit.")
+DIGIT = Limit(2.0**-11, "relative error", "The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself.")
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -68,8 +66,8 @@ class Errors:
                 self._borrowed_epsilon(operation, value)
                 if place == 0 and not above:
                     self._exponent(operation, value)
-                told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
-                if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
+                explained_here = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
+                if not explained_here and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
             cause = self.origins.of(operation.drifting)
             self.suspects += [] if above else whole_numbers.integers(operation, cause)
@@ -129,7 +127,7 @@ class Errors:
         fact = self.exponents.error(operation, value)
         if fact is not None and value not in self.spoiled:
             self.suspects.append(fact)
-            self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [made_good])
+            self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [outweighed])
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
@@ -157,21 +155,21 @@ class Errors:
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
             self.suspects.append(steep)
-            self.under[value], self.excuses[steep] = above if steep.table else (steep,), (value, [made_good])
+            self.under[value], self.excuses[steep] = above if steep.table else (steep,), (value, [outweighed])
             return
         if fact is not None and not (value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT):
             self.suspects.append(fact)
             self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
-            self.excuses[fact] = value, [small if fact.how == "a product" else made_good]
+            self.excuses[fact] = value, [small if fact.how == "a product" else outweighed]
         elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 
 
 @exempts(
     "amplified-rounding", "cancellation", "accumulated-drift",
-    reason="a small difference of wide numbers is as wrong as what it is fed with, and so is all that follows from it",
+    reason="a small difference of wide numbers has the relative error of its inputs, amplified, and so has everything that is made from it",
     needed_by=("textbook_compensation",),
 )  # fmt: skip
 def small_difference() -> bool:
-    """What follows from a difference or reduction that makes an error eight times larger, and less than a fault."""
+    """Values made from a difference or reduction that amplifies an error at least eight times, and too little for a finding."""
     return True

@@ -46,17 +46,17 @@ def behind(observation: Observation) -> list[Fact]:
     last = observation.operations[-1]
     if last.refused is not None:
         return _unstorable(last, last.refused) or _mixed(observation, last, last.refused)
-    asked = list(_asked(observation))
-    for operation, zero in asked:
+    decisions = list(_decisions(observation))
+    for operation, zero in decisions:
         if operation.flips is not None and operation.flips.changed:
             return [missed(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
-    for operation, zero in asked:
+    for operation, zero in decisions:
         if operation.reads and observation.raised in REFUSALS:
             return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
     return []
 
 
-def _asked(observation: Observation) -> Iterator[tuple[Operation, Value]]:
+def _decisions(observation: Observation) -> Iterator[tuple[Operation, Value]]:
     """The comparisons and reads just before the block raised, each with a zero that it saw. The latest is first."""
     for operation in reversed(observation.operations):
         if operation.outputs:

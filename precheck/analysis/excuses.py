@@ -11,6 +11,7 @@ from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured
 from precheck.analysis.provenance import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, effective_roundoff
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -19,59 +20,63 @@ SCALED = ops.MULTIPLYING
 Excuse = Callable[[Fact, Value, Readers], bool]
 
 
-@exempts("integer-rounding", reason="draws lie on a grid of their format, so that multiples of them may be whole and count nothing", needed_by=())
+@exempts(
+    "integer-rounding", needed_by=("jittered_crops",),
+    reason="random draws are multiples of a spacing of their format, so a multiple of them may be a whole number without being a count",
+)  # fmt: skip
 def drawn(fact: Fact, value: Value, readers: Readers) -> bool:
     """A multiple of what was drawn at random."""
     sources = fact.operation.inputs
     return bool(sources) and all(source.maker is not None and source.maker.base in DRAWN for source in sources)
 
 
-@exempts("integer-rounding", reason="a table that nobody reads harms nobody", needed_by=("absolute-keys (mended)",))
+@exempts("integer-rounding", reason="a table that nothing reads does no harm", needed_by=("absolute-keys (mended)",))
 def unread(fact: Fact, value: Value, readers: Readers) -> bool:
     """A buffer that was rounded with its module, and that no forward pass has read."""
     return not readers.get(value)
 
 
 @exempts(
-    "integer-rounding", reason="a count beyond 2^24 in float32 is off by a rounding of float32, which nobody feels until something makes it larger",
-    needed_by=("pixels_of_many_pictures",),
+    "integer-rounding", needed_by=("pixels_of_many_pictures",),
+    reason="a count beyond 2^24 in float32 has one rounding of float32, which does no harm unless a later op amplifies it",
 )  # fmt: skip
-def unfelt(fact: Fact, value: Value, readers: Readers) -> bool:
-    """Whole numbers in float32, which nothing that computes with them is off by, nor makes other integers of."""
+def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
+    """Whole numbers in float32. Every op that reads them is right to a few roundings, and none makes other integers of them."""
     if value.roundoff >= FINEST or _numbered(value, readers):
         return False
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < NEAR:
-        for reader in readers.get(waiting.pop(0), ()):
+    walk = Walk([value], NEAR)
+    for held in walk:
+        for reader in readers.get(held, ()):
             if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
                 return False
-            fresh = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
-            seen.update(fresh)
-            waiting += fresh
+            walk.follow(reader.outputs if reader.base in MOVING else ())
     return True
 
 
-@exempts("cancellation", reason="what follows adds it to larger things: no result and no number that Python reads is half wrong", needed_by=())
+@exempts(
+    "cancellation", reason="later ops add it to larger numbers, so no result and no number that Python reads is wrong by half",
+    needed_by=("young_branch",),
+)  # fmt: skip
 def small(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A layer's small result beside which others are large."""
+    """A small result of a layer, which later ops add to larger ones."""
     return not ends_wrong(value, readers)
 
 
 @exempts(
-    "integer-rounding", reason="pixels and products that happen to be whole are measures, of which one rounding is one rounding",
-    needed_by=("hoisted-zero (mended)", "raw_intensities"),
+    "integer-rounding", needed_by=("hoisted-zero (mended)", "raw_intensities"),
+    reason="pixels, and products that happen to be whole, are measurements: one rounding of them is an ordinary rounding",
 )  # fmt: skip
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
-    """Whole numbers that are measures: one rounding is one rounding. What is made an integer in the end, and another one, is none."""
+    """Whole numbers that are measurements, and not counts. Numbers from which a cast makes other integers are counts."""
     return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in SCALED)
 
 
 @exempts(
-    "integer-rounding", reason="a count that is added to a measure, which the format has rounded too, costs what that costs",
-    needed_by=("overlap_of_masks",),
+    "integer-rounding", needed_by=("overlap_of_masks",),
+    reason="a count that is added to a rounded measurement has an error of the same size as that rounding",
 )  # fmt: skip
 def added(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A count that is only added to numbers that count nothing and have been rounded like it."""
+    """A count that is only added to measurements, which have been rounded like it."""
     consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
     counted = fact.operation.base not in REDUCTIONS or _numbered(value, readers)
     return bool(consumers) and not counted and all(_beside_measures(reader, value) for reader in consumers)
@@ -85,22 +90,21 @@ def _beside_measures(reader: Operation, count: Value) -> bool:
 
 def _numbered(value: Value, readers: Readers) -> bool:
     """Whether something made from the value is cast to integers, and these differ from the right ones."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < NEAR:
-        for reader in readers.get(waiting.pop(0), ()):
+    walk = Walk([value], NEAR)
+    for held in walk:
+        for reader in readers.get(held, ()):
             if reader.renumbered is not None:
                 return True
-            fresh = [made for made in reader.outputs if made not in seen]
-            seen.update(fresh)
-            waiting += fresh
+            walk.follow(reader.outputs)
     return False
 
 
 @exempts(
     "cancellation", "amplified-rounding", "underflow", "accumulated-drift",
-    reason="beside what is added to it its error is none, and what is only compared is a decision, which is judged as one", needed_by=(),
+    reason="beside the number that is added to it its error is negligible; a number that is only compared is a decision, which has a rule of its own",
+    needed_by=("nine_hundred_terms", "certain_gate"),
 )  # fmt: skip
-def made_good(fact: Fact, value: Value, readers: Readers) -> bool:
+def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small difference to which something large is added, or that is only compared."""
     consumers = readers.get(value, ())
     made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
@@ -109,21 +113,21 @@ def made_good(fact: Fact, value: Value, readers: Readers) -> bool:
 
 
 @exempts(
-    "cancellation", reason="what is subtracted from all scores of a row is divided out again by the row's sum: its error with it",
-    needed_by=("softmax_written_out",),
+    "cancellation", needed_by=("softmax_written_out",),
+    reason="an error in the number that is subtracted from all scores of a row cancels, since the row is divided by its sum",
 )  # fmt: skip
 def softmax_written_out(shares: list[bool]) -> bool:
-    """A softmax written out. `shares`: of each exponential of the difference, whether it is divided by a sum of them."""
+    """A softmax written out. `shares`: for each exponential of the difference, whether it is divided by a sum of them."""
     return bool(shares) and all(shares)
 
 
 @exempts(
     "cancellation", "amplified-rounding", "absorption",
-    reason="a number less its own rounding is that rounding, and a difference in float32 of numbers that were given low is what they hold",
+    reason="a number minus its own rounding is exactly that rounding; a float32 difference of numbers that were given low is exact for them",
     needed_by=("compensated_total", "gradient_differences", "running_moments", "textbook_compensation"),
 )  # fmt: skip
 def as_stored(operation: Operation, value: Value) -> bool:
-    """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
+    """Wide arithmetic on numbers that were given in low precision, or a number minus its own rounding."""
     stored = [source for source in operation.inputs if source.kept_low]
     given = not value.low and all(causes.given_low(source) for source in stored)
     return takes_back(operation) or (given and not causes.stored_too_soon(operation, value))

@@ -38,10 +38,10 @@ def exempts(*rules: str, reason: str, needed_by: tuple[str, ...]) -> Callable[[C
         entry = LEDGER[name] = Exemption(name, what, rules, reason, needed_by)
 
         @functools.wraps(applies)
-        def asked(*args: P.args, **kwargs: P.kwargs) -> bool:
+        def checked(*args: P.args, **kwargs: P.kwargs) -> bool:
             return entry.in_force and applies(*args, **kwargs)
 
-        return asked
+        return checked
 
     return entered
 

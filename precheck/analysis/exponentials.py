@@ -11,7 +11,7 @@ import dataclasses
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.attribution import Asked, Attribution, Splits
+from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
@@ -21,8 +21,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 
 FEW = Limit(
     16, "times",
-    """fewer elements than what they are made of, from which numbers are so few that float32 for them costs an eighth, at most, of what it costs to
-    read what they are made of.""",
+    """Numbers are few if they were made from at least this many times as many elements. To store them in float32 then costs at most an eighth of
+    reading those elements.""",
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class Exponents:
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
-        self.asked, self.splits = Asked(), Splits()
+        self.attempts, self.splits = Attempts(), Splits()
 
     def error(self, operation: Operation, value: Value) -> Exponent | None:
         """The fact on an exponential whose argument has the error of a needless rounding, if that is above the limit for a user's cast."""
@@ -51,7 +51,7 @@ class Exponents:
             return None
         argument, line = operation.inputs[0], (operation.name, operation.blamed)
         off = causes.absolute(argument)
-        if not ADDED * effective_roundoff(argument) < off < 1 or not argument.roundoff or not self.asked.again(line):
+        if not ADDED * effective_roundoff(argument) < off < 1 or not argument.roundoff or not self.attempts.due(line):
             return None
         made = Attribution(argument, self.observation.operations, self.splits)
         few = {each: _needless(each) or _picked(each, self.readers) for each in made.shares}
@@ -59,7 +59,7 @@ class Exponents:
         cause = made.cause(needless.__contains__)
         theirs = sum(share for each, share in made.shares.items() if each in needless)
         if cause is None or theirs < OWN or normalised(value, self.readers):
-            self.asked.vain(line)
+            self.attempts.failed(line)
             return None
         return Exponent(
             mechanism="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,

@@ -13,6 +13,7 @@ from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import PRODUCTS, REDUCTIONS, elements
+from precheck.analysis.walks import Walk
 from precheck.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -23,7 +24,8 @@ WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLES
 GATHERING = PRODUCTS | REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED
 """Ops that do not work element by element, or that autocast runs in float32."""
 LARGE = Limit(
-    0.05, "share of the elements", "of all that the forward pass has made, which lie in such a stretch, from which it is worth a word: one in twenty"
+    0.05, "share of the forward pass's elements",
+    "An island is reported if at least this share of all elements that the forward pass makes lie in it: one in twenty.",
 )  # fmt: skip
 NEAR = 64
 """The most ops of an island."""
@@ -43,24 +45,24 @@ def islands(observation: Observation, readers: Readers) -> list[Island]:
     """The islands in the order of the run. An op belongs to one island only."""
     forward = [operation for operation in observation.judged if operation.phase == "forward" and operation.outputs]
     made = sum(elements(operation.outputs[0]) for operation in forward if not operation.parameter)
-    found, told = list[Island](), set[Operation]()
+    found, grouped = list[Island](), set[Operation]()
     for operation in forward:
-        met = _met(operation) if operation.autocast and operation not in told else None
-        way = _cast_back(operation, readers) if met is not None else None
-        if met is None or way is None:
+        operands = _mixed_operands(operation) if operation.autocast and operation not in grouped else None
+        island = _cast_back(operation, readers) if operands is not None else None
+        if operands is None or island is None:
             continue
-        stretch, cast = way
-        told |= stretch
+        stretch, cast = island
+        grouped |= stretch
         share = sum(elements(each.outputs[0]) for each in stretch) / made
         if share >= LARGE:
             found.append(Island(
-                mechanism="dtype-leak", operation=operation, measured=share, limit=LARGE, severity="warning", low=met[0], wide=met[1],
+                mechanism="dtype-leak", operation=operation, measured=share, limit=LARGE, severity="warning", low=operands[0], wide=operands[1],
                 stretch=len(stretch), cast=cast,
             ))  # fmt: skip
     return found
 
 
-def _met(operation: Operation) -> tuple[Value, Value] | None:
+def _mixed_operands(operation: Operation) -> tuple[Value, Value] | None:
     """The low and the wide operand of an op with a float32 result, if the block was given the wide one, and it is no weight and no larger."""
     low = next((value for value in operation.inputs if value.dtype in LOW and value.shape), None)
     wide = next((value for value in operation.inputs if value.dtype in WIDE and value.shape), None)
@@ -71,21 +73,20 @@ def _met(operation: Operation) -> tuple[Value, Value] | None:
 
 def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], Operation] | None:
     """The ops of an island, and the cast by autocast that ends it. None if anything else reads their results, or the user keeps them."""
-    stretch, casts, waiting = {operation}, list[Operation](), [operation]
-    while waiting and len(stretch) < NEAR:
-        value = waiting.pop(0).outputs[0]
+    walk, casts = Walk([operation], NEAR), list[Operation]()
+    for each in walk:
+        value = each.outputs[0]
         consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
         if not consumers:
             return None
         for reader in consumers:
             if _cast_for_a_product(reader, readers):
                 casts.append(reader)
-            elif reader.base in GATHERING or not reader.outputs or not _alone(reader, value):
+                continue
+            if reader.base in GATHERING or not reader.outputs or not _elementwise(reader, value):
                 return None
-            elif reader not in stretch:
-                stretch.add(reader)
-                waiting.append(reader)
-    return (stretch, casts[0]) if casts and not waiting else None
+            walk.follow([reader])
+    return (walk.reached, casts[0]) if casts and walk.whole else None
 
 
 def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
@@ -94,7 +95,7 @@ def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
     return cast and any(product.base in PRODUCTS and product.source == reader.source for product in readers.get(reader.outputs[0], ()))
 
 
-def _alone(reader: Operation, value: Value) -> bool:
+def _elementwise(reader: Operation, value: Value) -> bool:
     """Whether a reader works element by element, and has neither a float32 weight nor another wide tensor of that size as an operand."""
     if elements(reader.outputs[0]) != elements(value):
         return False

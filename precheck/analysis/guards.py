@@ -11,12 +11,13 @@ from precheck import ops
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import LOGARITHMS, MOVING, elements
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation
 
 CLEAR = Limit(
     16.0, "times",
-    """that a divisor lies above the bound which is to keep it from zero, and the reference's below that. A few roundings of one number are not so far
-    apart.""",
+    """A guard failed if its comparison lets a divisor through that is this far above the bound, while the reference's is below the bound. A few
+    roundings of one number make no such gap.""",
 )  # fmt: skip
 PASSED_ON = MOVING | ops.SCATTERING | ops.FILLING | {"sqrt"}
 """Ops that move numbers, or replace some of them."""
@@ -30,14 +31,11 @@ def divided_by(guard: Operation, readers: Readers) -> Operation | None:
     """The op that divides by a number which a comparison let through, if it is noise that the reference's own comparison would reject."""
     if guard.let_through is None or guard.let_through.apart < CLEAR or not guard.inputs:
         return None
-    waiting, seen = [guard.inputs[0]], {guard.inputs[0]}
-    while waiting and len(seen) < NEAR:
-        value = waiting.pop(0)
+    walk = Walk(guard.inputs[:1], NEAR)
+    for value in walk:
         for reader in readers.get(value, ()):
             if reader.base in DIVIDING and reader.inputs[-1] is value and reader.phase == "forward":
                 return reader
-            kept = reader.outputs if reader.base in PASSED_ON else ()
-            fresh = [made for made in kept if made not in seen and elements(made) >= elements(value)]
-            seen.update(fresh)
-            waiting += fresh
+            if reader.base in PASSED_ON:
+                walk.follow(made for made in reader.outputs if elements(made) >= elements(value))
     return None

@@ -12,27 +12,43 @@ from precheck import formats
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import REASSOCIATED
 
-OWN = Limit(2, "times the largest distance of the reference and its noise runs",
-            "at that element: twice the reference's own error is what projects allow")  # fmt: skip
-NEARBY = Limit(4, "times the distances in its row and column",
-               """what an element is allowed whose own few noise runs were lucky; four deviations of a normal distribution are passed
-               once in 16 000""")  # fmt: skip
-BLOCK = Limit(3, "times the distance of noise runs in a block",
-              """the limit of a tensor's drift in noise floors, as in `analysis.noise`; noise runs round stochastically, with twice the
-              variance of rounding to nearest""")  # fmt: skip
-ELEMENTS = Limit(32, "elements", "that a row, column or tensor has before its root mean square says more than its elements do")
-ROUNDINGS = Limit(8, "roundings of float32",
-                  """of each input and intermediate of a noise run, as issue 23 settled: tiled attention needs it where a gradient
-                  cancels to 0""")  # fmt: skip
-SPACINGS = Limit(1.5, "spacings of the stored format",
-                 "of a result that two implementations round apart, and round again where a result is stored twice")  # fmt: skip
+OWN = Limit(
+    2, "times the largest distance of the reference or its noise runs",
+    "The error that is allowed at one element. Projects allow twice the error of the reference itself.",
+)  # fmt: skip
+NEARBY = Limit(
+    4, "times the root mean square distance in the element's row and column",
+    """The error that is allowed at an element where the few noise runs happened to be close. A normal distribution is beyond four standard deviations
+    once in 16 000 times.""",
+)  # fmt: skip
+BLOCK = Limit(
+    3, "times the distance of the noise runs in a block",
+    """The limit for the error of a block, the same as for a tensor's drift in noise floors (`analysis.noise`). Noise runs round stochastically, which
+    has twice the variance of rounding to nearest.""",
+)  # fmt: skip
+ELEMENTS = Limit(32, "elements", "The fewest elements of a row, column or tensor whose root mean square says more than its single elements.")
+ROUNDINGS = Limit(
+    8, "roundings of float32",
+    "The noise that a noise run adds to each input and intermediate. Measured: tiled attention needs as much where a gradient cancels to 0.",
+)  # fmt: skip
+SPACINGS = Limit(
+    1.5, "spacings of the stored format",
+    "The distance by which two correct implementations may store a result apart: each rounds it once, and some store it twice.",
+)  # fmt: skip
 
-CANCELLED = Limit(1 / 16, "of its terms",
-                  "that is left of a gradient where its block counts as cancelled: four bits of a format's eight or more are gone then")  # fmt: skip
-TERMS = Limit(4, "roundings of the terms of a gradient that cancels",
-              "two terms, each stored by the kernel and again where autograd adds them: the difference has the error of all four")  # fmt: skip
-UNSURE = Limit(2.0**-48, "of the largest input",
-               "32 roundings of float64, of an intermediate as large as that, may be all that is left of a result")  # fmt: skip
+CANCELLED = Limit(
+    1 / 16, "share of its terms",
+    "A gradient counts as cancelled if less than this share of its terms is left. Four of a format's eight or more bits are lost then.",
+)  # fmt: skip
+TERMS = Limit(
+    4, "roundings of the terms of a gradient that cancels",
+    """The error that is allowed for a gradient whose terms cancel. It has two terms. The kernel stores each, and autograd stores each again when it
+    adds them: four roundings.""",
+)  # fmt: skip
+UNSURE = Limit(
+    2.0**-48, "times the largest input",
+    "A smaller result may be nothing but rounding: 32 roundings of float64, of an intermediate as large as the largest input.",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -160,17 +176,17 @@ def distance(floor: Floor, result: torch.Tensor) -> Distance:
         return Distance(0.0)
     if not _real(floor.exact):
         wrong = (result.to(floor.exact.dtype) != floor.exact) & known
-        return _told(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
+        return _reported(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
     far = _distance(result, floor.exact)
     lost = known & ~far.isfinite()
     bound = floor.bound()
     ratios = torch.where(known, (far / bound.clamp(min=1e-300)).where(far.isfinite(), math.inf), 0.0)
     block, by = _blocks(floor, far.where(known & far.isfinite(), 0.0), known)
     worst = max(float(ratios.max()) if ratios.numel() else 0.0, by)
-    return _told(floor, result, ratios > 1, worst, block if by > 1 else "", lost)
+    return _reported(floor, result, ratios > 1, worst, block if by > 1 else "", lost)
 
 
-def _told(floor: Floor, result: torch.Tensor, wrong: torch.Tensor, ratio: float, block: str, lost: torch.Tensor) -> Distance:
+def _reported(floor: Floor, result: torch.Tensor, wrong: torch.Tensor, ratio: float, block: str, lost: torch.Tensor) -> Distance:
     first: tuple[int, ...] = ()
     if bool(wrong.any()):
         far = _distance(result, floor.exact).nan_to_num(nan=math.inf) if _real(floor.exact) else wrong.double()

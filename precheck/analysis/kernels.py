@@ -12,7 +12,8 @@ from precheck.formats.tiles import ROW, TENSOR
 
 KERNEL = Limit(
     3.0, "times what rounding explains",
-    "of a layer's error beside float32: that of storing its result, and of quantising its input, each as large as measured on this very input",
+    """The largest error of a layer whose kernel quantises its input. What rounding explains is measured on this very input: storing the result, and
+    quantising the input.""",
 )  # fmt: skip
 MODES: tuple[mx.Mode, ...] = ("floor", "ceil", "even", "rceil")
 OUTPUT = 0.42

@@ -15,6 +15,7 @@ from precheck.analysis import causes
 from precheck.analysis.causes import ADDING, moved, only_moved, taken
 from precheck.analysis.provenance import PRODUCTS, SUMS, elements
 from precheck.analysis.rounding import FELT
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import remainder_of, takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -163,15 +164,11 @@ def _back(operation: Operation, value: Value) -> _Way | None:
 def _products(operation: Operation, last: Value) -> Iterator[Operation]:
     """The products with the last state in a turn that lead to the new state: those of a layer, or of a whole network."""
     since = last.maker.number if last.maker is not None else 0
-    waiting, between = [operation], {operation}
-    while waiting and len(between) < TURN:
-        for source in waiting.pop().inputs:
-            maker = source.maker
-            if maker is not None and maker.number > since and maker not in between:
-                between.add(maker)
-                waiting.append(maker)
+    walk = Walk([operation], TURN)
+    for later in walk:
+        walk.follow(source.maker for source in later.inputs if source.maker is not None and source.maker.number > since)
     made = {last}
-    for each in sorted(between, key=lambda each: each.number):
+    for each in sorted(walk.reached, key=lambda each: each.number):
         if any(source in made for source in taken(each)):
             if each.base in PRODUCTS and (each.base not in ADDED_TO or any(source in made for source in each.inputs[1:])):
                 yield each

@@ -16,15 +16,21 @@ from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record
 from precheck.observe.sketch import distance
 
-WARN = Limit(2.0, "noise floors", "7 252 healthy boundary tensors of 12 model families reached at most r = 2.00 (median 0.92, p99.9 1.90).")
-FAIL = Limit(3.0, "noise floors", "Half again above what health reached; the weakest harmful bug of the same study reached 4.6.")
+WARN = Limit(
+    2.0, "noise floors",
+    "The largest r of a healthy tensor. 7 252 healthy boundary tensors of 12 model families reached at most r = 2.00 (median 0.92, p99.9 1.90).",
+)  # fmt: skip
+FAIL = Limit(
+    3.0, "noise floors",
+    "A larger r is an error. It is 1.5 times the largest r of healthy tensors. The mildest harmful bug of the same study reached 4.6.",
+)  # fmt: skip
 
 REASSOCIATED = Limit(
     2.0**-20, "unit roundoff",
-    """Roundoff credited to float32 itself. A reduction of n terms accumulated in float32, in whatever order a kernel or another
-    machine takes, errs by about sqrt(n)/4 roundings; 16 x 2^-24 covers n = 4096, and is what torch.testing allows (1.3e-6). Between
-    any two of eleven settings of a CPU, 99 in 100 tensors of eight models are at most 1.7 floors of it apart, and the furthest 1.8 of the
-    3 that are allowed; products of 65 536 terms 1.5, of 262 144 terms 3 (docs/portability.md).""",
+    """The unit roundoff by which a float32 run is judged, so that a sum may be added in any order. A reduction of n terms in float32 has an error of
+    about √n/4 roundings, in whatever order a kernel or another machine adds them. 16 x 2^-24 covers n = 4096, and is what torch.testing allows
+    (1.3e-6). Between any two of eleven settings of a CPU, 99 in 100 tensors of eight models are at most 1.7 floors of it apart, and the furthest 1.8
+    of the 3 that are allowed. Products of 65 536 terms reach 1.5, and of 262 144 terms 3 (docs/portability.md).""",
 )  # fmt: skip
 
 _SMALL_SAMPLE = {

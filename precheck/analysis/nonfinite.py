@@ -37,10 +37,11 @@ from precheck.observe.shadow.source import Function
 POLES = ops.POLES
 LINEAR = ops.POLYNOMIAL
 """Ops that make neither Inf nor NaN from a zero and finite numbers."""
-WRONG = Limit(0.25, "relative error", "of what reads it, from which Inf or NaN has not been healed: not one digit of the result is right")
+WRONG = Limit(0.25, "relative error", "Inf or NaN does harm if a result made from it is at least this far off: not one digit of the result is right.")
 FILLS = Limit(
-    3, "numbers", "that a mask's -Inf stand for, at most: its constant, and sums of two or three such masks; data that overflow are as many "
-    "numbers as they are elements",
+    3, "different numbers",
+    """A mask of -Inf stands for at most so many different numbers in the reference: its constant, and sums of two or three such masks. Data that
+    overflow have as many different numbers as elements.""",
 )  # fmt: skip
 
 How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "not a number", "infinite"]
@@ -56,7 +57,7 @@ class Broken(Fact):
     @property
     def what(self) -> str:
         """Inf or NaN, and the reference's number, in words."""
-        return f"{_what(self.root)}, in the reference {self.root.beyond:.4g}"
+        return f"{_kind(self.root)}, in the reference {self.root.beyond:.4g}"
 
     @property
     def where(self) -> str:
@@ -70,7 +71,7 @@ class Spread:
     def __init__(self) -> None:
         self.carriers: dict[Value, Value] = {}  # for each non-finite value its root
         self.spoiled: set[Value] = set()
-        self.told: set[Value] = set()  # roots that have done harm
+        self.reported: set[Value] = set()  # roots that have done harm
 
     def roots(self, observation: Observation, readers: Readers) -> list[Value]:
         """The roots that do harm. Each is returned once."""
@@ -81,23 +82,23 @@ class Spread:
         for value, root in carriers.items():
             if root in opened:
                 opened[root].append(value)
-        asked = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.told)
-        harmful = (root for root, carried in asked if _harmful(root, carried, readers, observation))
-        found = [root for root in harmful if not scaled_only(root, observation)]
-        self.told.update(found)
+        unreported = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.reported)
+        harmful = (root for root, carried in unreported if _harmful(root, carried, readers, observation))
+        found = [root for root in harmful if not skipped_by_scaler(root, observation)]
+        self.reported.update(found)
         self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
         return found
 
     @property
     def open(self) -> set[Value]:
         """Roots that may still do harm."""
-        return set(self.carriers.values()) - self.told
+        return set(self.carriers.values()) - self.reported
 
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values, which no later op can read."""
         self.carriers = {value: root for value, root in self.carriers.items() if value in values}
         self.spoiled &= values
-        self.told &= set(self.carriers.values())
+        self.reported &= set(self.carriers.values())
 
 
 def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> None:
@@ -108,11 +109,11 @@ def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> Non
 
 
 @exempts(
-    "overflow", "nan", reason="the scaler skips the step and backs off, as it is meant to",
+    "overflow", "nan", reason="the scaler handles such gradients: it skips the step and lowers the scale",
     needed_by=("scaler-of-each-epoch (mended)", "schedule-through-skips (mended)"),
 )  # fmt: skip
-def scaled_only(root: Value, observation: Observation) -> bool:
-    """Too large by the loss scale alone: the scaler skips the step and backs off, as it is meant to. Below 1 too, if the run goes on there."""
+def skipped_by_scaler(root: Value, observation: Observation) -> bool:
+    """A gradient that is too large only because of the loss scale, at a scale of 1 or a smaller one at which the run goes on."""
     operation = _maker(root)
     if operation.phase != "backward" or largest(root) == math.inf:
         return False
@@ -130,14 +131,14 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
-    return any(not laid_down(root, maker, end) for end in open_ends if not observation.undecided(end))
+    return any(not mask_fill(root, maker, end) for end in open_ends if not observation.undecided(end))
 
 
 @exempts(
-    "overflow", "nan", reason="a mask is made of -Inf on purpose, and masks what is read after it",
+    "overflow", "nan", reason="-Inf in a mask is intended, and hides the numbers that it is combined with",
     needed_by=("masks_handed_out", "logged_copies"),
 )  # fmt: skip
-def laid_down(root: Value, maker: Operation, end: Value) -> bool:
+def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing reads comes from a constant, or from its sum with something: it is a mask, or a masked tensor.
 
     Gradients are no constants, and NaN masks nothing. A mask is added to scores or put in their place, and lies below all of them. So it is no mask
@@ -178,7 +179,7 @@ def made_by(root: Value, observation: Observation) -> Fact:
     if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
         return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
     if zero is not None and (operation.base not in LINEAR or any(source.nonfinite for source in operation.inputs)):
-        return zeros.missed(zero, f"{placed(operation)} made {_what(root)} of it")
+        return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
     if operation.base.removesuffix("_backward") in POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
@@ -192,10 +193,10 @@ def made_by(root: Value, observation: Observation) -> Fact:
 
 def _behind(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument: the last op that made half of the error, or the last line with a part in it, whichever is later."""
-    came = operation.drifting
-    if came is None:
+    source = operation.drifting
+    if source is None:
         return None
-    return attribution.later(causes.entered(came), attribution.Attribution(came, observation.operations).cause())
+    return attribution.later(causes.entered(source), attribution.Attribution(source, observation.operations).cause())
 
 
 def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
@@ -221,7 +222,7 @@ def _zero(operation: Operation) -> Value | None:
     return next(unguarded, lost[-1 if operation.base == "div" else 0])
 
 
-def _what(root: Value) -> str:
+def _kind(root: Value) -> str:
     return "NaN" if root.nans else "Inf"
 
 

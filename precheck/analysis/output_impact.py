@@ -9,24 +9,26 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import LOGARITHMS, MOVING, PRODUCTS, REDUCTIONS, SUMS, effective_roundoff, is_alias
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-ROUNDINGS = Limit(8.0, "unit roundoffs", "of an end's error, that a few ordinary ops cost as well: what `rounding.SUM_ROUNDINGS` is to a difference")
-DEAD = Limit(
-    0.01, "share of the elements",
-    """Share of an end's elements without a digit from which it shows.""",
+ROUNDINGS = Limit(
+    8.0, "unit roundoffs",
+    "An end of the run is wrong from this error. A few ordinary ops make less. It is the same limit as `rounding.SUM_ROUNDINGS` for a difference.",
 )  # fmt: skip
+DEAD = Limit(0.01, "share of the elements", "An end of the run is wrong if at least this share of its elements have no correct digit.")
 COMPARED = ops.COMPARED
 """Ops that give a yes or no for each element. Other results without floats, such as indices, are ends, since the shadow takes them over."""
 GARBAGE = Limit(
     0.5, "share of the elements",
-    "of a step without a digit, which is harm however large the weight is that it is added to: the weight shows it after many steps only",
+    """A step is wrong if at least this share of its elements have no correct digit, however large the weight to which it is added. The weight shows
+    such an error only after many steps.""",
 )  # fmt: skip
 AVERAGES = ops.AVERAGES
 """Ops that make one number from many."""
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
-WRONG = Limit(0.5, "relative error", "Drift of a number from which it is off by more than half of itself.")
+WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
 
 
 def shown(observation: Observation) -> set[Value]:
@@ -75,16 +77,13 @@ def _thrown_off(reader: Operation, step: Value) -> bool:
 
 def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
     """The exponentials of a value, which may be moved or scaled before."""
-    waiting, seen = [value], {value}
-    found: list[Value] = []
-    while waiting:
-        for reader in readers.get(waiting.pop(), ()):
+    walk, found = Walk([value]), list[Value]()
+    for held in walk:
+        for reader in readers.get(held, ()):
             if reader.base in ops.EXPONENTIALS:
                 found += reader.outputs
             elif reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
-                fresh = {made for made in reader.outputs if made not in seen}
-                seen |= fresh
-                waiting += fresh
+                walk.follow(reader.outputs)
     return found
 
 
@@ -94,17 +93,16 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
     A single ratio (an exponential of a difference) does not count. Near one it is right up to a rounding, but the program is interested in how far
     it is from one.
     """
-    reached, waiting = {exponential}, [exponential]
-    while waiting and len(reached) < NEAR:
-        for reader in readers.get(waiting.pop(0), ()):
+    walk = Walk([exponential], NEAR)
+    for held in walk:
+        for reader in readers.get(held, ()):
             if reader.phase not in ("forward", "data"):
                 continue  # an optimizer also divides values that were made from a ratio
             summed = any(source.maker is not None and source.maker.base in REDUCTIONS for source in reader.inputs)
-            if (reader.base in LOGARITHMS and summed) or (reader.base == "div" and len(reader.inputs) == 2 and reached.issuperset(reader.inputs)):
+            divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
+            if divided or (reader.base in LOGARITHMS and summed):
                 return True
-            fresh = [made for made in reader.outputs if made not in reached]
-            reached.update(fresh)
-            waiting += fresh
+            walk.follow(reader.outputs)
     return False
 
 
@@ -114,15 +112,13 @@ def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
     exponential after a logarithm. Its result is right again, and is not followed.
     """
-    waiting, seen = [value] if value.dead >= GARBAGE else [], {value}
-    while waiting:
-        for reader in readers.get(waiting.pop(), ()):
+    walk = Walk([value] if value.dead >= GARBAGE else [])
+    for wrong in walk:
+        for reader in readers.get(wrong, ()):
             if reader.phase == "forward" and not reader.in_optimizer:
                 if reader.base in AVERAGES:
                     return True
-                spoilt = {made for made in reader.outputs if made.dead >= GARBAGE and made not in seen}
-                seen |= spoilt
-                waiting += spoilt
+                walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
     return False
 
 
@@ -149,13 +145,10 @@ def dominated(reader: Operation, result: Value) -> bool:
 
 def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
-    waiting, seen = [value], {value}
-    while waiting:
-        made = waiting.pop()
+    walk = Walk([value])
+    for made in walk:
         consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not is_alias(reader, made)]
         if made.drift > WRONG and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
             return True
-        fresh = {result for reader in consumers for result in reader.outputs if result not in seen}
-        seen |= fresh
-        waiting += fresh
+        walk.follow(result for reader in consumers for result in reader.outputs)
     return False

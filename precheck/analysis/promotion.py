@@ -7,6 +7,7 @@ import dataclasses
 from precheck import formats
 from precheck.analysis.facts import Fact
 from precheck.analysis.provenance import PRODUCTS, elements
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NEAR = 64
@@ -72,18 +73,16 @@ def _given(value: Value) -> bool:
 
 def _promoted(value: Value) -> Operation | None:
     """The earlier op in which a low tensor met a smaller wide one that is no weight. None if the wide type was asked for."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < NEAR:
-        maker = waiting.pop(0).maker
+    walk = Walk([value], NEAR)
+    for each in walk:
+        maker = each.maker
         if maker is None or maker.phase not in ("forward", "data") or maker.outputs[0].dtype not in WIDE:
             continue
         low = [source for source in maker.inputs if source.dtype in LOW and source.shape]
         wide = [source for source in maker.inputs if source.dtype in WIDE]
         if maker.mixed and low and wide and not maker.parameter and _fewer(wide, low):
             return maker
-        fresh = [source for source in wide if source not in seen]
-        seen.update(fresh)
-        waiting += fresh
+        walk.follow(wide)
     return None
 
 

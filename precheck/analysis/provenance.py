@@ -39,8 +39,8 @@ def largest(value: Value) -> float:
 
 FINEST = Limit(
     2.0**-11, "unit roundoff",
-    """Unit roundoff of the finest format in which the limits on drifts were measured, float16. A float32 run beside float64 drifts by
-    as many roundings, and means nothing by it: its harm is what would be harm in float16.""",
+    """The unit roundoff of float16, the finest format for which the limits on relative errors were measured. A float32 run beside float64 may have as
+    many float32 roundings without harm. It is judged by what would be harm in float16.""",
 )  # fmt: skip
 
 
@@ -72,7 +72,10 @@ class Origins:
         return self.known.get(value) if value is not None else None
 
 
-SHARED = Limit(0.5, "share", "Zeros are handed on by an input that has at least half the share of them; a stray zero explains no tensor of zeros.")
+SHARED = Limit(
+    0.5, "share of the zeros",
+    "An input passed zeros on if it has at least this share of the result's zeros. A single zero does not explain a tensor of zeros.",
+)  # fmt: skip
 
 
 def zero_share(value: Value) -> float:

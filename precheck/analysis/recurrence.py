@@ -26,10 +26,12 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.loop_states import BEHIND, State, Turns
 from precheck.analysis.provenance import MOVING, SUMS, determined, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import FELT, RECURRENT
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 COHERENT = Limit(
-    0.5, "√n unit roundoffs", "of a state after n turns, beyond which its roundings are not independent, which are 0.42 √n: they all go one way"
+    0.5, "√n unit roundoffs",
+    "The largest error of a state after n turns with independent roundings, which make 0.42 √n. A larger error has roundings in one direction.",
 )  # fmt: skip
 
 
@@ -65,10 +67,10 @@ class Recurrence:
         self.turns.follow(observation.judged)
         found = list[Fact]()
         for values in self.turns.ended():
-            for value in _told_by(values):
+            for value in _latest_and_worst(values):
                 state = self.turns.states[value]
-                made = value not in explained and _taken(value, state, readers) and _off(value, state)
-                if made and (facts := _made(value, self.turns.states, observation, readers)):
+                made = value not in explained and _read_outside(value, state, readers) and _wrong(value, state)
+                if made and (facts := _facts(value, self.turns.states, observation, readers)):
                     found += facts
                     break
         return found
@@ -78,7 +80,7 @@ class Recurrence:
         self.turns.keep(values)
 
 
-def _told_by(values: list[Value]) -> Iterator[Value]:
+def _latest_and_worst(values: list[Value]) -> Iterator[Value]:
     """The states to judge of those that one op updates: the latest. Also the one with the largest error, if all of them together have too large an
     error.
 
@@ -91,7 +93,7 @@ def _told_by(values: list[Value]) -> Iterator[Value]:
         yield worst
 
 
-def _off(value: Value, state: State) -> bool:
+def _wrong(value: Value, state: State) -> bool:
     """Whether a state has passed enough turns, its error is beyond that of its storage, and float32 determines it."""
     if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
@@ -103,11 +105,11 @@ def _off(value: Value, state: State) -> bool:
 
 @exempts(
     "accumulated-drift", needed_by=("deep_stream", "cut-residual (mended)"),
-    reason="each layer of a network adds to the stream what it makes of it, and rounds as much itself; 48 and 72 layers in bfloat16, each rounded "
-           "right, are off by 4.2 and 6.4 unit roundoffs",
+    reason="each layer of a network adds its result to the residual stream and rounds it; with correct rounding in bfloat16, the streams of 48 and "
+           "72 layers are off by 4.2 and 6.4 unit roundoffs",
 )  # fmt: skip
 def residual_stream(state: State) -> bool:
-    """A state to which each turn adds what other weights have made of it. No turn scales it, as a turn scales the state of a recurrent cell.
+    """A state to which each turn adds what other weights compute from it. No turn scales it, as a turn scales the state of a recurrent cell.
 
     A sampler's latents are none: it calls one network again and again, and to keep them in float32 costs nothing.
     """
@@ -116,33 +118,33 @@ def residual_stream(state: State) -> bool:
 
 @exempts(
     "accumulated-drift", needed_by=("losses_added_up_wide", "signed_terms"),
-    reason="Kahan summation's remainder is nothing in float32, and gives back what the sum lost",
+    reason="the remainder of Kahan summation is zero in float32, and in low precision it holds what the sum lost",
 )  # fmt: skip
 def carries_a_remainder(state: State) -> bool:
-    """A state made of what a sum, or a rounding, has lost."""
+    """A state that holds what a sum, or a rounding, has lost."""
     return state.compensated
 
 
-def _made(value: Value, states: Mapping[Value, State], observation: Observation, readers: Readers) -> list[Fact]:
+def _facts(value: Value, states: Mapping[Value, State], observation: Observation, readers: Readers) -> list[Fact]:
     """The fact, if most of the error comes from the lines that update the state, or from a factor that scales it in each turn."""
-    state, whose = states[value], Attribution(value, observation.operations)
-    written = {each: share for each, share in whose.shares.items() if share and attribution.written(each)}
-    lines = state.lines | _along(value, states)
-    mine = {each: share for each, share in written.items() if each.blamed in lines}
-    factors = _factors(written, states, readers) if value.drift >= FELT else {}
-    if value.maker is None or sum((mine | factors).values()) < OWN:
+    state, split = states[value], Attribution(value, observation.operations)
+    written = {each: share for each, share in split.shares.items() if share and attribution.written(each)}
+    lines = state.lines | _lines_beside(value, states)
+    of_state = {each: share for each, share in written.items() if each.blamed in lines}
+    factors = _repeated_factors(written, states, readers) if value.drift >= FELT else {}
+    if value.maker is None or sum((of_state | factors).values()) < OWN:
         return []
     coherent = not value.low or value.drift > COHERENT * math.sqrt(state.stores + 1) * value.roundoff
     if factors and (coherent or sum(factors.values()) >= OWN):
-        cause = whose.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
+        cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
             mechanism="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
             limit=FELT, turns=state.turns, off=value.drift, own=attribution.own(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
-    own = min(1.0, sum(mine.values()))
+    own = min(1.0, sum(of_state.values()))
     if own < OWN or not value.low:
         return []
-    cause = whose.cause(mine.__contains__) or value.maker
+    cause = split.cause(of_state.__contains__) or value.maker
     return [Carried(
         mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause,
         measured=value.drift / effective_roundoff(value), limit=ADDED, turns=state.turns, lines=lines,
@@ -150,7 +152,7 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
     )]  # fmt: skip
 
 
-def _along(value: Value, states: Mapping[Value, State]) -> set[str]:
+def _lines_beside(value: Value, states: Mapping[Value, State]) -> set[str]:
     """The lines of the other states that the same turn stores. The numbers of one state, such as a quaternion, may be stored on several lines, and
     each is made from all of them."""
     before, made = states[value].before.maker, value.maker
@@ -161,40 +163,34 @@ def _along(value: Value, states: Mapping[Value, State]) -> set[str]:
     return {line for each in turn for line in states[each].lines}
 
 
-def _factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:
+def _repeated_factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:
     """The ops with a share in an error that make the factor by which each turn scales the state: once for all turns, or in each turn from the same
     numbers."""
     alike: dict[tuple[object, ...], list[Operation]] = defaultdict(list)
     for each in written:
         alike[(each.name, each.blamed, each.scalars, each.inputs) if each.inputs else (each,)].append(each)
-    groups = (group for group in alike.values() if sum(_scaling(each, states, readers) for each in group) >= RECURRENT)
+    groups = (group for group in alike.values() if sum(_times_scaling(each, states, readers) for each in group) >= RECURRENT)
     return {each: written[each] for group in groups for each in group}
 
 
-def _scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
+def _times_scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
     """How often a state is multiplied by an op's result, which may be moved, or added to or subtracted from a Python number, before."""
-    waiting, seen, times = list(operation.outputs[:1]), set(operation.outputs[:1]), 0
-    while waiting and len(seen) < BEHIND:
-        held = waiting.pop()
+    walk, times = Walk(operation.outputs[:1], BEHIND), 0
+    for held in walk:
         for reader in readers.get(held, ()) if held not in states else ():
             if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
                 times += 1
             elif (reader.base in MOVING and held in taken(reader)) or (reader.base in SUMS and len(reader.inputs) == 1):
-                fresh = [made for made in reader.outputs if made not in seen]
-                seen.update(fresh)
-                waiting += fresh
+                walk.follow(reader.outputs)
     return times
 
 
-def _taken(value: Value, state: State, readers: Readers) -> bool:
+def _read_outside(value: Value, state: State, readers: Readers) -> bool:
     """Whether the user keeps a state, or anything outside the loop reads it. If components are joined, the joined tensor counts."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < BEHIND:
-        held = waiting.pop()
+    walk = Walk([value], BEHIND)
+    for held in walk:
         reading = readers.get(held, ())
         if held.alive or any(reader.reads or reader.blamed not in state.lines for reader in reading):
             return True
-        fresh = [made for reader in reading if reader.base in MOVING for made in reader.outputs if made not in seen]
-        seen.update(fresh)
-        waiting += fresh
+        walk.follow(made for reader in reading if reader.base in MOVING for made in reader.outputs)
     return False

@@ -8,6 +8,7 @@ A copy of the shadow, disturbed by 2^-20, shows the last.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -20,44 +21,47 @@ from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
-from precheck.analysis.provenance import (
-    determined,
-    effective_roundoff,
-    elements,
-    given_back,
-    smallest_normal,
-    turns,
-    zero_origin,
-)  # fmt: skip
+from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, smallest_normal, turns, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 DEAD = Limit(
     0.01, "share of the elements",
-    "without a correct digit. Healthy ops whose amplification is 8 or more leave at most 0.15 %; the mildest bug, 7.6 %.",
+    """An op has lost digits if at least this share of its elements have no correct digit. Healthy ops that amplify errors 8 times or more leave at
+    most 0.15 %. The mildest bug leaves 7.6 %.""",
 )  # fmt: skip
-AMPLIFICATION = Limit(16.0, "times", "that one op makes an error larger: four bits, jointly with `DEAD`; alone, sharp softmaxes reach 14.6.")
-PLAIN = Limit(32.0, "times", "that one op, or one subtraction, makes an error larger: five bits (healthy ones reach 16.2, by a scalar)")
-PLAIN_ROUNDINGS = Limit(16.0, "unit roundoffs", "of a result's error, jointly with `PLAIN`: twice what a sum may err, since any op may do it")
+AMPLIFICATION = Limit(
+    16.0, "times",
+    "An op with this amplification loses four bits. It counts together with `DEAD`, since sharp softmaxes reach 14.6.",
+)  # fmt: skip
+PLAIN = Limit(32.0, "times", "An op or subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar.")
+PLAIN_ROUNDINGS = Limit(
+    16.0, "unit roundoffs",
+    "The smallest error that counts together with `PLAIN`. Any op may have it, so it is twice that of a sum.",
+)  # fmt: skip
 FELT = Limit(
     2.0**-6, "relative error",
-    """of a norm's result whose elements have their digits, from which what its input was rounded by harms: four unit roundoffs of bfloat16, in
-    which networks are trained as a matter of course. A norm takes the mean off in float32, and shows what its input holds; 16 unit roundoffs of
-    float16 are half of that.""",
+    """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off. This is four unit roundoffs of
+    bfloat16, with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input. 16 unit roundoffs of
+    float16 are half of it.""",
 )  # fmt: skip
-SUM_ROUNDINGS = Limit(8.0, "unit roundoffs", "of a difference's error, below which a cancellation costs no more than a few ordinary ops do")
-GONE = Limit(0.5, "share of the elements", "without a correct digit, however gradually that came about. Healthy programs reach 0.073.")
+SUM_ROUNDINGS = Limit(8.0, "unit roundoffs", "A cancellation counts from this error of the difference. A few ordinary ops make less.")
+GONE = Limit(
+    0.5, "share of the elements",
+    "A result is lost if at least this share of its elements have no correct digit, however gradually. Healthy programs reach 0.073.",
+)  # fmt: skip
 RECURRENT = Limit(
     8, "turns",
-    """of one op on its own results from which its roundings are what adds up. Where each op has one, correct rounding of a deep network with batch
-    norm costs as much before it is trained (0.38 of the result, and 0.41 with one rounding a module alone).""",
+    """If an op works on its own results so often, the loop makes the error. With fewer turns the depth of a network may make it: in a deep network
+    with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41.""",
 )  # fmt: skip
-STARVED = Limit(0.25, "share of the elements", "without a correct digit downstream of an underflow")
+STARVED = Limit(0.25, "share of the elements", "An underflow does harm if so many elements of a later result have no correct digit.")
 FAIR = Limit(
-    0.05, "share of the norm", "that must have become zero for zeros to be what ails a tensor: a fifth of what makes `nonfinite.WRONG` of a result"
+    0.05, "share of the norm",
+    "Zeros explain the error of a tensor if they take at least this share of its norm: a fifth of the error that `nonfinite.WRONG` calls wrong.",
 )  # fmt: skip
-TERMS = Limit(4, "terms", "of a sum that is no more than a difference: coordinates of a point, of a quaternion or of a plane")
-RESULTS = Limit(8, "results", "of such sums, from which it is no chance that all of them cancel: of one, it is once in 32 times")
+TERMS = Limit(4, "terms", "A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane.")
+RESULTS = Limit(8, "results", "If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times.")
 DIFFERENCES = ops.DIFFERENCES
 """Losses that subtract inside. Near zero they are small differences of their inputs, as they should be. Inputs that were cast just before could have
 been subtracted before the cast."""
@@ -94,12 +98,10 @@ class Misroundings:
         self.observation, self.readers = observation, readers
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], Operation | None] = {}  # the op that stored the term of a difference, by the difference's op and line
-        self._ends: set[Value] | None = None
 
-    @property
+    @functools.cached_property
     def _shown(self) -> set[Value]:
-        self._ends = shown(self.observation) if self._ends is None else self._ends
-        return self._ends
+        return shown(self.observation)
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
@@ -130,7 +132,9 @@ class Misroundings:
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         if not spread:
             return None
-        return self._below_normal(operation, value) if causes.subnormal(value) >= causes.HALF * value.drift else self._gradual(operation, value)
+        if causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; the wide spacing of subnormal numbers lost them
+            return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value))
+        return self._gradual(operation, value)
 
     @staticmethod
     def gain(operation: Operation, value: Value) -> float:
@@ -164,14 +168,14 @@ class Misroundings:
         shares = [normalised(power, readers) for power in exponentials(value, readers)]
         if softmax_written_out(shares):
             return None
-        severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
+        severity: Severity = "error" if shares else self._severity(value)
         term = max(operation.inputs, key=causes.absolute)
         cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
         if cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
             stored = self._storing(operation, term)
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
-        if cause is not None and self._here(cause, operation) and attribution.moments(operation, cause):
+        if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
             cause = None
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
@@ -196,17 +200,13 @@ class Misroundings:
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
         Earlier roundings may cancel on the way, and are then smaller than they seem."""
-        came = operation.drifting
-        if came is None:
+        source = operation.drifting
+        if source is None:
             return None
-        cause = causes.entered(came, self.causes)
-        if attribution.makes_most(cause, came.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
+        cause = causes.entered(source, self.causes)
+        if attribution.makes_most(cause, source.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
-        return attribution.later(cause, self._storing(operation, came, bool))
-
-    def _below_normal(self, operation: Operation, value: Value) -> Misrounded:
-        """The fact on a subnormal result: its inputs had their digits, and the wide spacing of subnormal numbers lost them."""
-        return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value))
+        return attribution.later(cause, self._storing(operation, source, bool))
 
     def _severity(self, value: Value) -> Severity:
         return "error" if value in self._shown or averaged(value, self.readers) else "note"
@@ -235,12 +235,12 @@ class Misroundings:
         That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
         the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`.
         """
-        if self._here(stored, operation):
+        if self._in_one_function(stored, operation):
             return False
         wide = stored.base in STORING and not any(source.low for source in causes.taken(stored))
         return wide or attribution.makes_most(stored, term.drift)
 
-    def _here(self, cause: Operation, operation: Operation) -> bool:
+    def _in_one_function(self, cause: Operation, operation: Operation) -> bool:
         """Whether both ops are in one function."""
         return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
 

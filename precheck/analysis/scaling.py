@@ -17,7 +17,8 @@ from precheck.observe.shadow.step_records import Backward, ScalerStep
 HALF_MAX = formats.FP16.max
 OFTEN = Limit(
     0.05, "share of the steps",
-    "that growth itself may cost, one in N + 1: at the default N of 2000 it is 0.05 %. Scalers made anew may cost no more.",
+    """The largest share of steps that a growing scale may skip: one in N + 1, where N is the growth interval. With the default N of 2000 it is 0.05
+    %. New scalers may skip no more.""",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import dataclasses
 
 from precheck import ops
 from precheck.analysis import attribution
-from precheck.analysis.attribution import GROWN, Asked, Attribution, Splits
+from precheck.analysis.attribution import GROWN, Attempts, Attribution, Splits
 from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.provenance import MOVING, REDUCTIONS, SUMS, determined, effective_roundoff
@@ -37,7 +37,7 @@ class Steepness:
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
-        self.asked, self.splits = Asked(), Splits()
+        self.attempts, self.splits = Attempts(), Splits()
 
     def error(self, operation: Operation, value: Value) -> Steep | None:
         """The error of a function's result, if one rounding made three quarters of its square, and it is too large.
@@ -45,12 +45,12 @@ class Steepness:
         The limits are four unit roundoffs, as for a cast within a function, and four times the error of the input: two bits.
         """
         line = operation.name, operation.blamed
-        if not _steep(operation, value) or not self.asked.again(line):
+        if not _steep(operation, value) or not self.attempts.due(line):
             return None
         made = Attribution(value, self.observation.operations, self.splits)
         cast = self._written(made) or _converted(made)
         if cast is None:
-            self.asked.vain(line)
+            self.attempts.failed(line)
             return None
         blamed = self._computing(cast) if cast.converts else cast
         return Steep(

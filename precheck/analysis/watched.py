@@ -55,10 +55,10 @@ class Watched:
         """Whether float32 does not determine the values that follow from a fact either."""
         return fact in self.errors.unstable
 
-    def keep(self, values: set[Value], told: set[Fact]) -> None:
-        """Forgets all other values. `told`: facts that findings have been made from."""
+    def keep(self, values: set[Value], reported: set[Fact]) -> None:
+        """Forgets all other values. `reported`: facts that findings have been made from."""
         self.origins.known = {value: operation for value, operation in self.origins.known.items() if value in values}
         for each in (self.spread, self.errors, self.recurrence):
             each.keep(values)
         followed = {fact for above in self.errors.under.values() for fact in above if fact is not None}
-        self.errors.unstable &= {*told, *self.errors.suspects, *followed}
+        self.errors.unstable &= {*reported, *self.errors.suspects, *followed}

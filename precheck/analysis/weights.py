@@ -17,21 +17,31 @@ from precheck.analysis.limit import Limit
 BLOCKS = (16, 32, 64, 128)
 """The numbers of columns in a group, in existing formats."""
 UNLIKE = Limit(
-    0.6, "cosine", "between a weight and what was quantised, below which it is another. Ternary weights of a Gaussian reach 0.9, binary ones 0.8."
+    0.6, "cosine",
+    """If the cosine between a weight and its quantised form is smaller, it is another weight. Ternary weights of a Gaussian reach 0.9, binary ones
+    0.8.""",
 )  # fmt: skip
 FOUND = Limit(
-    0.8, "cosine", "from which a permutation has brought a weight back, or the angles between a weight's rows are those of the other's"
+    0.8, "cosine",
+    """A permutation explains the difference if the cosine is at least this after it. The same holds for an orthogonal rotation and the cosine between
+    the angles of rows.""",
 )  # fmt: skip
 FEWEST = 6
 """The fewest counting elements of a block that is judged."""
 FACTOR = Limit(
-    0.15, "relative",
-    "of a block's factor from 1, from which its scale is wrong: rounding to 4 bits leaves 0.02, clipping at the best place for 4 bits 0.05",
+    0.15, "relative difference",
+    "The scale of a block is wrong if its factor is further from 1. Rounding to 4 bits leaves 0.02, and the best clipping for 4 bits 0.05.",
 )  # fmt: skip
-OFFSET = Limit(1.0, "standard deviations of the rounding error", "of a block's mean error. A zero point that is off by one makes √12.")
-CHANCE = Limit(6.0, "standard errors", "that chance explains in the worst of 10^9 blocks")
-BIAS = Limit(0.02, "relative error", "of a bias, which is not quantised: kept in bfloat16 and added in it, it is off by 0.003")
-SHARE = Limit(1 / 16, "share of the blocks", "that must be off: single blocks that are all zero or hold one outlier mean nothing")
+OFFSET = Limit(1.0, "standard deviations of the rounding error", "The largest mean error of a block. A zero point that is off by one makes √12.")
+CHANCE = Limit(6.0, "standard errors", "The largest deviation that chance explains in the worst of 10^9 blocks.")
+BIAS = Limit(
+    0.02, "relative error",
+    "The largest error of a bias, which is not quantised. A bias that is stored and added in bfloat16 is off by 0.003.",
+)  # fmt: skip
+SHARE = Limit(
+    1 / 16, "share of the blocks",
+    "The smallest share of wrong blocks that is reported. Single blocks that are all zero, or that hold one outlier, are no sign of a bug.",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ import math
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.excuses import SCALED, Excuse, added, drawn, scaled, unfelt, unread
+from precheck.analysis.excuses import SCALED, Excuse, added, drawn, float32_rounding, scaled, unread
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -18,18 +19,16 @@ KEEPING = SUMS | MOVING | GUARDS | ops.SCALING | ops.CUTS
 """Ops that keep the meaning of numbers: a sum of positions is still a position."""
 INDEX_BITS = 32
 """The fewest bits of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is rounded."""
-SEVERAL = Limit(
-    2, "different whole numbers", "that an op rounds to others, from which they count something; a lone one is a constant, such as a mask's"
-)
+SEVERAL = Limit(2, "different whole numbers", "The fewest whole numbers that an op rounds to others. One alone may be a constant, such as a mask's.")
 FRACTIONAL = Limit(
     2.0**-4, "magnitude times unit roundoff",
-    "of numbers, root mean squares, up to which their format has four bits behind the point",
+    "Numbers whose root mean square is smaller have at least four bits behind the binary point in their format.",
 )  # fmt: skip
-AMOUNTS = Limit(5, "amounts", "that a cast makes other integers, at least: fewer are chance")
+AMOUNTS = Limit(5, "elements", "The fewest elements that a cast turns into other integers. Fewer are chance.")
 EXPLAINED = Limit(
     8.0, "times",
-    """as many amounts become other integers as one rounding makes so. A number of size m has crossed a whole number with a chance of m u at most, and
-    eight ops have rounded eight times.""",
+    """The largest ratio of integers that differ to those that one rounding explains. A number of size m crosses a whole number with a probability of
+    at most m u, and after eight ops there are eight roundings.""",
 )  # fmt: skip
 
 
@@ -44,7 +43,7 @@ class Moved(Fact):
 class MadeInteger(Fact):
     """Whole numbers that were rounded to others and then cast to integers. The rounding op is blamed."""
 
-    seen: Renumbered
+    changes: Renumbered
     converted: Operation
     dtype: str
 
@@ -53,7 +52,7 @@ class MadeInteger(Fact):
 class Passed(Fact):
     """Numbers that overflow the integer type to which they are cast. The op that rounded them is blamed."""
 
-    seen: Wrapped
+    changes: Wrapped
     converted: Operation
     dtype: str
 
@@ -62,7 +61,7 @@ class Passed(Fact):
 class Cut(Fact):
     """Fractional numbers computed from data alone that are cast to other integers than in the reference. The op that rounded them is blamed."""
 
-    seen: Recut
+    changes: Recut
     converted: Operation
     dtype: str
 
@@ -80,7 +79,7 @@ def excuses(operation: Operation) -> list[Excuse]:
     """The excuses that may apply to this op."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in SCALED or operation.base == "_to_copy" else []
-    return [drawn, unfelt, added, *converted, *measures]
+    return [drawn, float32_rounding, added, *converted, *measures]
 
 
 def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:
@@ -90,9 +89,9 @@ def integers(operation: Operation, cause: Operation | None) -> list[Passed] | li
     return [] if operation.renumbered is None else renumbered(operation, operation.renumbered, cause)
 
 
-def _passed(operation: Operation, seen: Wrapped, cause: Operation) -> Passed:
-    measured, limit, dtype = abs(seen.became), abs(seen.end), _low(cause)
-    return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, seen=seen, converted=operation, dtype=dtype)
+def _passed(operation: Operation, changes: Wrapped, cause: Operation) -> Passed:
+    measured, limit, dtype = abs(changes.became), abs(changes.end), _low(cause)
+    return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=operation, dtype=dtype)
 
 
 def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[Cut]:
@@ -107,26 +106,26 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
     if converted is None or (converted.taken == "amount" and _explained(operation.recut, operation.inputs[0].roundoff)):
         return []
-    seen = operation.recut
+    changes = operation.recut
     return [
         Cut(
-            mechanism="integer-rounding", operation=cause, measured=float(seen.count), limit=0.0, seen=seen, converted=converted, dtype=_low(cause)
+            mechanism="integer-rounding", operation=cause, measured=float(changes.count), limit=0.0, changes=changes, converted=converted,
+            dtype=_low(cause),
         )
     ]
 
 
-def _explained(seen: Recut, roundoff: float) -> bool:
+def _explained(changes: Recut, roundoff: float) -> bool:
     """Whether a few roundings of each amount explain how many become other integers."""
-    return seen.count < AMOUNTS or seen.count <= EXPLAINED * roundoff * seen.size * seen.total
+    return changes.count < AMOUNTS or changes.count <= EXPLAINED * roundoff * changes.size * changes.total
 
 
 def _of_data(operation: Operation) -> bool:
     """Whether the inputs were computed from data alone: from no weight, no random draw and no converted tensor."""
-    waiting, seen = list(operation.inputs), set(operation.inputs)
     if operation.parameter or operation.drawn:
         return False
-    while waiting and len(seen) < causes.BEHIND:
-        value = waiting.pop()
+    walk = Walk(operation.inputs, causes.BEHIND)
+    for value in walk:
         maker = value.maker
         if value.past is not None:
             return False
@@ -134,22 +133,18 @@ def _of_data(operation: Operation) -> bool:
             continue
         if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.drawn or maker.base in DRAWN:
             return False
-        fresh = [source for source in maker.inputs if source not in seen]
-        seen.update(fresh)
-        waiting += fresh
-    return not waiting
+        walk.follow(maker.inputs)
+    return walk.whole
 
 
 def _integer(value: Value, readers: Readers) -> Operation | None:
     """The cast that makes integers of at least `INDEX_BITS` from a value. Between them it may only be added to, scaled, cut or moved."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < causes.BEHIND:
-        for reader in readers.get(waiting.pop(0), ()):
+    walk = Walk([value], causes.BEHIND)
+    for held in walk:
+        for reader in readers.get(held, ()):
             if reader.bits >= INDEX_BITS:
                 return reader
-            fresh = [made for made in reader.outputs if made not in seen] if reader.base in KEEPING else []
-            seen.update(fresh)
-            waiting += fresh
+            walk.follow(reader.outputs if reader.base in KEEPING else ())
     return None
 
 
@@ -157,7 +152,7 @@ def _low(cause: Operation) -> str:
     return next((value.dtype for value in cause.outputs if value.low), "a low format")
 
 
-def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) -> list[MadeInteger]:
+def renumbered(operation: Operation, changes: Renumbered, cause: Operation | None) -> list[MadeInteger]:
     """Ids, positions or counts that were rounded by `cause` and then cast to integers, which differ from the right ones.
 
     A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or
@@ -167,7 +162,8 @@ def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) 
         return []
     return [
         MadeInteger(
-            mechanism="integer-rounding", operation=cause, measured=seen.peak, limit=seen.reach, seen=seen, converted=operation, dtype=_low(cause)
+            mechanism="integer-rounding", operation=cause, measured=changes.peak, limit=changes.reach, changes=changes, converted=operation,
+            dtype=_low(cause),
         )
     ]
 

@@ -8,9 +8,10 @@ from collections.abc import Collection
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import determined, is_alias, rounded_bound, smallest_normal, underflow_threshold, zero_origin
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-LOST = Limit(0.5, "share of the norm", "that became zero, of a tensor or of what reads it, from which the tensor is lost")
+LOST = Limit(0.5, "share of the norm", "A tensor is lost if at least this share became zero, in it or in a result that is made from it.")
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -67,18 +68,13 @@ def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> 
 
 def _drowns(value: Value, readers: Readers) -> bool:
     """Whether the lost numbers make a later result wrong that is not mostly zero. Products keep the zeros, and a larger term in a sum hides them."""
-    waiting, seen = [value], {value}
-    while waiting:
-        lost = waiting.pop()
-        results = [made for reader in readers.get(lost, ()) for made in reader.outputs if made not in seen]
-        if not results and lost.alive and all(is_alias(reader, lost) for reader in readers.get(lost, ())):
+    walk = Walk([value])
+    for lost in walk:
+        reading = readers.get(lost, ())
+        results = [made for reader in reading for made in reader.outputs]
+        if any(made.drift > LOST > made.zeroed for made in results) or (lost.alive and all(is_alias(reader, lost) for reader in reading)):
             return True
-        for made in results:
-            seen.add(made)
-            if made.zeroed >= LOST:
-                waiting.append(made)
-            elif made.drift > LOST:
-                return True
+        walk.follow(made for made in results if made.zeroed >= LOST)
     return False
 
 

@@ -170,29 +170,29 @@ def _matches(pattern: str, place: str) -> bool:
 
 
 def _larger_counts(known: Sequence[Known], seen: Seen) -> list[str]:
-    told = []
+    lines = []
     for fault in seen.faults:
         before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
         if before is not None and fault.rule in _COUNTS and before.measured is not None and fault.measured is not None:
             if fault.measured > before.measured * _COUNTS[fault.rule]:
-                told.append(f"{fault}: {fault.measured:g}, where {before.measured:g} are known")
-    return told
+                lines.append(f"{fault}: {fault.measured:g}, where {before.measured:g} are known")
+    return lines
 
 
 def _further_beyond(table: Mapping[str, Family], seen: Seen) -> list[str]:
     """Sentences on places that are newly beyond their limits, or further beyond them than is known."""
-    told = []
+    lines = []
     for place, reach in seen.beyond.items():
         family = next((family for pattern, family in table.items() if _matches(pattern, place)), None)
         if family is None and reach.clear:
-            told.append(f"{place} is {reach.times:.3g} times its limit, and was within it")
+            lines.append(f"{place} is {reach.times:.3g} times its limit, and was within it")
         elif family is not None and reach.times > family.times * reach.noise:
-            told.append(f"{place} is {reach.times:.3g} times its limit, where {family.times:.3g} is known")
+            lines.append(f"{place} is {reach.times:.3g} times its limit, where {family.times:.3g} is known")
     for pattern, family in table.items():
         now = [place for place, reach in seen.beyond.items() if reach.clear and _matches(pattern, place)]
         if len(now) > family.modules:
-            told.append(f"{pattern}: {len(now)} modules are beyond their limits, where {family.modules} are known: {', '.join(now)}")
-    return told
+            lines.append(f"{pattern}: {len(now)} modules are beyond their limits, where {family.modules} are known: {', '.join(now)}")
+    return lines
 
 
 def _lowered(known: Known, fault: Fault) -> Known:

@@ -19,7 +19,7 @@ class Verdict:
 
     def __init__(self) -> None:
         self.run, self.rules = Watched(), [rule() for rule in classes()]
-        self.told: dict[tuple[str, ...], Candidate] = {}
+        self.earliest: dict[tuple[str, ...], Candidate] = {}
         self.waiting: dict[str, int] = {}  # rules and lines that need more steps for a verdict, and how many they need
 
     def settle(self, observation: Observation) -> None:
@@ -33,17 +33,17 @@ class Verdict:
     def _keep(self, candidate: Candidate) -> None:
         operation = candidate.operation
         place = candidate.rule, operation.blamed, via(operation), operation.phase
-        known = self.told.get(place)
+        known = self.earliest.get(place)
         if known is not None and self.run.undetermined(known.fact):
-            self.told.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
+            self.earliest.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
             known = None
         if known is None or _when(candidate) < _when(known):
-            self.told[place] = candidate
+            self.earliest[place] = candidate
 
     def candidates(self, observation: Observation) -> list[Candidate]:
         """Ends the judging. Returns the candidates of all rules, in the order in which the causes happened."""
         part = self.run.part(observation, last=True)
-        found = [*self.told.values(), *self._among(part), *(each for rule in self.rules for each in rule.at_end(part))]
+        found = [*self.earliest.values(), *self._among(part), *(each for rule in self.rules for each in rule.at_end(part))]
         for rule in self.rules:
             found = rule.revised(found, self.run.errors.unstable)
         self.waiting = {f"{each.rule} at {shortened(each.operation.blamed)}": each.needs for each in found if each.needs}
@@ -67,7 +67,7 @@ class Verdict:
 
     def keep(self, values: set[Value]) -> None:
         """Drops what is stored about all other values."""
-        self.run.keep(values, {fact for fact in _facts(self.told.values()) if fact is not None})
+        self.run.keep(values, {fact for fact in _facts(self.earliest.values()) if fact is not None})
         for rule in self.rules:
             rule.keep(values)
 

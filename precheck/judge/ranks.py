@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from precheck.findings import Finding
 
 
-def merged(heard: Mapping[int, Sequence[Finding]], size: int) -> list[Finding]:
+def merged(findings: Mapping[int, Sequence[Finding]], size: int) -> list[Finding]:
     """Returns the findings of all ranks. Those of the same rule and line become one, with the words of the first rank."""
     by_place: dict[tuple[object, ...], dict[int, Finding]] = {}
-    for rank in sorted(heard):
-        for finding in heard[rank]:
+    for rank in sorted(findings):
+        for finding in findings[rank]:
             by_place.setdefault(_place(finding), {}).setdefault(rank, finding)
     return [_named(found, size) for found in by_place.values()]
 

@@ -18,7 +18,7 @@ from precheck.rules.rule import Compared
 
 
 def judged(
-    seen: Trace,
+    low: Trace,
     reference: Trace,
     rows: list[drift.Comparison],
     precision: Precision,
@@ -28,15 +28,15 @@ def judged(
 ) -> Report:
     """Runs every rule that needs only a run and its reference, and returns the report. `explained` and `unstable` are as in `Compared`."""
     report = Report(precision=precision.name)
-    report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
-    run = Compared(seen, reference, rows, precision, explained, unstable)
+    report.scaler = {"scale": low.scale, "skipped": low.skipped, "collapsed": low.collapsed} if precision.scaler else {}
+    run = Compared(low, reference, rows, precision, explained, unstable)
     for rule in classes():
         report.add(rule().beside(run))
     if explained or unstable:
         report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits, but not by a bug
         report.facts["unstable"] = sorted({*unstable} - {*explained})  # those for which float32 is no reference; rounding explains the others
     report.boundaries, report.losses = table(rows), losses(rows)
-    moved = displacements(rows, seen.aged)
+    moved = displacements(rows, low.aged)
     report.updates = [
         {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
     ]
@@ -65,7 +65,7 @@ def located(finding: Finding, rows: Sequence[Comparison], makers: Mapping[str, s
     if first is None or first.record.kind != "handed":
         return finding
     maker = makers[first.record.key].split("#")[0]
-    whose = f"the code of {maker}" if maker else "the model's own forward"
+    owner = f"the code of {maker}" if maker else "the model's own forward"
     return dataclasses.replace(
-        finding, module=maker, message=f"{finding.message}; the error begins in {whose}, which passes it to {module_of(first.record.name, 'output')}"
+        finding, module=maker, message=f"{finding.message}; the error begins in {owner}, which passes it to {module_of(first.record.name, 'output')}"
     )

@@ -86,8 +86,8 @@ def left_out(before: Session, now: Session, changes: list[Change]) -> list[str]:
     both = [name for name in later if name in earlier]
     if not both:
         return []
-    told = {(change.nodeid, change.precision) for change in changes}
-    same = sum(name[:2] not in told for name in both)
+    changed = {(change.nodeid, change.precision) for change in changes}
+    same = sum(name[:2] not in changed for name in both)
     tensors = sum(_common(earlier[name], later[name]) for name in both) - sum(each.count for each in changes if each.kind in ("further", "nearer"))
     quiet = [sum(_quiet(test) for test in tests.values()) for tests in (earlier, later)]
     sentences = [

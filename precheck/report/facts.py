@@ -101,12 +101,12 @@ def _told(report: Report) -> Iterator[tuple[str, str]]:
             yield name.replace("_", " "), value if isinstance(value, str) else json.dumps(value)
 
 
-def _loss_scale(told: dict[str, Any]) -> str:
+def _loss_scale(scaler: dict[str, Any]) -> str:
     """The loss scale of a measurement. That of a watched run is drawn instead."""
-    if "history" in told or not isinstance(told.get("scale"), (int, float)):
+    if "history" in scaler or not isinstance(scaler.get("scale"), (int, float)):
         return ""
-    collapsed = "; it fell below 1" if told.get("collapsed") else ""
-    return f"{told['scale']:,.10g}, {_counted(told.get('skipped', 0), 'step')} skipped{collapsed}"
+    collapsed = "; it fell below 1" if scaler.get("collapsed") else ""
+    return f"{scaler['scale']:,.10g}, {_counted(scaler.get('skipped', 0), 'step')} skipped{collapsed}"
 
 
 def _decisions(total: int, flips: Any) -> str:

@@ -46,8 +46,8 @@ def analyses_of(name: str) -> list[tuple[str, str]]:
     used = {getattr(each, "__module__", "") for each in vars(sys.modules[rule_of(name).__module__]).values()}
     used |= {limit.module for limit in rule_of(name).limits}
     modules = [each for each in _modules() if each.__name__ in used and each.__name__.startswith(f"{analysis.__name__}.")]
-    told = (each for each in modules if each.__name__.rpartition(".")[2] not in _TOOLS)
-    return [(_file(each), " ".join((inspect.getdoc(each) or "").partition("\n\n")[0].split())) for each in told]
+    shown = (each for each in modules if each.__name__.rpartition(".")[2] not in _TOOLS)
+    return [(_file(each), " ".join((inspect.getdoc(each) or "").partition("\n\n")[0].split())) for each in shown]
 
 
 def all_limits() -> dict[tuple[str, str], Limit]:

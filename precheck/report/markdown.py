@@ -43,8 +43,8 @@ class _Check:
         self.does_not_run = bool(test.get("does_not_run"))
         self.tolerated: dict[str, str] = test.get("tolerated", {})
         self.report = Report(precision=self.precision) if self.error else report_of(test["report"])
-        told = {finding.severity for finding in self.report.findings if finding.rule not in self.tolerated}
-        self.rank = 0 if self.error else 1 if "error" in told else 2 if "warning" in told else 3
+        severities = {finding.severity for finding in self.report.findings if finding.rule not in self.tolerated}
+        self.rank = 0 if self.error else 1 if "error" in severities else 2 if "warning" in severities else 3
 
     @property
     def warnings(self) -> int:
@@ -59,10 +59,10 @@ def _counts(checks: Sequence[_Check]) -> str:
     failed, lost, warned = (sum(check.rank == rank for check in checks) for rank in (1, 0, 2))
     refused = sum(check.does_not_run for check in checks)
     noun = "check" if len(checks) == 1 else "checks"
-    told = f"{failed} of {len(checks)} {noun} failed" if failed else f"{len(checks) - lost} of {len(checks)} {noun} passed"
-    told += f", {warned} {'passed' if failed else 'of them'} with warnings" if warned else ""
-    told += f", {refused} of a model that does not run" if refused else ""
-    return told + (f", {lost - refused} without a verdict" if lost > refused else "")
+    text = f"{failed} of {len(checks)} {noun} failed" if failed else f"{len(checks) - lost} of {len(checks)} {noun} passed"
+    text += f", {warned} {'passed' if failed else 'of them'} with warnings" if warned else ""
+    text += f", {refused} of a model that does not run" if refused else ""
+    return text + (f", {lost - refused} without a verdict" if lost > refused else "")
 
 
 def _section(check: _Check) -> str:
@@ -95,12 +95,12 @@ def _losses(report: Report) -> list[str]:
     if not report.losses:
         return []
     worst = max(report.losses, key=_apart)
-    told = f"loss in step {worst.step}: {worst.low:.6g}, in the reference {worst.reference:.6g}"
+    text = f"loss in step {worst.step}: {worst.low:.6g}, in the reference {worst.reference:.6g}"
     if math.isfinite(_apart(worst)):
-        told += f", {100 * _apart(worst):.2g} % apart"
+        text += f", {100 * _apart(worst):.2g} % apart"
     if worst.floor is not None and worst.reference and math.isfinite(worst.floor):
-        told += f" (rounding explains {100 * worst.floor / abs(worst.reference):.2g} %)"
-    return [_prose(told + (f"; the furthest of {len(report.losses)}" if report.losses[1:] else "")), ""]
+        text += f" (rounding explains {100 * worst.floor / abs(worst.reference):.2g} %)"
+    return [_prose(text + (f"; the furthest of {len(report.losses)}" if report.losses[1:] else "")), ""]
 
 
 def _apart(loss: Loss) -> float:
@@ -155,8 +155,8 @@ def _selftest(session: Session) -> str:
         lines += [line for what, cure in missed for line in (f"  - {_prose(what)}", f"    - cure: {_prose(cure)}")]
     rows = [(code(sensitivity.named(check)), _prose(check["precision"]), *map(_prose, sensitivity.cells(check, names))) for check in tried]
     lines += ["", *grid(("check", "precision", *map(_prose, names)), rows), ""] if rows else []
-    told = [f"- {_prose(line)}" for line in sensitivity.reasons(tried)]
-    why = ["<details><summary>what was not planted, or cannot be told</summary>", "", *told, "", "</details>"] if told else []
+    items = [f"- {_prose(line)}" for line in sensitivity.reasons(tried)]
+    why = ["<details><summary>what was not planted, or cannot be told</summary>", "", *items, "", "</details>"] if items else []
     return "\n".join([*lines, *why, ""])
 
 

@@ -44,8 +44,8 @@ def page() -> str:
     for rule in RULES.values():
         lines += _section(rule, _folder() / rule.name.replace("-", "_"))
     for title, files in _ELSEWHERE.items():
-        told = dict.fromkeys((_cell(text),) for file in files for text in texts(_folder().parent / file))
-        lines += [f"## {title}", "", *grid(("message",), [*told]), ""]
+        messages = dict.fromkeys((_cell(text),) for file in files for text in texts(_folder().parent / file))
+        lines += [f"## {title}", "", *grid(("message",), [*messages]), ""]
     return "\n".join(lines)
 
 
@@ -54,10 +54,10 @@ def _folder() -> Path:
 
 
 def _section(rule: Rule, folder: Path) -> list[str]:
-    told = [text for name in ("rule.py", "words.py") if (folder / name).exists() for text in texts(folder / name)]
+    messages = [text for name in ("rule.py", "words.py") if (folder / name).exists() for text in texts(folder / name)]
     meaning, remedy = _cell(rule.meaning), f"{_cell(rule.remedy)}. [More](rules/{rule.name}.md)"
     head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", ""]
-    return [*head, *grid(("message",), [(_cell(text),) for text in told]), ""] if told else head
+    return [*head, *grid(("message",), [(_cell(text),) for text in messages]), ""] if messages else head
 
 
 def texts(file: Path) -> Iterator[str]:

@@ -90,12 +90,14 @@ def _sentence(words: str) -> str:
 
 def _invocation(session: Session) -> dict[str, Any]:
     lost = [test for test in session["tests"] if test.get("error")]
-    told = [{"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost]
+    notifications = [
+        {"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost
+    ]
     for check, missed in sensitivity.deaf(session.get("selftest", [])):
         what = f"{sensitivity.named(check)} could not have failed under {check['precision']}"
         words = f"{what}: {'; '.join(f'{fault} ({cure})' for fault, cure in missed)}"
-        told.append({"level": "warning", "message": {"text": _cut(words)}, "locations": [_at_test(check)]})
-    return {"executionSuccessful": not lost, **({"toolExecutionNotifications": told} if told else {})}
+        notifications.append({"level": "warning", "message": {"text": _cut(words)}, "locations": [_at_test(check)]})
+    return {"executionSuccessful": not lost, **({"toolExecutionNotifications": notifications} if notifications else {})}
 
 
 def _result(finding: Finding, test: dict[str, Any], session: Session) -> dict[str, Any]:
@@ -140,8 +142,8 @@ def _at_test(test: dict[str, Any]) -> dict[str, Any]:
 
 
 def _location(path: str, line: int, session: Session, name: str, kind: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(path, session), "region": {"startLine": max(1, line)}}}
-    return told | ({"logicalLocations": [{"fullyQualifiedName": _cut(name), "kind": kind}]} if name else {})
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(path, session), "region": {"startLine": max(1, line)}}}
+    return location | ({"logicalLocations": [{"fullyQualifiedName": _cut(name), "kind": kind}]} if name else {})
 
 
 def _artifact(path: str, session: Session) -> dict[str, str]:

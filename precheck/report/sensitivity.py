@@ -24,13 +24,13 @@ def fails(outcomes: Sequence[dict[str, Any]]) -> bool:
 
 def failure(checks: Sequence[dict[str, Any]]) -> str:
     """The failure message of a test with checks that could not have failed. "" for others. The first line can be read alone."""
-    told = []
+    lines = []
     for check in checks:
         if fails(check["outcomes"]):
             name = "this precheck.check" if check.get("verb") == "precheck.check" else "this check"
             which = f" (call {check['call']})" if len(checks) > 1 else ""
-            told += _failed(check["outcomes"], f"{name}{which}", check["precision"])
-    return "\n".join(told)
+            lines += _failed(check["outcomes"], f"{name}{which}", check["precision"])
+    return "\n".join(lines)
 
 
 def _failed(outcomes: Sequence[dict[str, Any]], check: str, precision: str) -> list[str]:
@@ -89,11 +89,11 @@ def deaf(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tu
 
 
 def _missed(each: dict[str, Any]) -> tuple[str, str]:
-    told = f"{each['fault']}: {each['text']}"
+    text = f"{each['fault']}: {each['text']}"
     if each["status"] == "unnoticed":
-        return told, each["advice"]
+        return text, each["advice"]
     rule = each["rule"]
-    return f"{told}; noticed as {rule}, which allow_finding lets through at any size", f"mend what is behind {rule}, and allow it no more"
+    return f"{text}; noticed as {rule}, which allow_finding lets through at any size", f"mend what is behind {rule}, and allow it no more"
 
 
 def named(check: dict[str, Any]) -> str:
@@ -112,9 +112,9 @@ def _cell(each: dict[str, Any]) -> str:
 
 def reasons(checks: Sequence[dict[str, Any]]) -> list[str]:
     """The reasons for cells that are neither caught nor unnoticed. Each is one line, and is listed once."""
-    told: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for each in (each for check in checks for each in check["outcomes"]):
         raised = each["status"] == "caught" and ": " in each["rule"]  # the user's own code raised an exception, so that there is no rule
         if raised or each["status"] in ("inapplicable", "same", "allowed"):
-            told[CELLS[each["status"]], each["fault"], one_line(f"{each['text']}; the run raises {each['rule']}" if raised else each["text"])] += 1
-    return [f"{cell}  {fault}: {text}" + (f" ({count} checks)" if count > 1 else "") for (cell, fault, text), count in sorted(told.items())]
+            counts[CELLS[each["status"]], each["fault"], one_line(f"{each['text']}; the run raises {each['rule']}" if raised else each["text"])] += 1
+    return [f"{cell}  {fault}: {text}" + (f" ({count} checks)" if count > 1 else "") for (cell, fault, text), count in sorted(counts.items())]

@@ -97,9 +97,9 @@ def load(path: Path) -> Session:
         raise SessionError(f"{path} is of schema {content.get('schema')!r:.40}; precheck {__version__} reads schema {known}: write it anew")
     name = "session" if whole else "report"
     content = _completed(content) if content["schema"] != SCHEMA else content
-    told = fault(name, content) or _too_deep(content) or _unknown_rule(content["tests"] if whole else [{"report": content}])
-    if told:
-        raise SessionError(f"{path} is damaged: {told}; {anew}")
+    damage = fault(name, content) or _too_deep(content) or _unknown_rule(content["tests"] if whole else [{"report": content}])
+    if damage:
+        raise SessionError(f"{path} is damaged: {damage}; {anew}")
     return content if whole else {"schema": SCHEMA, "tests": [{"nodeid": path.stem, "precision": content["precision"], "report": content}]}
 
 

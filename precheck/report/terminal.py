@@ -20,8 +20,8 @@ from precheck.words import counted, one_line, printable, short, tensor_name
 def summary(report: Report, top: int = 5) -> str:
     """The report as text. The first line is the worst finding, or says that there is none. Then come other findings and the worst rows."""
     rows = _rows(report, worst(report, top))
-    told = [*_findings(report), *unjudged(report), *rows, *excused(report), *not_needed(report), *_cure(report)]
-    text = "\n".join([_headline(report), *told])
+    parts = [*_findings(report), *unjudged(report), *rows, *excused(report), *not_needed(report), *_cure(report)]
+    text = "\n".join([_headline(report), *parts])
     return printable(text)
 
 
@@ -34,13 +34,13 @@ def session_text(session: Session, top: int = 10) -> str:
     counts = f"{len(session['tests'])} checks: {errors} with errors" + (f", {warned} without errors and with warnings" if warned else "")
     refused = sum(bool(test.get("does_not_run")) for test in lost)
     counts += (f", {refused} of a model that does not run" if refused else "") + f", {len(lost) - refused} without a verdict"
-    told = [f"{one_line(test['nodeid'])}: {test['error']}" for test in lost]
+    lines = [f"{one_line(test['nodeid'])}: {test['error']}" for test in lost]
     for test, report in reports:
         if any(finding.severity != "note" for finding in report.findings):
-            told += ["", one_line(test["nodeid"]), *(f"  {line}" for line in summary(report, top=3).splitlines())]
+            lines += ["", one_line(test["nodeid"]), *(f"  {line}" for line in summary(report, top=3).splitlines())]
     entries = [(one_line(test["nodeid"]), entry(report, top)) for test, report in reports]
     tried = ["", *_selftest(session["selftest"])] if "selftest" in session else []
-    return printable("\n".join([counts, *told, "", *drift_table(entries, top), *op_table(entries, top), *tried])).strip() + "\n"
+    return printable("\n".join([counts, *lines, "", *drift_table(entries, top), *op_table(entries, top), *tried])).strip() + "\n"
 
 
 def _selftest(checks: Sequence[dict[str, Any]]) -> list[str]:
@@ -148,8 +148,8 @@ def _beside(words: str, row: dict[str, Any]) -> str:
 def _well(report: Report) -> str:
     """The text "no errors", with the number of warnings and the allowed rules."""
     warned, allowed = reasons.warnings(report.findings), allowances(report, "allowed")
-    told = ["no errors", f"{warned} warning{'' if warned == 1 else 's'}" if warned else "", f"{', '.join(allowed)} allowed" if allowed else ""]
-    return ", ".join(filter(None, told))
+    parts = ["no errors", f"{warned} warning{'' if warned == 1 else 's'}" if warned else "", f"{', '.join(allowed)} allowed" if allowed else ""]
+    return ", ".join(filter(None, parts))
 
 
 def _line(finding: Finding) -> str:
@@ -173,8 +173,8 @@ def _findings(report: Report) -> list[str]:
 def _cure(report: Report) -> list[str]:
     if report.cure:
         return ["with this the check passes (tried):", *(f"    {line}".rstrip() for line in report.cure.splitlines())]
-    told = report.facts.get("remedy")
-    return [f"no modules found to keep in float32: {told}"] if told else []
+    reason = report.facts.get("remedy")
+    return [f"no modules found to keep in float32: {reason}"] if reason else []
 
 
 def _rows(report: Report, rows: Sequence[Row]) -> list[str]:

@@ -37,9 +37,9 @@ def totals(verdicts: Sequence[str]) -> list[tuple[str, str]]:
 def line(test: dict[str, Any]) -> dict[str, Any]:
     """A check as a line of the list: its verdict, its numbers of findings, and the row closest to its limit or furthest beyond it."""
     report = whole(test)
-    told: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
+    entry: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
     if report is None:
-        return told | {"verdict": "refused" if test.get("does_not_run") else "none", "error": test["error"]}
+        return entry | {"verdict": "refused" if test.get("does_not_run") else "none", "error": test["error"]}
     standing = [finding for finding in report["findings"] if finding["rule"] not in test.get("tolerated", {})]
     counts = {severity: sum(finding["severity"] == severity for finding in standing) for severity in ("error", "warning", "note")}
     counts["allowed"] = len(report["findings"]) - len(standing)
@@ -47,8 +47,8 @@ def line(test: dict[str, Any]) -> dict[str, Any]:
     excused = excused_keys(report["facts"])
     rows = [row for row in report["boundaries"] if determined(row) and (row["kind"], row["tensor"], row["step"]) not in excused]
     worst = max(rows, key=excess, default=None)
-    told |= {"verdict": verdict, "counts": counts}
-    return told | {"worst": worst and {name: short(worst[name]) for name in ("tensor", "kind", "r", "allowed")} | _reason(report, worst)}
+    entry |= {"verdict": verdict, "counts": counts}
+    return entry | {"worst": worst and {name: short(worst[name]) for name in ("tensor", "kind", "r", "allowed")} | _reason(report, worst)}
 
 
 def _reason(report: dict[str, Any], worst: dict[str, Any]) -> dict[str, str]:

@@ -45,7 +45,7 @@ class Candidate:
 class Compared:
     """A run under a precision, its reference, and the comparison of each boundary."""
 
-    seen: Trace
+    low: Trace
     reference: Trace
     rows: Sequence[Comparison]
     precision: Precision
@@ -109,7 +109,7 @@ def at(record: Record, rule: str, severity: Severity, message: str, *, measured:
 
 def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
     """A finding on the first boundary that is not finite, if this is the rule for it."""
-    found = boundaries.broken(run.seen, run.reference, run.rows, run.precision)
+    found = boundaries.broken(run.low, run.reference, run.rows, run.precision)
     if found is not None and found.mechanism == rule.about.name:
         record, held = found.record, run.precision.compute
         text = (f"{label(record.kind, record.name)}: {found.what} under {run.precision} in step {record.step}, where the reference is finite with "

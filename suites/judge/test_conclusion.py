@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from graph import Graph, given
 
+import precheck
 from precheck import formats
 from precheck.findings import Finding, Row
 from precheck.judge import conclusion
@@ -92,10 +95,26 @@ def test_what_noise_explains_in_a_module_or_in_all_gradients_is_a_note_too(phase
     assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]
 
 
+def waves(positions: torch.Tensor) -> torch.Tensor:
+    return torch.sin(positions)
+
+
+class Embedding(torch.nn.Module):
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return waves(positions.to(torch.bfloat16))  # fault
+
+
+class WideEmbedding(torch.nn.Module):
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return waves(positions).to(torch.bfloat16)
+
+
 def test_a_rounding_before_a_function_that_only_the_function_shows_is_told_once() -> None:
-    """The boundary's error and the op's are one: a rounding to be mended on line 1, shown by what another function makes of it."""
-    graph = converted(asked=False)
-    other = Finding("accumulated-drift", "error", "what waves() returns: off", phase="forward", step=1, tensor="waves()")
-    records: dict[str, Any] = {"returned:waves()@1": SimpleNamespace(place=("model.py", 2, 9), shape=(64,))}
-    (found,) = concluded(graph, [other], Trace(records=records), [row(4.0)])
-    assert (found.rule, found.cause_rule, found.source) == ("accumulated-drift", "amplified-rounding", "model.py:1")
+    """The boundary's error and the op's are one: the cast is to be mended, and another function shows it."""
+    positions = 300 * torch.rand(64, 40, generator=torch.Generator().manual_seed(0))
+    (found,) = precheck.measure(Embedding(), positions, precision="bf16-mixed").findings
+    lines, first = inspect.getsourcelines(Embedding)
+    fault = first + next(place for place, line in enumerate(lines) if line.rstrip().endswith("# fault"))
+    assert (found.rule, found.cause_rule) == ("accumulated-drift", "amplified-rounding"), found.message
+    assert found.source.endswith(f"test_conclusion.py:{fault}"), found.source
+    assert not precheck.measure(WideEmbedding(), positions, precision="bf16-mixed").errors

@@ -176,13 +176,13 @@ def endless(floors: float) -> list[Comparison]:
     row, values = off_by(floors), VALUES.clone()
     values[0] = math.nan
     noises = [trace(record("output", "a", VALUES)), trace(record("output", "a", values))]
-    untold = drift.untold(trace(row.reference), noises)
-    return drift.compare(trace(row.record), trace(row.reference), {}, BF16, samples=2, untold=untold)
+    floor_unknown = drift.floor_unknown(trace(row.reference), noises)
+    return drift.compare(trace(row.record), trace(row.reference), {}, BF16, samples=2, floor_unknown=floor_unknown)
 
 
 def test_a_noise_run_that_is_not_finite_tells_nothing() -> None:
     (row,) = endless(9.0)
-    assert (row.untold, row.failed, row.doubtful) == (True, False, False)
+    assert (row.floor_unknown, row.failed, row.doubtful) == (True, False, False)
     (found,) = beside(DRIFT, BF16, [row])
     assert (found.rule, found.severity, found.tensor) == ("unstable-reference", "note", "a")
     assert "nobody can tell whether rounding explains that: noise of one rounding turns it into Inf or NaN" in found.message

@@ -19,9 +19,6 @@ from precheck.report.limits import all_limits
 
 PAGE = Path(precheck.__file__).parent.parent / "docs" / "limits-and-exemptions.md"
 rules.classes()  # which enter their exemptions
-UNPROVEN = {"drawn", "small", "made_good"}
-"""Exemptions that no healthy program of the zoo needs, watched as a whole: only records made by hand in suites/judge, or networks of other suites.
-Prove each by a program, or delete it. The list may only become shorter."""
 EVERY = pytest.mark.parametrize("name", LEDGER)
 
 
@@ -40,7 +37,7 @@ def test_an_exemption_says_what_it_is_and_which_rules_it_holds_back(name: str) -
 @EVERY
 def test_without_an_exemption_the_programs_that_need_it_are_accused(name: str) -> None:
     entry = LEDGER[name]
-    assert bool(entry.needed_by) is (name not in UNPROVEN), f"nothing needs {name}: delete it" if not entry.needed_by else f"{name} is proven"
+    assert entry.needed_by, f"no healthy program of the zoo needs {name}: delete it"
     for each in entry.needed_by:
         program = named(each)
         assert not errors(program), f"{each} is accused although {name} holds"

@@ -199,7 +199,7 @@ def test_what_can_be_a_warning_at_most_takes_half_a_look(kind: str, numel: int, 
 )
 def test_one_closer_run_explains_what_one_noise_run_leaves_open(kind: str, closer: float, asked: list[str], explained: bool) -> None:
     result, before = row(0.0, 0.0, 1.0, result=True), row(4.0, 0.0, 1.0, kind=kind)
-    after = dataclasses.replace(row(4.0, 0.0, closer, kind=kind), untold=math.isinf(closer))
+    after = dataclasses.replace(row(4.0, 0.0, closer, kind=kind), floor_unknown=math.isinf(closer))
     noises = Noises([result, after])
     looked = Scrutiny(noises, [result, before], settled=False, halting=False)
     assert looked.at_once() is explained

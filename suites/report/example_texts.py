@@ -1,6 +1,7 @@
 """What the example of each rule prints, for the pages of the rules.
 
-python suites/report/example_texts.py      # writes precheck/rules/*/example.txt
+python suites/report/example_texts.py             # writes precheck/rules/*/example.txt
+python suites/report/example_texts.py absorption  # of one rule, or of several
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import runpy
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,11 @@ def words(text: str) -> list[str]:
     return [" ".join(_NUMBER.sub("#", line).split()) for line in text.splitlines()]
 
 
-def main() -> None:
-    for rule in RULES:
+def main(rules: Sequence[str]) -> None:
+    unknown = [rule for rule in rules if rule not in RULES]
+    if unknown:
+        sys.exit(f"there is no rule {', '.join(unknown)}; there are {', '.join(RULES)}")
+    for rule in rules or RULES:
         with tempfile.TemporaryDirectory() as folder:
             _, printed = carried_out(example(rule), Path(folder))
         said(rule).write_text(printed, encoding="utf8")
@@ -49,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

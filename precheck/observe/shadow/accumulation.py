@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,6 +24,7 @@ from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.replay import OpPlan
 
 SAMPLE = 1024
 ABSORBING = 0.5
@@ -52,7 +53,9 @@ class Accumulation:
         self.memory, self.later, self.stores, self.gradients = memory, later, stores.Stores(), Gradients(later)
         self.factors = Factors()
 
-    def before(self, operation: Operation, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
+    def before(
+        self, operation: Operation, planned: OpPlan, floats: list[torch.Tensor], cells: list[Cell | None], written: set[int],
+    ) -> dict[int, Samples]:  # fmt: skip
         """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
         if not written:
             return {}
@@ -202,7 +205,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return few.clone() if tensor.numel() <= SAMPLE else few
 
 
-def _adds_in_place(planned: Any, floats: list[torch.Tensor], written: set[int]) -> bool:
+def _adds_in_place(planned: OpPlan, floats: list[torch.Tensor], written: set[int]) -> bool:
     """Whether an op reads the tensor that it writes. With `out=` it does so only if that tensor is also an operand."""
     if "out" not in planned.written_names:
         return True

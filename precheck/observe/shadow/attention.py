@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.replay import OpPlan
 
 
 class Unfollowable(RuntimeError):
@@ -33,7 +36,7 @@ def _attended(
     return torch.softmax(scores, -1) @ _repeated(value, query), torch.logsumexp(scores, -1)
 
 
-def _forward(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _forward(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     def given(name: str) -> Any:
         return planned.argument(name, args, kwargs)
 
@@ -43,7 +46,7 @@ def _forward(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
     return [output, lse]
 
 
-def _backward(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _backward(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     def given(name: str) -> Any:
         return planned.argument(name, args, kwargs)
 

@@ -11,7 +11,7 @@ of the smallest number of the format. The shadow is that quarter, since the exac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -36,7 +36,7 @@ def generator(known: dict[torch.device, torch.Generator], device: torch.device) 
     return known[device]
 
 
-def refined(call: Any, output: torch.Tensor) -> torch.Tensor | None:
+def refined(call: Call, output: torch.Tensor) -> torch.Tensor | None:
     """The shadow of a draw that is uniform or positive. None for other draws and for weights, whose drawn values count as exact."""
     if output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:
         return None
@@ -49,7 +49,7 @@ def _above_zero(output: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
     return torch.where(shadow == 0, formats.of_dtype(output.dtype).min_subnormal / 4, shadow)
 
 
-def _within_cells(call: Any, output: torch.Tensor) -> torch.Tensor:
+def _within_cells(call: Call, output: torch.Tensor) -> torch.Tensor:
     """Random numbers that the low format rounds to the run's numbers."""
     mode, wide = call.mode, call.mode.replay.wide(output.dtype)
     low, high = (_bound(call, "from", 0.0), _bound(call, "to", 1.0)) if call.plan.base == "uniform" else (0.0, 1.0)
@@ -63,18 +63,18 @@ def _within_cells(call: Any, output: torch.Tensor) -> torch.Tensor:
     return torch.where(ends, low + (high - low) * torch.finfo(output.dtype).eps / 4 * spread, shadow)
 
 
-def _bound(call: Any, name: str, default: float) -> float:
+def _bound(call: Call, name: str, default: float) -> float:
     value = call.plan.argument(name, call.args, call.kwargs)
     return default if value is None else float(value)
 
 
-def impossible(call: Any, drawn: torch.Tensor) -> None:
+def impossible(call: Call, drawn: torch.Tensor) -> None:
     """Counts the indices drawn by `multinomial` that have probability zero."""
     chances = call.floats[0]
     call.operation.impossible = int((chances.gather(-1, drawn) == 0).sum()), drawn.numel()
 
 
-def tail(call: Any, output: torch.Tensor, shadow: torch.Tensor) -> None:
+def tail(call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
     """Counts the reference's numbers in a tail that lie beyond the run's greatest number."""
     operation = call.operation
     if operation.base not in ops.SINGULAR or len(operation.inputs) != 1 or call.mode.later.defers(output):

@@ -24,6 +24,8 @@ from precheck.observe.shadow.statistics import apart, sampled
 from precheck.torch_internals import MODULE_CALLS
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from precheck.observe.shadow.call import Call
 
 _numbers = itertools.count(1)
@@ -38,7 +40,7 @@ class Called:
     def __init__(self) -> None:
         self.memory, self.number = Memory(), next(_numbers)
 
-    def __call__(self, frame: Any, event: str, argument: Any) -> Any:
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Called:
         return self
 
 
@@ -125,7 +127,7 @@ class FunctionReplay:
             frame = frame.f_back
         return None if found is None else self._marked(found)
 
-    def _marked(self, frame: Any) -> Called:
+    def _marked(self, frame: FrameType) -> Called:
         mark = frame.f_trace
         if mark is None:
             mark = frame.f_trace = Called()

@@ -7,7 +7,7 @@ strides. So views, in-place ops, `out=` arguments and tensors saved by autograd 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -15,6 +15,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck.observe.shadow import partial_writes
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import address, storage_at, storage_key
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.accumulation import Accumulator
 
 COLLECT = 1 << 26
 """Bytes of new shadows (64 MiB) after which the shadows of freed tensors are dropped. A quarter of all shadows, if that is more."""
@@ -36,7 +39,7 @@ class Cell:
         self.perturbed: torch.Tensor | None = None
         self.shared = [1]  # how many cells share `flat`; may be too large, never too small
         self.parameter = 0  # identity of the parameter in this storage
-        self.accumulator: Any = None
+        self.accumulator: Accumulator | None = None
         self.payload: torch.Tensor | None = None
         self.parts: list[tuple[partial_writes.Region, Value]] | None = None  # the latest value of each part; None: written as a whole
 

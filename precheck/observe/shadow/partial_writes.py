@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +18,10 @@ from precheck.observe.shadow import measuring
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import storage_at
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.memory import Cell
 
 KEPT = 32
 """Values of one storage that are kept: those with Inf, NaN or zeros first, then those with the largest errors."""
@@ -63,7 +67,7 @@ def covers(one: Region, other: Region) -> bool:
     return one == other or (dense and one[2] <= other[2] and other[2] + _extent(other) <= one[2] + _extent(one))
 
 
-def written(cell: Any, tensor: torch.Tensor, value: Value) -> None:
+def written(cell: Cell, tensor: torch.Tensor, value: Value) -> None:
     """After a write to the tensor, which is the cell's storage or a part of it: it holds `value`."""
     elements = tensor.untyped_storage().nbytes() // tensor.element_size()
     if tensor.numel() == elements or tensor.is_complex() or cell.dtype.is_complex:
@@ -83,7 +87,7 @@ def _weight(value: Value) -> tuple[bool, bool, float]:
     return bool(value.nonfinite), bool(value.zeros), error if math.isfinite(error) else 0.0
 
 
-def found(cell: Any, tensor: torch.Tensor) -> list[Value]:
+def found(cell: Cell, tensor: torch.Tensor) -> list[Value]:
     """The values of the parts that a tensor overlaps, the latest first. One value if it was written or read before as a whole."""
     if cell.parts is None or tensor.is_complex():
         return [cell.value]
@@ -96,10 +100,10 @@ def found(cell: Any, tensor: torch.Tensor) -> list[Value]:
     return values or [cell.value]
 
 
-def read(call: Any, cell: Any, tensor: torch.Tensor, overwritten: bool) -> Value:
+def read(call: Call, cell: Cell, tensor: torch.Tensor, overwritten: bool) -> Value:
     """The value that a call reads. If the tensor has several parts, a new value is measured, unless it is only overwritten."""
     values = found(cell, tensor)
-    if len(values) == 1 or overwritten or not any(value.drift or value.nonfinite for value in values):
+    if len(values) == 1 or cell.parts is None or overwritten or not any(value.drift or value.nonfinite for value in values):
         return values[0]
     mode, shadow = call.mode, call.mode.memory.view(cell, tensor)
     made = dataclasses.replace(call.described(), name="cat.default", inputs=tuple(values), scalars=(), in_place=True)
@@ -117,7 +121,7 @@ def read(call: Any, cell: Any, tensor: torch.Tensor, overwritten: bool) -> Value
     return value
 
 
-def present(cell: Any) -> Iterator[Value]:
+def present(cell: Cell) -> Iterator[Value]:
     """The values that a storage still holds. For a part with Inf, NaN or zeros, the storage is checked for them."""
     yield cell.value
     for where, value in cell.parts or ():
@@ -125,7 +129,7 @@ def present(cell: Any) -> Iterator[Value]:
             yield value
 
 
-def _there(cell: Any, where: Region, value: Value) -> bool:
+def _there(cell: Cell, where: Region, value: Value) -> bool:
     storage = storage_at(cell.reference.cdata)
     if storage is None:
         return False

@@ -13,7 +13,7 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -23,6 +23,9 @@ from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable, plan
 from precheck.torch_internals import CAST, active_modes, script_builtin
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
 
 TAKING = {"tensor": 0, "as_tensor": 0, "asarray": 0}
 TAKEN = {"new_tensor": 1, "__setitem__": 2}
@@ -116,7 +119,7 @@ def _flat(numbers: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def told(mode: Any) -> Iterator[None]:
+def told(mode: Shadow) -> Iterator[None]:
     """Inside, these functions are wrapped for `mode`. They stay wrapped, in all threads, until the last block ends."""
     with _lock:
         _watching.append(mode)
@@ -150,7 +153,7 @@ def _restored() -> None:
             delattr(torch.Tensor, name)
 
 
-def entered(mode: Any, tensor: torch.Tensor) -> None:
+def entered(mode: Shadow, tensor: torch.Tensor) -> None:
     """Gives a new tensor the exact numbers as its shadow, if torch rounded them. Never raises, since the call is the user's."""
     given = _thread.given
     if not given or tensor.dtype not in mode.low or not addressable(tensor):

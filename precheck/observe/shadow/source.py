@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -21,6 +21,9 @@ from precheck import autocast
 from precheck.observe.conversion import rounded
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep  # torchvision lies beside it
@@ -133,7 +136,7 @@ class Frames:
             frame = frame.f_back
         return "", engine
 
-    def _line(self, frame: Any) -> str:
+    def _line(self, frame: FrameType) -> str:
         """The frame's line. A comprehension or a lambda belongs to the function that it stands in."""
         line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         if line not in self.functions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,6 +21,10 @@ from precheck.observe.shadow.partial_writes import Region, region
 from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.torch_internals import address, storage_at, storage_key
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.mode import Shadow
 
 PRUNED = 256
 """Casts from which freed ones are removed."""
@@ -46,13 +50,13 @@ class _Cast:
 class Casts:
     """The casts of a run's weights."""
 
-    def __init__(self, mode: Any) -> None:
+    def __init__(self, mode: Shadow) -> None:
         self.mode = mode
         self.made: dict[int, _Cast] = {}  # by the address of the cast's storage
         self.sources: dict[int, list[_Cast]] = {}  # by the address of the weight's storage
         self.prune = PRUNED
 
-    def cast(self, call: Any, output: torch.Tensor) -> None:
+    def cast(self, call: Call, output: torch.Tensor) -> None:
         """After a cast: remembers it if it casts a weight."""
         weight = call.floats[0]
         if not (weight.requires_grad and weight.is_leaf) or output.dtype == weight.dtype or storage_key(output) == storage_key(weight):
@@ -73,7 +77,7 @@ class Casts:
             if cast.written is None:
                 cast.written = self.mode.described(name)
 
-    def read(self, call: Any) -> None:
+    def read(self, call: Call) -> None:
         """Before an op: sets `operation.outdated` if it reads a cast that is out of date."""
         for tensor in call.floats:
             cast = self.made.get(storage_key(tensor))

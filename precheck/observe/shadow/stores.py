@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Value
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.accumulation import Accumulator
+    from precheck.observe.shadow.call import Call
 
 BEHIND = 32
 """Values that are searched for the state of the turn before."""
@@ -25,7 +29,7 @@ class Stored:
 
     value: Value
     samples: tuple[torch.Tensor, torch.Tensor] | None = None  # of the run and of the shadow
-    accumulator: Any = None
+    accumulator: Accumulator | None = None
 
 
 class Stores:
@@ -34,7 +38,7 @@ class Stores:
     def __init__(self) -> None:
         self.known: dict[Key, Stored] = {}
 
-    def latest(self, call: Any, value: Value) -> tuple[Stored | None, Stored] | None:
+    def latest(self, call: Call, value: Value) -> tuple[Stored | None, Stored] | None:
         """The previous and the present store at the place of a cast. None if the cast stores no state that is made from the previous one."""
         operation = call.operation
         if operation.derived or operation.in_optimizer or operation.converts or operation.plain or call.inputs[0].maker is None:

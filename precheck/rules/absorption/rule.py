@@ -23,22 +23,29 @@ from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
-TIMES = Limit(4, "additions in a row", "that left at least half of the elements unchanged: one may be chance, and rounding to even takes two")
-ROUNDINGS = Limit(
-    8.0, "unit roundoffs", "of the accumulator's error: more than a sum of a thousand terms costs that is rounded right (0.25 √1024)"
+TIMES = Limit(
+    4, "additions in a row",
+    "The fewest additions in a row that left at least half of the elements unchanged. One may be chance, and rounding to even makes two.",
 )  # fmt: skip
-UPDATES = Limit(8, "updates", "from which a share that arrived is told: of fewer, rounding by chance may bring home anything")
-ARRIVED = Limit(0.5, "share of the displacement", "below which most of what was meant did not happen")
+ROUNDINGS = Limit(
+    8.0, "unit roundoffs",
+    "The smallest error of the accumulator that is reported. A sum of a thousand terms with correct rounding has no larger one (0.25 √1024).",
+)  # fmt: skip
+UPDATES = Limit(
+    8, "updates",
+    "The fewest updates after which the share that arrived is reported. After fewer, stochastic rounding may give any share.",
+)  # fmt: skip
+ARRIVED = Limit(0.5, "share of the displacement", "If a smaller share arrives, most of the intended change is lost.")
 INTENDED = Limit(
     2.0, "unit roundoffs",
-    """of what the accumulator held, that it was meant to move by, from which the format could have shown it. (What a Kahan summation's remainder
-    holds is all rounding error; its shadow does not move at all.)""",
+    """The smallest intended change that counts, relative to what the accumulator held. The format could have shown it. (The remainder of a Kahan
+    summation is nothing but rounding error, and in the reference it does not move.)""",
 )  # fmt: skip
-HALF = Limit(0.5, "share of the elements", "that an addition leaves unchanged, from which it may have been absorbed")
+HALF = Limit(0.5, "share of the elements", "An addition may have been absorbed if it leaves at least this share unchanged.")
 ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
 SCALED = frozenset({"mul"})
 """The op that scales a moving average before the addition: `average.mul_(0.9).add_(new, alpha=0.1)`."""
-FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
+FEW = Limit(16, "elements", "With fewer elements, half of them may be unchanged by chance.")
 
 
 class Absorption(Rule):
@@ -55,69 +62,64 @@ class Absorption(Rule):
             if operation.absorbed is None or not operation.outputs:
                 continue
             candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
-            self._counted(operation, operation.absorbed, told=candidate is not None)
+            self._counted(operation, operation.absorbed, judged=candidate is not None)
             yield from () if candidate is None else (candidate,)
 
-    def _counted(self, operation: Operation, seen: Absorbed, *, told: bool) -> None:
-        if told or seen.additions >= UPDATES:
+    def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
+        if judged or absorbed.additions >= UPDATES:
             self.closed.add(operation.blamed)
-        elif too_few(operation, operation.outputs[0], seen):
+        elif too_few(operation, operation.outputs[0], absorbed):
             self.open[operation.blamed] = operation
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         """Values that stand still after too few additions for a verdict."""
         for line, operation in self.open.items():
             if line not in self.closed and operation.absorbed is not None:
-                steps, text = _needed(operation, operation.absorbed), _untold(operation.absorbed)
+                steps, text = _needed(operation, operation.absorbed), _unchanged_share(operation.absorbed)
                 text = f"too few steps to tell whether it stands still: {text}; {steps} steps would tell"
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
 
 
-def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
+def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     u = effective_roundoff(value)
     if not value.low:
         return None  # float32 absorbs terms of 2^-24 too, which the reference does not show
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
-    kept = operation.in_place or seen.carried
-    if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
-        text = f"{seen.times} additions left at least half of the elements unchanged; the accumulator is {percent(seen.drift)} % off"
-        return Candidate("absorption", read_at(operation), text, seen.drift / u, ROUNDINGS)
-    if (
-        kept
-        and operation.phase != "backward"
-        and seen.additions >= UPDATES
-        and seen.arrived < ARRIVED
-        and seen.intended >= INTENDED * u
-    ):
-        share = 100 * max(0.0, seen.arrived)
-        text = f"{share:.0f} % of {seen.additions} updates arrived up to here; the rest is too small to change the accumulator"
-        return Candidate("absorption", operation, text, seen.arrived, ARRIVED)
-    return _merged(operation, value, seen, readers)
+    kept = operation.in_place or absorbed.carried
+    moves = absorbed.intended >= INTENDED * u
+    if absorbed.share >= HALF and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
+        text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)} % off"
+        return Candidate("absorption", read_at(operation), text, absorbed.drift / u, ROUNDINGS)
+    if kept and operation.phase != "backward" and absorbed.additions >= UPDATES and absorbed.arrived < ARRIVED and moves:
+        share = 100 * max(0.0, absorbed.arrived)
+        text = f"{share:.0f} % of {absorbed.additions} updates arrived up to here; the rest is too small to change the accumulator"
+        return Candidate("absorption", operation, text, absorbed.arrived, ARRIVED)
+    return _merged(operation, value, absorbed, readers)
 
 
-def too_few(operation: Operation, value: Value, seen: Absorbed) -> bool:
+def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
     """Whether a stored value has stood still so far, after too few additions for a verdict."""
-    first = seen.first if seen.first is not None else operation
-    kept = seen.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
-    still = seen.share >= HALF and seen.arrived < ARRIVED and value.low and elements(value) >= FEW
-    return kept and still and operation.phase == "forward" and not operation.in_optimizer and seen.intended > 0
+    first = absorbed.first if absorbed.first is not None else operation
+    kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
+    still = absorbed.share >= HALF and absorbed.arrived < ARRIVED and value.low and elements(value) >= FEW
+    return kept and still and operation.phase == "forward" and not operation.in_optimizer and absorbed.intended > 0
 
 
-def _needed(operation: Operation, seen: Absorbed) -> int:
+def _needed(operation: Operation, absorbed: Absorbed) -> int:
     """The number of steps that a verdict needs at the present rate: `UPDATES` additions that would move the value by `INTENDED`."""
-    first = operation.step if seen.first is None else seen.first.step
-    each = seen.additions / (operation.step - first + 1)  # additions per step
-    needed = max(UPDATES, INTENDED * effective_roundoff(operation.outputs[0]) * seen.additions / seen.intended)
+    first = operation.step if absorbed.first is None else absorbed.first.step
+    each = absorbed.additions / (operation.step - first + 1)  # additions per step
+    needed = max(UPDATES, INTENDED * effective_roundoff(operation.outputs[0]) * absorbed.additions / absorbed.intended)
     return first - 1 + math.ceil(needed / each)
 
 
-def _untold(seen: Absorbed) -> str:
-    many = f"{seen.additions} updates" if seen.additions > 1 else "1 update"
-    return f"{100 * seen.share:.0f} % of the elements that {many} should have moved did not move"
+def _unchanged_share(absorbed: Absorbed) -> str:
+    many = f"{absorbed.additions} updates" if absorbed.additions > 1 else "1 update"
+    return f"{100 * absorbed.share:.0f} % of the elements that {many} should have moved did not move"
 
 
-def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
+def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     """A single addition to a stored value that is mostly lost, such as a low-rank update merged into its weight.
 
     Additions to a value that was just computed do not count. There a small term may be lost: an eps against division by zero, a scaled-down branch.
@@ -125,10 +127,10 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     """
     if operation.base not in ops.ADDITIONS or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
-    small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= FEW
-    if small and seen.share > HALF and seen.lost > ARRIVED and _kept(operation, value, readers) and not remainder_kept(value, readers):
-        text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements do not change"
-        return Candidate("absorption", operation, text, seen.lost, ARRIVED)
+    small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEW
+    if small and absorbed.share > HALF and absorbed.lost > ARRIVED and _kept(operation, value, readers) and not remainder_kept(value, readers):
+        text = f"{100 * absorbed.lost:.0f} % of what is added is lost: {100 * absorbed.share:.0f} % of the elements do not change"
+        return Candidate("absorption", operation, text, absorbed.lost, ARRIVED)
     return None
 
 
@@ -153,11 +155,11 @@ def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
 
 
 @exempts(
-    "absorption", reason="Kahan's summation takes the old sum from the new one, and adds what of the addend did not arrive to the next",
+    "absorption", reason="Kahan summation subtracts the old sum from the new one, and adds what did not arrive to the next term",
     needed_by=("weights_with_remainders",),
 )  # fmt: skip
 def remainder_kept(value: Value, readers: Readers) -> bool:
-    """An addition of which the program asks what has arrived, and keeps the answer."""
+    """An addition after which the program computes what has arrived, and keeps the remainder."""
     arrived = [made for reader in readers.get(value, ()) if takes_back(reader) for made in reader.outputs]
     rests = [reader for made in arrived for reader in readers.get(made, ()) if reader.base in ops.SUMS]
     return any(reader.in_place or any(readers.get(made) for made in reader.outputs) for reader in rests)

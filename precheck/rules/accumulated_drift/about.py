@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "accumulated-drift",
-    "an error beyond what rounding explains, in what a module returns, an output, a gradient, or a state that a loop carries on",
+    "an error beyond what rounding explains, in a module's result, an output of the model, a gradient, or a state that a loop carries",
     "keep this module, or the loop's state, in float32, or make the values that it amplifies (positions, tables, sums) in float32",
     rank=120,
 )

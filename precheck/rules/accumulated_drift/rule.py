@@ -31,10 +31,15 @@ from precheck.words import of_norm, percents
 
 INDEPENDENT = Limit(
     0.5, "√n unit roundoffs",
-    """of a sum of n gradients. n independent roundings of a sum that grows evenly are 0.24 √n, and were 0.22 to 0.34 √n in recurrent cells and tied
-    weights of 8 to 600 uses; of one whose size stays they are 0.42 √n. More is terms that fall below half a spacing of the sum.""",
+    """The largest error of a sum of n gradients with independent roundings. If the sum grows evenly they make 0.24 √n. Recurrent cells and tied
+    weights with 8 to 600 uses made 0.22 to 0.34 √n. A sum of constant size has 0.42 √n. If the error is larger, terms are below half a spacing of the
+    sum.""",
 )  # fmt: skip
-ROUNDINGS = Limit(8.0, "unit roundoffs", "of a sum of gradients, below which nobody's training suffers: what a thousand terms cost that grow evenly")
+ROUNDINGS = Limit(
+    8.0, "unit roundoffs",
+    """The smallest error of a sum of gradients that is reported. No training suffers from less. A thousand terms of a sum that grows evenly make as
+    much.""",
+)  # fmt: skip
 SAID = 1e-4
 """Smaller errors are described as "less than 0.01 %"."""
 
@@ -79,10 +84,10 @@ class AccumulatedDrift(Rule):
     @staticmethod
     def _misshapen(run: Compared) -> Iterator[Finding]:
         """A result whose shape is not the reference's."""
-        for path, key in run.seen.results.items():
+        for path, key in run.low.results.items():
             other = run.reference.results.get(path)
-            if other is not None and run.seen.records[key].shape != run.reference.records[other].shape:
-                here, there = run.seen.records[key], run.reference.records[other]
+            if other is not None and run.low.records[key].shape != run.reference.records[other].shape:
+                here, there = run.low.records[key], run.reference.records[other]
                 text = f"the model's output{path} has shape {here.shape} under {run.precision}, and {there.shape} in float32"
                 yield Finding("accumulated-drift", "error", text, module=module_of(here.name, here.kind), tensor=here.name)
                 return

@@ -26,8 +26,8 @@ from precheck.words import of_norm, percents
 
 MISSING = Limit(
     8, "numbers",
-    """of a tail that lie beyond all that the run has, by more than eight unit roundoffs. Rounding puts none there; of an unlucky draw's reference one
-    or two may lie there.""",
+    """The fewest numbers of the reference that lie more than eight unit roundoffs beyond the end of the run's tail. Rounding moves no number so far.
+    By chance, one or two numbers of a draw may lie there.""",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "coarse-recipe",
-    "a recipe of low-precision products, carried out right, leaves little of a layer's product: it is too coarse for this layer",
+    "a recipe of low-precision products works as defined and leaves little of a layer's product: it is too coarse for this layer",
     "keep this layer in bfloat16 (precheck.layers_to_keep finds which), take a finer recipe for it, or smooth the outlier channel that is named",
     rank=125,
 )

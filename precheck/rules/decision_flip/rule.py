@@ -27,20 +27,26 @@ from precheck.precisions import Precision
 from precheck.rules.decision_flip.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
-SHARE = Limit(0.005, "share of the rows", "whose top-k changed through ties, at least: healthy programs changed 1 row of 32 at most")
+SHARE = Limit(
+    0.005, "share of the rows",
+    "The smallest share of rows whose top-k changed because of ties. In healthy programs at most 1 of 32 rows changed.",
+)  # fmt: skip
 SWAPPED = Limit(
     1 / 8, "share of what a row chooses",
-    """that ties must swap to matter: one of eight experts, beams or candidates. Of twenty neighbours, of fifty tokens to draw from or of the units of
-    a sparse code a tie swaps the last, and what is made of all of them is as it was.""",
+    """The smallest share of a row's choice that ties must swap to do harm: one of eight experts, beams or candidates. Among twenty neighbours, fifty
+    tokens to draw from, or the units of a sparse code, a tie swaps the last one, and the result stays the same.""",
 )  # fmt: skip
 
 
-MOST = Limit(0.5, "share of what a row chooses", "that ties must swap where few rows choose: more than half of it is no tie at the end of a row")
+MOST = Limit(
+    0.5, "share of what a row chooses",
+    "If only few rows choose, ties must swap at least this share. If more than half of a choice is swapped, it is not a tie at the end of the row.",
+)  # fmt: skip
 
 SKEWED = Limit(
     8.0, "unit roundoffs",
-    """of the distance between the distributions that two cumulative sums draw from. Probabilities that are rounded once, and added up in float32,
-    make a quarter of one, or half of one where their sum falls short.""",
+    """The largest distance between two distributions that are drawn from by cumulative sums. Probabilities that are rounded once and summed in
+    float32 make a quarter of a unit roundoff, or half of one if their sum is less than one.""",
 )  # fmt: skip
 
 

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "different",
-    "two that should be the same function compute different things: neither rounding nor a flipped decision explains it",
+    "two implementations of one function compute different results: neither rounding nor a flipped decision explains it",
     "correct the place named: it is the first at which the two differ",
 )

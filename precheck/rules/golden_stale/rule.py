@@ -28,8 +28,8 @@ from precheck.words import counted, of_norm, one_line
 
 UNLIKE = Limit(
     0.5, "share of an update",
-    """that may differ before the optimizer must have changed. Adam's first steps are the signs of gradients, of which those near zero are float32's
-    luck; a learning rate that is off by a few percent is told by its recorded value.""",
+    """If a larger share of an update differs, the optimizer has changed. Adam's first steps are the signs of gradients, and near zero a sign is
+    chance in float32. A learning rate that differs by a few percent is found by its recorded value.""",
 )  # fmt: skip
 
 

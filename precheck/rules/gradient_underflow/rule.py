@@ -46,13 +46,13 @@ class GradientUnderflow(Rule):
         """
         if run.precision.compute is not formats.FP16:
             return
-        grave = [row.record.key for row in starved(run.seen, run.rows, run.precision)]
+        grave = [row.record.key for row in starved(run.low, run.rows, run.precision)]
         flushed = [
             row for row in run.rows
-            if lost(row) > NOTED and row.record.key not in run.unstable and quantised(row, run.precision, run.seen.scale)
+            if lost(row) > NOTED and row.record.key not in run.unstable and quantised(row, run.precision, run.low.scale)
         ]  # fmt: skip
         for row in sorted(flushed, key=lambda row: row.record.key not in grave)[:1]:
-            zeros, scale = row.record.zeros - row.reference.zeros, run.seen.scale
+            zeros, scale = row.record.zeros - row.reference.zeros, run.low.scale
             text = (f"gradient of {row.record.name}: {zeros} of {row.record.numel} elements became zero under {run.precision} at loss scale "
                     f"{scale:g}, {lost(row):.0%} of its norm is lost; a loss scale of {max(needed(row), 2 * scale):g} or more would "
                     "keep it")  # fmt: skip

@@ -18,8 +18,8 @@ from precheck.rules.rule import Compared, Rule, at
 
 HEADROOM_BITS = Limit(
     3.0, "bits",
-    """between the largest value and 65504. Healthy float16 models keep 11.0 to 14.2; hazards measured 3 to 9.8. Below 3 bits, values eight times as
-    large (another batch, a few more steps) overflow.""",
+    """The smallest safe distance between the largest value and 65504. Healthy float16 models keep 11.0 to 14.2 bits. Models that were at risk kept 3
+    to 9.8. With less than 3 bits, values eight times as large (another batch, a few more steps) overflow.""",
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ class Headroom(Rule):
         """A warning on the forward tensor that is closest to float16's maximum, if few bits are left."""
         if run.precision.compute is not formats.FP16:
             return
-        outputs = [record for record in run.seen.records.values() if record.kind == "output" and record.dtype == "float16" and record.amax > 0]
+        outputs = [record for record in run.low.records.values() if record.kind == "output" and record.dtype == "float16" and record.amax > 0]
         closest = max(outputs, key=lambda record: record.amax, default=None)
         bits = math.inf if closest is None else math.log2(formats.FP16.max / closest.amax)
         if closest is not None and bits < HEADROOM_BITS:

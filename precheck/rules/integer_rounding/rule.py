@@ -26,16 +26,16 @@ class IntegerRounding(Rule):
             return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds every one only up to {1 / value.roundoff:.0f}: "
                     f"{value.wholes_moved} or more changed")  # fmt: skip
         if isinstance(fact, MadeInteger):
-            seen = fact.seen
-            several = f"; {seen.moved} different numbers change" if seen.moved > 1 else ""
-            return (f"{seen.was:.0f} becomes {seen.became:.0f} in {fact.dtype}, which holds every whole number only up to {seen.reach:.0f}, "
+            changes = fact.changes
+            several = f"; {changes.moved} different numbers change" if changes.moved > 1 else ""
+            return (f"{changes.was:.0f} becomes {changes.became:.0f} in {fact.dtype}, which holds every whole number only up to {changes.reach:.0f}, "
                     f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
         if isinstance(fact, Cut):
-            cut = fact.seen
+            cut = fact.changes
             return (f"{cut.count} of {cut.total} numbers that {placed(fact.converted)} makes integers are others than in the reference, since they "
                     f"were rounded to {fact.dtype} before: {cut.was:.0f} becomes {cut.became:.0f}")  # fmt: skip
         if isinstance(fact, Passed):
-            end = fact.seen
+            end = fact.changes
             return (f"{end.was:.6g} in the reference is {end.became:g} in {fact.dtype}, beyond the end of {end.dtype} at {end.end}, and "
                     f"{placed(fact.converted)} stores {end.stored}")  # fmt: skip
         return super().words(fact)

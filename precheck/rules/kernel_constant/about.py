@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-constant",
-    "a kernel gives the same whatever its inputs hold",
+    "a kernel gives the same result for all inputs",
     "compute the result",
 )

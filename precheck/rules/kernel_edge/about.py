@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-edge",
-    "a kernel is wrong in some sizes and right in others: the last tile, one element, none, more than one block",
+    "a kernel is right for some sizes and wrong for others: a last tile that is not full, one element, no element, more than one block",
     "mask loads and stores of the last tile, and let the grid follow the size",
 )

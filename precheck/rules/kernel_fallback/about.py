@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-fallback",
-    "a candidate calls its reference, so that the reference is judged and not the kernel",
+    "a candidate calls its reference, so that the check would compare the reference with itself",
     "write the kernel, or judge one that does not fall back",
 )

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-mutation",
-    "a kernel writes into its inputs, beside them, or into the gradient that it was given; as a warning: outputs are in the memory of inputs",
+    "a kernel writes into its inputs, outside their bounds, or into the gradient that it was given; as a warning: outputs share memory with inputs",
     "write into memory of its own",
 )

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-rounding",
-    "a kernel rounds an intermediate that its reference keeps, or overflows, underflows or cancels where that does not",
+    "a kernel rounds an intermediate that its reference keeps, or overflows, underflows or cancels where its reference does not",
     "compute in float32 inside and round once, where the result is stored",
 )

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-stale",
-    "a result depends on earlier calls: a cache, a reused buffer, memory that nobody wrote",
+    "a result depends on earlier calls: through a cache, a reused buffer, or memory that was never written",
     "key caches by all that they depend on, and write every element that is read",
 )

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "less-accurate",
-    "of two that are the same function, one has more error than rounding explains; as a note: the reference is the one",
+    "one of two implementations of a function has more error than rounding explains; as a note: it is the reference",
     "compute in float32 at the place named, as the other of the two does",
 )

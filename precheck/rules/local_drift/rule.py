@@ -23,13 +23,16 @@ from precheck.rules.rule import Rule
 
 LEFT = Limit(
     1 / 8, "share of the error",
-    """of a result that may be left where its selections are exact. One product that computes, anywhere on the way to the result, leaves a rounding of
-    its own, as large as the error was.""",
+    """If the error of a result falls to this share when its selections are computed exactly, the selections made it. A product that really computes,
+    anywhere before the result, leaves a rounding as large as the error was.""",
 )  # fmt: skip
-SEEN = Limit(16.0, "roundoffs of float32", "of an error that is more than float32 costs; tf32 rounds to 8192 of them")
+SEEN = Limit(16.0, "roundoffs of float32", "The smallest error that float32 does not explain. A rounding to tf32 is 8192 of them.")
 
 
-WHOLE = Limit(0.5, "relative error", "of an op on the inputs that it has, from which its kernel may be wrong: no sum kept low errs by so much")
+WHOLE = Limit(
+    0.5, "relative error",
+    "If an op's error on its own inputs is at least this, its kernel may be wrong on this device. Summing in low precision makes no such error.",
+)  # fmt: skip
 
 
 class LocalDrift(Rule):

@@ -23,9 +23,10 @@ from precheck.rules.lost_update.about import ABOUT
 from precheck.rules.lost_update.words import Numbers, horizon, worded
 from precheck.rules.rule import Candidate, Compared, Rule
 
-STALLED_STEPS = Limit(8, "steps", "from which a state that stands still is called so; as for other accumulators (`absorption.UPDATES`)")
+STALLED_STEPS = Limit(8, "steps", "A state is stalled if it has not changed for so many steps, as for other accumulators (`absorption.UPDATES`).")
 INTENDED = Limit(
-    2.0, "unit roundoffs", "of a state, or of a weight that decays, that it was meant to move by, from which its format could have shown it"
+    2.0, "unit roundoffs",
+    "The smallest intended change that counts, relative to the state, or to a weight that decays. The format could have shown it.",
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ class LostUpdate(Rule):
         return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
 
     def beside(self, run: Compared) -> list[Finding]:
-        return lost(displacements(run.rows, run.seen.aged), run.seen.aged)
+        return lost(displacements(run.rows, run.low.aged), run.low.aged)
 
 
 class Unarrived(Candidate):
@@ -69,11 +70,11 @@ def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -
     worst = found[0].record
     count = math.sqrt(worst.numel)
     numbers = Numbers(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
-    told = [(d.record.name, max(0.0, d.arrived)) for d in found]
+    shares = [(d.record.name, max(0.0, d.arrived)) for d in found]
     squares = [(d.record.shape, d.arrived * d.reference.norm**2, d.reference.norm**2) for d in every]
     return [
         Finding(
-            "lost-update", "error", worded(told, squares, worst.step, numbers, horizon(aged.get(worst.name))), phase="optimizer",
+            "lost-update", "error", worded(shares, squares, worst.step, numbers, horizon(aged.get(worst.name))), phase="optimizer",
             module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name, measured=found[0].arrived, limit=LOST,
         )
     ]  # fmt: skip
@@ -92,10 +93,10 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     count = math.sqrt(max(1, worst.sampled))
     numbers = Numbers(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
     further = f" ({worst.moved} of {worst.sampled} elements moved)" + horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
-    told = [(update.parameter, max(0.0, update_share(update))) for update in found]
+    shares = [(update.parameter, max(0.0, update_share(update))) for update in found]
     squares = [(update.shape, update.common, update.wanted) for update in observation.updates]
-    text = worded(told, squares, worst.steps, numbers, further)
-    return [Unarrived("lost-update", placed_at(worst), text, told[0][1], LOST, tensor=worst.parameter)]
+    text = worded(shares, squares, worst.steps, numbers, further)
+    return [Unarrived("lost-update", placed_at(worst), text, shares[0][1], LOST, tensor=worst.parameter)]
 
 
 def _undecayed(observation: Observation) -> Iterator[Candidate]:

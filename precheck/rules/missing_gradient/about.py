@@ -5,6 +5,6 @@ from precheck.findings import Rule
 ABOUT = Rule(
     "missing-gradient",
     "a parameter has a gradient in the reference and none here",
-    "look for a cast through integers, .data or .item() that only this precision takes",
+    "look for a cast to integers, .data or .item() that only this precision reaches",
     rank=130,
 )

@@ -67,7 +67,7 @@ class MissingGradient(Rule):
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """Parameters with a gradient in the reference and none in the run."""
-        seen, expected = run.seen.records, run.reference.records
+        seen, expected = run.low.records, run.reference.records
         names = [each.name for key, each in expected.items() if each.kind == "parameter-gradient" and key not in seen and each.norm > 0]
         if names:
             text = f"{names[0]}: no gradient, where the reference has one ({counted(len(names), 'parameter')} in all)"

@@ -19,13 +19,13 @@ class ScalerCollapse(Rule):
     def at_end(self, part: Part) -> Iterator[Candidate]:
         collapses = [event for event in part.observation.scaling if event.kind == "collapsed"]
         if collapses:
-            told = next((event for event in collapses if _writes_nan(event.factor)), collapses[0])
-            yield _collapsed(told, part.observation.steps)
+            collapse = next((event for event in collapses if _writes_nan(event.factor)), collapses[0])
+            yield _collapsed(collapse, part.observation.steps)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """An error if GradScaler halved its scale down to 1 and gradients are still not finite, while float32's are."""
         expected = (record for record in run.reference.records.values() if record.kind in ("loss", "parameter-gradient"))
-        if run.seen.collapsed and not any(record.nonfinite for record in expected):
+        if run.low.collapsed and not any(record.nonfinite for record in expected):
             text = f"gradients are not finite at any loss scale from 65536 down to 1 under {run.precision}"
             yield Finding("scaler-collapse", "error", text, phase="scaler", measured=1.0, limit=1.0)
 

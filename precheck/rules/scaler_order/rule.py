@@ -19,12 +19,13 @@ from precheck.rules.rule import Candidate, Rule
 from precheck.rules.scaler_order.about import ABOUT
 
 AHEAD = Limit(
-    3, "skipped steps", "that a schedule went on through. A scaler that starts too high skips once or twice and the schedule never notices."
+    3, "skipped steps",
+    "The fewest skipped steps in which a schedule went on. A scaler that starts too high skips one or two, which does not matter to the schedule.",
 )  # fmt: skip
 FURTHER = Limit(
-    0.05, "sum of shares of the learning rate",
-    """that it moved by in these steps: a twentieth of it is seen in no training. Of a schedule of 10 000 steps six are 4e-7, of a warm-up of 8 three
-    are nearly all.""",
+    0.05, "share of the learning rate, summed over steps",
+    """The smallest change of the learning rate in these steps that is reported: no training shows a twentieth. Six steps of a schedule of 10 000 are
+    4e-7. Three steps of a warm-up of 8 are nearly all of it.""",
 )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def _next(step: ScalerStep) -> float:
 
 
 def _order(event: ScalingEvent) -> Candidate:
-    scale, scaled, other, severity = _told(event.factor), _scaled(event.factor), _scaled(event.other), "error"
+    scale, scaled, other, severity = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other), "error"
     if event.kind == "mixed" and event.text == "number":
         text = f"a number that is not scaled is added to one that {scaled}: divide that by scaler.get_scale() first"
     elif event.kind == "mixed" and event.text == "function":
@@ -82,7 +83,7 @@ def _order(event: ScalingEvent) -> Candidate:
     elif event.kind == "applied":
         text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
     elif event.kind == "rescaled":
-        text = f"a number that {scaled} is divided by another scale, {_told(event.other)}: read the scale before scaler.update()"
+        text = f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}: read the scale before scaler.update()"
         severity = "error" if event.text else "warning"
     elif event.kind == "read":
         text, severity = f"Python reads a number that is scaled by {scale}", "warning"
@@ -101,7 +102,7 @@ def _order(event: ScalingEvent) -> Candidate:
     return Candidate("scaler-order", event.operation, text, event.factor, event.other, chosen)
 
 
-def _told(factor: float) -> str:
+def _scale_text(factor: float) -> str:
     """A factor in words: 1024, 1/1024."""
     return f"1/{1 / factor:g}" if 0 < factor < 1 else f"{factor:g}"
 

@@ -20,8 +20,11 @@ from precheck.observe.shadow.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
 from precheck.rules.scaler_skip.about import ABOUT
 
-IN_A_ROW = Limit(4, "skips in a row", "from which the scale is not being probed: growth is by two, so one step back is enough after it")
-FEW = Limit(3, "skips", "from which growth may be too frequent: fewer are no rate yet")
+IN_A_ROW = Limit(
+    4, "skips in a row",
+    "The fewest skips in a row that are reported. When the scaler tries a larger scale it doubles it, so a single step back is enough.",
+)  # fmt: skip
+FEW = Limit(3, "skips", "The fewest skips after which the growth may be too frequent. Fewer give no rate.")
 
 
 class ScalerSkip(Rule):

@@ -25,13 +25,13 @@ class StaleCast(Rule):
         """A candidate for each read of a cast that differs from its weight."""
         for operation in part.observation.judged:
             if operation.outdated is not None:
-                yield _told(operation, operation.outdated)
+                yield _candidate(operation, operation.outdated)
 
 
-def _told(operation: Operation, seen: Outdated) -> Candidate:
-    changed = f"{placed(seen.written)} has changed {percent(seen.share)} % of its elements since, by {percent(seen.off)} % of the whole"
-    if seen.implicit:
-        text = f"autocast reuses a cast of {seen.name} that it made before the weight changed; {changed}"
-        return Candidate("stale-cast", operation, text, seen.share, 0.0, tensor=seen.name)
-    text = f"{placed(operation)} reads this cast of {seen.name}, and sends it gradients; {changed}"
-    return Candidate("stale-cast", seen.made, text, seen.share, 0.0, tensor=seen.name)
+def _candidate(operation: Operation, outdated: Outdated) -> Candidate:
+    changed = f"{placed(outdated.written)} has changed {percent(outdated.share)} % of its elements since, by {percent(outdated.off)} % of the whole"
+    if outdated.implicit:
+        text = f"autocast reuses a cast of {outdated.name} that it made before the weight changed; {changed}"
+        return Candidate("stale-cast", operation, text, outdated.share, 0.0, tensor=outdated.name)
+    text = f"{placed(operation)} reads this cast of {outdated.name}, and sends it gradients; {changed}"
+    return Candidate("stale-cast", outdated.made, text, outdated.share, 0.0, tensor=outdated.name)

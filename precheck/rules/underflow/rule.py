@@ -23,7 +23,9 @@ from precheck.rules.underflow.about import ABOUT
 from precheck.words import of_norm
 
 EMPTIED = Limit(
-    0.01, "share of the elements", "of a moment that is flushed to zero. One element in a hundred then steps by m / eps instead of m / √v."
+    0.01, "share of the elements",
+    """If at least this share of an optimizer's moment becomes zero, that is reported. One element in a hundred then steps by m / eps and not by m /
+    √v.""",
 )  # fmt: skip
 
 

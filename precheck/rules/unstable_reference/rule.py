@@ -37,16 +37,16 @@ class UnstableReference(Rule):
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         yield from self._vague(run)
-        yield from self._untold(run)
+        yield from self._unknown(run)
         for row in Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable[:1]:
             text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {run.precision}, but float32 and float64 "
                     "disagree there about as much")  # fmt: skip
             yield at(row.record, "unstable-reference", "warning", text, measured=row.r, limit=row.allowed)
 
     @staticmethod
-    def _untold(run: Compared) -> Iterator[Finding]:
+    def _unknown(run: Compared) -> Iterator[Finding]:
         """Rows beyond the limit of their last rounding alone, where noise runs have Inf or NaN and so give no floor."""
-        beyond = [row for row in run.rows if row.untold and row.r > row.allowed and not row.excess_nonfinite and row.record.kind != "update"]
+        beyond = [row for row in run.rows if row.floor_unknown and row.r > row.allowed and not row.excess_nonfinite and row.record.kind != "update"]
         for row in beyond[:1]:
             text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {run.precision}; nobody can tell "
                     "whether rounding explains that: noise of one rounding turns it into Inf or NaN, as where a value leaves the domain of a function"
