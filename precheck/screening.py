@@ -24,8 +24,8 @@ from precheck.observe.run import low, run
 class Screening:
     """The reference and the noise floors of a failing measurement, and its report.
 
-    `tells`: whether they alone show that it fails. `covers`: whether they show each of its errors. If all errors are in the first forward pass, trials
-    end after it.
+    `tells`: whether they alone show that it fails. `covers`: whether they show each of its errors. Trials end after the first forward pass if all
+    errors are in it.
     """
 
     def __init__(self, failed: Measurement, report: Report) -> None:
