@@ -119,11 +119,11 @@ def resumed(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("quiet-channels", "pytorch/glow#5050", ("overflow", "nan"), "aten.reciprocal.default", lambda: standardised_layer(HALF),
+    Bug("quiet-channels", "pytorch/glow#5050", ("underflow", "overflow", "nan"), "aten.reciprocal.default", lambda: standardised_layer(HALF),
         lambda: standardised_layer(WIDE)),
     Bug("clipped-to-nothing", "danijar/dreamer#32", ("overflow",), "aten.sum.default", lambda: value_step(HALF), lambda: value_step(WIDE)),
     Bug("sums-of-a-kernel", "microsoft/tensorflow-directml-plugin#321", ("overflow",), "aten.sum.dim_IntList", lambda: images(HALF),
         lambda: images(WIDE), module="BatchNorm"),
-    Bug("restored-moments", "KempnerInstitute/KempnerForge#114", ("absorption", "accumulated-drift"), "aten.add_.Tensor", lambda: resumed(LOW),
+    Bug("restored-moments", "KempnerInstitute/KempnerForge#114", ("absorption", "accumulated-drift"), "aten.mul_.Tensor", lambda: resumed(LOW),
         lambda: resumed(WIDE)),
 )  # fmt: skip

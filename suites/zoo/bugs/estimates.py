@@ -95,12 +95,13 @@ def carried(logarithms: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("many-episodes", "QuanEstimation/QuanEstimation.jl#140", ("underflow", "decision-flip"), "aten.mul.Tensor", lambda: measured_phase(False),
-        lambda: measured_phase(True), precision=SINGLE),
-    Bug("replayed-actions", "ray-project/ray#14878", ("amplified-rounding", "cancellation"), "aten.atanh.default", lambda: replayed(False),
-        lambda: replayed(True), precision=SINGLE),
+    Bug("many-episodes", "QuanEstimation/QuanEstimation.jl#140", ("accumulated-drift", "underflow", "decision-flip"), "aten.mul.Tensor",
+        lambda: measured_phase(False), lambda: measured_phase(True), precision=SINGLE),
+    Bug("replayed-actions", "ray-project/ray#14878", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: replayed(False),
+        lambda: replayed(True), precision=SINGLE,
+        wrong_line="the logarithm of 1 - tanh² has few digits here as well; it cancels in the ratio, and is blamed since the ratio is wrong"),
     Bug("long-answers", "huggingface/lighteval#1376", ("underflow", "nan"), "aten.exp.default", lambda: quiz(False), lambda: quiz(True),
         precision=SINGLE),
-    Bug("far-from-all", "bayesflow-org/bayesflow#531", ("underflow", "nan"), "aten.exp.default", lambda: carried(False), lambda: carried(True),
-        precision=SINGLE),
+    Bug("far-from-all", "bayesflow-org/bayesflow#531", ("accumulated-drift", "underflow", "nan"), "aten.div.Tensor", lambda: carried(False),
+        lambda: carried(True), precision=SINGLE),
 )  # fmt: skip
