@@ -195,7 +195,9 @@ def own(operation: Operation, value: Value) -> float:
     A sum does not underflow: it is a multiple of the last digit of its smaller term, which its format holds. If it is zero, its terms were rounded.
     """
     before = max((source.zeroed for source in operation.inputs), default=0.0)
-    flushed = value.zeroed - before if value.low and operation.base not in SUMS else 0.0  # a part of a tensor may have more of its zeros
+    rooted = operation.base in ops.ROOTS and value.zeros <= operation.inputs[0].zeros  # the root of a zero has a larger share of the norm
+    lossy = value.low and operation.base not in SUMS and not rooted
+    flushed = value.zeroed - before if lossy else 0.0  # a part of a tensor may have more of its zeros
     return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, flushed)
 
 

@@ -149,6 +149,8 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
         carried = min(carried, math.sqrt(1 - HALF**2) * total)  # the result is a part of the input, and the part's error is not known
+    if operation.base in ops.ROOTS and own(value) < HALF * value.drift:
+        return False  # it halves the relative error of each element, and only makes small elements count for more
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
     return own(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total

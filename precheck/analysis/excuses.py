@@ -9,7 +9,7 @@ from precheck.analysis import causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured
+from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, thrown_off
 from precheck.analysis.provenance import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, effective_roundoff
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import takes_back
@@ -105,8 +105,10 @@ def _numbered(value: Value, readers: Readers) -> bool:
     needed_by=("nine_hundred_terms", "certain_gate"),
 )  # fmt: skip
 def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A small difference to which something large is added, or that is only compared."""
+    """A small difference to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
     consumers = readers.get(value, ())
+    if any((reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in consumers):
+        return False  # a weight is stepped again and again
     made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
     only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
     return only_compared or (bool(made) and all(dominated(reader, result) for reader, result in made))

@@ -1,8 +1,8 @@
 """Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
 They are healed if all results made from them are finite and right (a mask before a softmax, a clamp). They do harm if NaN or a wrong finite result
-follows, if Python or the backward pass reads them, or if nothing reads them, as long as they are no mask. A copy in another dtype is no reader. The
-op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
+follows, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
+is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
         consumers = [reader for reader in readings if not is_alias(reader, value)]
-        if any(_harms(reader, maker) for reader in consumers):
+        if any(_harms(reader) for reader in consumers) or _descends(value, maker, observation):
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
@@ -154,17 +154,25 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
     return end.maker.base in CONSTANTS or (end.maker.base in SUMS and root.negative and root.distinct_overflows <= FILLS)
 
 
-def _harms(reader: Operation, maker: Operation) -> bool:
+def _harms(reader: Operation) -> bool:
     if reader.reads:
         return True
     for value in reader.outputs:
-        if value.nans or (value.nonfinite and reader.phase == "backward" and maker.phase == "forward"):
+        if value.nans:
             return True
         if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and reader.phase in ("forward", "optimizer", "data"):
             return True
         if value.zeros and value.largest_zeroed > underflow_threshold(value) and not any(source.zeros for source in reader.inputs):
             return True  # 1/Inf, where the reference has a number that the format can hold
     return False
+
+
+def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
+    """Whether Inf of the forward pass becomes a parameter's gradient.
+
+    On the way a derivative may heal it, as the function itself does. That of erf squares Inf, and is zero there.
+    """
+    return maker.phase == "forward" and any(value is gradient for _, gradient, _ in observation.gradients.values())
 
 
 def made_by(root: Value, observation: Observation) -> Fact:

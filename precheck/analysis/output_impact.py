@@ -50,7 +50,7 @@ def shown(observation: Observation) -> set[Value]:
         onwards = any(value in found for value in operation.outputs)
         last = _ends(operation)
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
-        found.update(value for value in operation.inputs if onwards or (last and _shows(value)) or (thrown and _thrown_off(operation, value)))
+        found.update(value for value in operation.inputs if onwards or (last and _shows(value)) or (thrown and thrown_off(operation, value)))
     return found
 
 
@@ -70,7 +70,7 @@ def _shows(value: Value) -> bool:
     return bool(value.nonfinite) or value.drift >= ROUNDINGS * effective_roundoff(value) or value.dead >= DEAD
 
 
-def _thrown_off(reader: Operation, step: Value) -> bool:
+def thrown_off(reader: Operation, step: Value) -> bool:
     """Whether an op adds a step in place, and most of the step has no correct digit."""
     return reader.in_place and reader.base in SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
 

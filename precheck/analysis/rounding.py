@@ -19,6 +19,7 @@ from precheck.analysis.attribution import Attribution
 from precheck.analysis.calls import ADDED
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.few_terms import of_few_terms
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
 from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, smallest_normal, turns, zero_origin
@@ -60,8 +61,6 @@ FAIR = Limit(
     0.05, "share of the norm",
     "Zeros explain the error of a tensor if they take at least this share of its norm: a fifth of the error that `nonfinite.WRONG` calls wrong.",
 )  # fmt: skip
-TERMS = Limit(4, "terms", "A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane.")
-RESULTS = Limit(8, "results", "If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times.")
 DIFFERENCES = ops.DIFFERENCES
 """Losses that subtract inside. Near zero they are small differences of their inputs, as they should be. Inputs that were cast just before could have
 been subtracted before the cast."""
@@ -109,9 +108,10 @@ class Misroundings:
         stored = any(source.kept_low for source in operation.inputs)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
-        few = operation.base in ops.REDUCTIONS - ops.PRODUCTS and _of_few_terms(operation, value) and determined(operation, value)
+        few = operation.base in ops.REDUCTIONS and of_few_terms(operation, value) and determined(operation, value)
+        above = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
         subtracts = operation.base in ops.SUMS or few or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
-        if subtracts and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
+        if above and subtracts and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings)
         starving = self._starving(operation, value)
         if starving or (value.zeroed >= FAIR and _flushed(value)):
@@ -286,13 +286,6 @@ class Misroundings:
         """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
         return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * effective_roundoff(value)
-
-
-def _of_few_terms(operation: Operation, value: Value) -> bool:
-    """Whether a reduction adds up few terms for each of many results, such as a written-out product of coordinates. By chance some results
-    are small beside their terms, but not all."""
-    terms = max(map(elements, operation.inputs), default=0) / max(1, elements(value))
-    return elements(value) >= RESULTS and 1 < terms <= TERMS
 
 
 def _flushed(*made: Value) -> bool:

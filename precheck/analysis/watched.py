@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
+from collections.abc import Collection
 
 from precheck.analysis import causes, codes, exceptions, nonfinite, zeros
 from precheck.analysis.errors import Errors
@@ -27,9 +29,11 @@ class Watched:
         readers = observation.consumers()
         roots = self.spread.roots(observation, readers)
         spoiled = self.spread.spoiled  # values that follow from Inf and NaN have no fault of their own
-        found: list[Fact] = [nonfinite.made_by(root, observation) for root in roots]
-        found += self.floods.found(observation, spoiled, readers)
-        found += self.errors.facts(observation, spoiled, readers)  # also traces the origins
+        floods = self.floods.found(observation, spoiled, readers)
+        wrong = self.errors.facts(observation, spoiled, readers)  # also traces the origins
+        infinite = [self._traced(nonfinite.made_by(root, observation), wrong) for root in roots]
+        found: list[Fact] = [*(fact for fact, above in infinite if above is None), *floods, *wrong]
+        found += [dataclasses.replace(fact, mechanism=above.mechanism, operation=above.operation) for fact, above in infinite if above is not None]
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += codes.facts(observation)
         if last:
@@ -38,6 +42,19 @@ class Watched:
         for fact in found:
             facts[fact.mechanism].append(fact)
         return Part(observation, readers, spoiled, self.origins, facts)
+
+    def _traced(self, fact: Fact, wrong: Collection[Fact]) -> tuple[Fact, Fact | None]:
+        """Inf or NaN of an argument that rounding moved onto a pole, or made zero, with the fact among `wrong` that explains the argument's error.
+
+        That fact's op is named for both, so that they are told once.
+        """
+        argument = None
+        if isinstance(fact, nonfinite.Broken) and fact.how == "moved onto a pole" and fact.root.maker is not None:
+            argument = fact.root.maker.drifting
+        elif isinstance(fact, zeros.Missed) and fact.mechanism in ("amplified-rounding", "cancellation"):
+            argument = fact.zero
+        above = () if argument is None else self.errors.under.get(argument, ())
+        return fact, next((each for each in above if each in wrong and each is not None and each.operation is not fact.operation), None)
 
     def unsettled(self) -> set[Value]:
         """Values whose ancestors are still needed."""

@@ -91,3 +91,33 @@ def test_what_was_flushed_and_only_copied_is_lost() -> None:
     """Widened and returned: zeros that are float32's by now. Beside a one they are nothing."""
     finds(flushed, "underflow", says="100 % of this tensor (up to 1e-10) is zero in float16")
     passes(flushed_beside_one)
+
+
+def saturated() -> torch.Tensor | None:
+    """The derivative of erf squares Inf and takes the exponential of minus that, which is zero, as it is in the reference."""
+    weight = torch.nn.Parameter(low(300))
+    torch.erf(weight * 300).sum().backward()
+    return weight.grad
+
+
+def gradient_that_overflows() -> torch.Tensor | None:
+    weight = torch.nn.Parameter(low(1))
+    big = low(300) * 300  # fault
+    (weight * big).sum().backward()
+    return weight.grad
+
+
+def test_an_infinity_that_a_derivative_heals_harms_nobody() -> None:
+    """A parameter's gradient is none of these."""
+    passes(saturated)
+    finds(gradient_that_overflows, "overflow", says="9e+04 in the reference is beyond the largest float16, 65504")
+
+
+def logarithm_of_ones() -> torch.Tensor:
+    survival = (1 - 0.01 * torch.linspace(0.01, 1, 64)).half()  # fault
+    return 1 / -survival.log()
+
+
+def test_an_infinity_and_the_error_that_led_to_it_are_told_once() -> None:
+    """Some of these numbers are one in half, whose logarithm is zero. The others have no digit left in theirs."""
+    finds(logarithm_of_ones, "amplified-rounding")

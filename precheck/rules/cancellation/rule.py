@@ -12,10 +12,11 @@ from precheck.analysis.attribution import GROWN
 from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
+from precheck.analysis.few_terms import RESULTS, TERMS
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent
-from precheck.analysis.rounding import DEAD, PLAIN, RESULTS, SUM_ROUNDINGS, TERMS, Misrounded
+from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
 from precheck.rules.cancellation.about import ABOUT
 from precheck.rules.rule import Rule, difference
 

@@ -1,0 +1,97 @@
+"""Differences of nearly equal numbers in a few lines of torch: what counts as one, which line is named, and what makes its error good."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from scenario import finds, passes
+
+import precheck
+
+LOW, HALF = torch.bfloat16, torch.float16
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def momenta(mass: float) -> torch.Tensor:
+    """Four-momenta of fast particles of that mass."""
+    direction = torch.nn.functional.normalize(normal(64, 3), dim=-1)
+    return torch.cat([torch.full((64, 1), (900 + mass**2) ** 0.5), 30 * direction], -1)
+
+
+METRIC = torch.tensor([1.0, -1.0, -1.0, -1.0])
+
+
+def squared_masses() -> torch.Tensor:
+    p = momenta(1.5)
+    with torch.autocast("cpu", HALF):
+        return torch.einsum("ni,ni->n", p * METRIC, p).float().sqrt()  # fault
+
+
+def squared_masses_of_heavy_particles() -> torch.Tensor:
+    p = momenta(60)
+    with torch.autocast("cpu", HALF):
+        return torch.einsum("ni,ni->n", p * METRIC, p).float().sqrt()
+
+
+def test_a_matrix_product_of_few_terms_that_all_cancel_is_a_difference() -> None:
+    finds(squared_masses, "cancellation", says="a sum whose few terms cancel")
+    passes(squared_masses_of_heavy_particles)
+
+
+def guarded() -> torch.Tensor:
+    return torch.ones(8).half() / (torch.zeros(8).half() + 1e-8)  # fault
+
+
+def added_alone() -> torch.Tensor:
+    return torch.zeros(8).half() + 1e-8
+
+
+def test_a_sum_that_the_format_has_no_number_for_is_no_cancellation() -> None:
+    """A zero and an eps are no nearly equal numbers: the eps has vanished."""
+    finds(guarded, "vanished-constant", says="1e-08 is zero in float16 and guards nothing")
+    passes(added_alone)
+
+
+def stepped(gradient: torch.Tensor) -> torch.Tensor:
+    weight = torch.nn.Parameter(1 + 0.001 * normal(256))
+    weight.grad = gradient
+    torch.optim.SGD([weight], lr=1e-3).step()
+    return weight.detach()
+
+
+def noise_as_gradient() -> torch.Tensor:
+    weight, target = 1 + 0.001 * normal(256), 1 + 0.001 * normal(256, seed=2)
+    return stepped((weight.to(LOW) - target.to(LOW)).float())  # fault
+
+
+def difference_as_gradient() -> torch.Tensor:
+    weight, target = 1 + 0.001 * normal(256), 1 + 0.001 * normal(256, seed=2)
+    return stepped((weight - target).to(LOW).float())
+
+
+def test_a_gradient_without_a_digit_is_not_made_good_by_the_weight() -> None:
+    finds(noise_as_gradient, "cancellation")
+    passes(difference_as_gradient)
+
+
+def standardised() -> torch.Tensor:
+    features = -6 + 3 * normal(300, 40)
+    features[:, -1] = -15.942385 + 0.001 * normal(300, seed=1)
+    features = features.double().to(torch.float32)
+    variance = (features * features).mean(0) - features.mean(0) ** 2  # fault
+    return (features - features.mean(0)) / (variance.clamp_min(0).sqrt() + 1e-5)
+
+
+def test_a_root_hands_on_the_error_that_it_makes_larger() -> None:
+    """The variance of one column of forty has no digit, which is little of the norm of all. The root makes it much, and has rounded nothing."""
+    with precheck.watch(precision="32-true") as report:
+        held = standardised()
+    (finding,) = report.findings
+    lines, first = inspect.getsourcelines(standardised)
+    fault = first + next(place for place, line in enumerate(lines) if line.rstrip().endswith("# fault"))
+    assert finding.source.endswith(f":{fault}"), report.summary()
+    assert bool(held.isfinite().all())
