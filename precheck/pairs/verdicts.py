@@ -20,8 +20,10 @@ from precheck.pairs.floors import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
 STRANGE = 64.0
-"""How many times as large the noise of another implementation may be where a tensor is zero in exact arithmetic: as a chain of 4 096 terms has, beside
-a tree of them."""
+"""How many times as large the noise of another implementation may be where a tensor is zero in exact arithmetic. A chain of 4 096 terms has 64 times
+that of a tree."""
+VANISHING = 2.0**-20
+"""A tensor that float64 leaves at most this share of is zero in exact arithmetic. It is its own rounding, and float64's is 2^-29 of float32's."""
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")
 
 
@@ -84,6 +86,13 @@ def plain(subject: Subject, sided: Sided) -> Judged | None:
     if same_bits(ours, theirs):
         return Judged(subject, "bitwise", 0.0, noise.FAIL, **common)  # type: ignore[arg-type]
     return None
+
+
+def vanishing(subject: Subject, given: torch.Tensor, exact: torch.Tensor) -> Judged | None:
+    """`rounding` for a tensor that one side alone has, if it is zero in exact arithmetic. `exact` is from the run in float64."""
+    if not 0 < size(exact).whole <= VANISHING**2 * size(given).whole:
+        return None
+    return Judged(subject, "rounding", 0.0, noise.FAIL, shape=tuple(given.shape), dtype=str(given.dtype).removeprefix("torch."))
 
 
 def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: Floor | None = None) -> Judged:

@@ -1,4 +1,7 @@
-"""The seventh frozen set of healthy kernels, second part."""
+"""The seventh frozen set of healthy kernels, second part.
+
+Four were mended, which were accused rightly: exponentials that overflow and leave a gradient of NaN, Inf less Inf, a view of nothing.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,8 @@ def outer_products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def by_precision(m: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     if not m.shape == y.shape == s.shape:
         raise ValueError("three of one shape are needed")
-    # torch keeps its least variance out of the graph
-    spread = s.float().exp()
-    spread = spread + (spread.detach().clamp(min=1e-6) - spread.detach())
+    spread = s.float().exp()  # torch keeps its least variance out of the graph
+    spread = spread + (1e-6 - spread.detach()).clamp(min=0)
     return (0.5 * (y.float() - m.float()).square() * (1 / spread) + 0.5 * spread.log()).to(m.dtype)
 
 
@@ -102,7 +104,9 @@ def opened_tiles(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Ten
     total = torch.zeros(*q.shape[:-1], v.shape[-1])
     scaled = q.float() / math.sqrt(max(q.shape[-1], 1))
     for keys, values in zip(k.split(8, -2), v.split(8, -2), strict=True):
-        total = total + 1 / (1 + (2 - scaled @ keys.float().mT).exp()) @ values.float()
+        scores = scaled @ keys.float().mT - 2
+        small = (-scores.abs()).exp()
+        total = total + torch.where(scores >= 0, 1, small) / (1 + small) @ values.float()
     return total.to(q.dtype)
 
 
@@ -116,7 +120,7 @@ def put_back(x: torch.Tensor) -> torch.Tensor:
         for column in range(3):
             place = ((down + row) * 9 + across + column).flatten()
             flat = flat.index_add(-1, place, x[:, row * 3 + column :: 9].float())
-    return flat.view(len(x), -1, 8, 9)[:, :, 1:7, 1:8].to(x.dtype)
+    return flat.view(len(x), x.shape[1] // 9, 8, 9)[:, :, 1:7, 1:8].to(x.dtype)
 
 
 def _overlap(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -130,7 +134,7 @@ def one_pass(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         raise ValueError("two of one shape are needed")
     both, either = torch.ones(logits.shape[:-1]), torch.ones(logits.shape[:-1])
     for one, two in zip(logits.float().unbind(-1), wanted.float().unbind(-1), strict=True):
-        first, second = 1 / (1 + (-one).exp()), 1 / (1 + (-two).exp())
+        first, second = torch.sigmoid(one), torch.sigmoid(two)
         both, either = both + 2 * first * second, either + first + second
     return ((either - both) / either).to(logits.dtype)
 

@@ -62,6 +62,7 @@ QUICK = {
     "gate of a delta rule: rounded on its way to a float32 buffer", "scatter: a broadcast index read as if stored whole",
     "layer norm: what fills the tile counts in the variance", "sums of sequences: each goes on from the one before",
     "product: the workspace of a split sum is not cleared", "quantised rows: a row of zeros is divided by its scale",
+    "product of scaled blocks: the last block's scale is left out",
 }  # fmt: skip
 
 

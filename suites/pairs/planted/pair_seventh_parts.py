@@ -1,4 +1,7 @@
-"""The seventh batch, second part: dilated filters, forecasts by patches, products of eight bits."""
+"""The seventh batch, second part: dilated filters, forecasts by patches, products of eight bits.
+
+One pair was replaced, which could not run: an exported graph that has float32 fixed in it, since the code asks for it, runs in no other format.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +51,15 @@ class Segmenter(nn.Module):
         return self.head(y)
 
 
-def segmenter(last: bool = False, **ways: Any) -> Made:
+def segmenter(last: bool = False, exported: bool = False, **ways: Any) -> Made:
     torch.manual_seed(0)
     model, other, image = spread(Segmenter()), Segmenter(**ways), torch.randn(2, 3, 12, 16)
     other.load_state_dict(model.state_dict())
     labels = torch.randint(0, 4, (2, 12, 16))
     if last:
         other = other.to(memory_format=torch.channels_last)
-    return model, other, image, {"loss": lambda out: F.cross_entropy(out.float(), labels)}
+    made = torch.export.export(other, (image,)) if exported else other
+    return model, made, image, {"loss": lambda out: F.cross_entropy(out.float(), labels)}
 
 
 class Forecaster(nn.Module):
@@ -95,12 +99,12 @@ class Forecaster(nn.Module):
         return y * spread_ + (0 if ways.get("centred") else mean)
 
 
-def forecaster(exported: bool = False, **ways: Any) -> Made:
+def forecaster(**ways: Any) -> Made:
     torch.manual_seed(0)
     model, other = spread(Forecaster()), Forecaster(**{"form": "other", **ways})
     other.load_state_dict(model.state_dict())
     x = 3 * torch.randn(2, 24, 3).cumsum(1) + 5
-    return model, torch.export.export(other, (x,)) if exported else other, x, MEAN
+    return model, other, x, MEAN
 
 
 class Eight(nn.Module):
@@ -152,13 +156,13 @@ def eights(**ways: Any) -> Made:
 
 healthy("segments", "windows for filters", lambda: segmenter(form="windows"))
 healthy("segments", "channels last", lambda: segmenter(last=True))
+healthy("segments", "exported", lambda: segmenter(exported=True))
 healthy("segments", "no bias before a norm of each channel", lambda: segmenter(no_bias=True))
 broken("segments", "another rate of dilation", lambda: segmenter(wider=True), "branches.1")
 broken("segments", "mirrored at the border", lambda: segmenter(mirrored=True, at=2), "branches.2")
 broken("segments", "branches joined in the other order", lambda: segmenter(order=True), "", "project")
 broken("segments", "corners aligned", lambda: segmenter(corners=True), "", "head")
 healthy("forecast", "patches by index, einsum", forecaster)
-healthy("forecast", "exported", lambda: forecaster(exported=True, form=None))
 broken("forecast", "another correction of the deviation", lambda: forecaster(corrected=True), "", "embed")
 broken("forecast", "one deviation for all series", lambda: forecaster(one=True), "", "embed")
 broken("forecast", "patches and columns read the other way", lambda: forecaster(columns=True), "", "head")
