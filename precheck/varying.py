@@ -17,7 +17,7 @@ from precheck.observe.job import InputError, Job
 from precheck.observe.listeners import doing
 from precheck.pairs import reporting, tokens
 from precheck.pairs.altered_calls import Asked, Step, chosen, plainly, rows
-from precheck.pairs.callables import as_module
+from precheck.pairs.callables import as_module, users_name
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.first_difference import unequal
 from precheck.pairs.matching import matched
@@ -140,7 +140,7 @@ def _add(report: Report, varied: Varied, variation: Variation) -> None:
     found = reporting.report(comparison, judged)
     spread = tokens.spread(comparison.model.low().captured, comparison.other.low().captured, varied.job.inputs)
     pinned = unequal(comparison) if found.verdict == "rounding" and not found.errors else None
-    where = f"; bits part first in {pinned.module or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
+    where = f"; bits part first in {users_name(pinned.module) or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
     nats = f"; {spread}" if spread else ""
     report.add(_said(each, variation.name, where + nats, pinned) for each in found.findings)
     report.boundaries += [dataclasses.replace(row, tensor=f"{variation.name}: {row.tensor}") for row in found.boundaries]
@@ -152,7 +152,7 @@ def _add(report: Report, varied: Varied, variation: Variation) -> None:
 
 
 def _said(finding: Finding, variation: str, more: str, pinned: Any) -> Finding:
-    place = {} if pinned is None or finding.rule != "rounding" else {"module": pinned.module, "source": pinned.source, "op": pinned.op}
+    place = {} if pinned is None or finding.rule != "rounding" else {"module": users_name(pinned.module), "source": pinned.source, "op": pinned.op}
     return dataclasses.replace(finding, message=f"{variation}: {finding.message}{more}", **place)
 
 

@@ -222,3 +222,31 @@ def test_a_gradient_that_is_zero_on_paper_may_be_none(precision: str, turned: bo
     broken = precheck.compare(*pair(scaled=True), x, **given)
     assert broken.verdict == "different", broken.summary()
     assert any("has none" in finding.message for finding in broken.errors) or "computes something else" in broken.errors[0].message
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's own compiler
+def test_parts_that_are_compiled_have_the_users_names() -> None:
+    """torch.compile puts a part that it compiled into a module `_orig_mod`; nobody wrote that name."""
+
+    def pair(eps: float) -> tuple[nn.Module, nn.Sequential]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), nn.Linear(8, 3))
+        other = copy.deepcopy(model)
+        other[1][1].eps = eps  # type: ignore[index]
+        other[1] = torch.compile(other[1], backend="eager")
+        return model, other
+
+    given: dict[str, Any] = {"loss": lambda out: out.square().mean()}
+    report = precheck.compare(*pair(1e-2), torch.randn(4, 8), **given)
+    assert report.errors[0].module == "1.1"
+    assert "they part first in 1.1, at " in report.errors[0].message
+    assert "eps is 0.01 in other's 1.1, and 1e-05 in model's" in report.errors[0].message
+    assert "_orig_mod" not in report.to_json()
+    model, other = pair(1e-2)
+    turned = precheck.compare(other, model, torch.randn(4, 8), match={"1.1": "1.1"}, **given)
+    assert turned.errors[0].module == "1.1"
+    model, other = pair(1e-2)
+    other[1]._orig_mod[0].weight.data.mul_(2)  # type: ignore[operator, index, union-attr]  # so that weights cannot match it, and names have to
+    doubled = precheck.compare(model, other, torch.randn(4, 8), **given)
+    assert doubled.errors[0].module == "1.0", doubled.summary()
+    assert "unmatched_in_other" not in doubled.facts
