@@ -187,7 +187,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
     for name, module in theirs.items():
         told = mapped(users_name(name), match)
         wanted: str | None = None if told is None else plain.get(told, told)
-        same = plain.get(users_name(name), name)
+        same: str = plain.get(users_name(name)) or name
         if id(module) in known:
             modules[name] = known[id(module)]
         elif wanted is not None and wanted in ours:
