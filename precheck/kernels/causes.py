@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck.kernels import contents, lower_intermediates, masks, number_kinds, running
+from precheck.kernels import contents, lower_intermediates, masks, number_kinds, protocol, running
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, error_of, errors_of, explained, has_mask, inputs_of
 from precheck.kernels.examples import Example, Leaf
@@ -83,7 +83,7 @@ class Search:
         if fresh.fault is None and not fresh.skipped:
             if self.replay.by_chance(trial):
                 return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time only")
-            if history and not self.replay.again(trial, history):
+            if history and not self._comes_again(trial, history):
                 return Cause("kernel-nondeterminism", "the same calls in the same order are right at another time")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
         for _ in range(AGAIN):
@@ -95,6 +95,11 @@ class Search:
             if self.late():
                 break
         return None
+
+    def _comes_again(self, trial: Trial, history: list[Trial]) -> bool:
+        """Whether the fault comes again behind the same calls, or in calls that share memory. A cache may go by addresses, which differ each time."""
+        sequences = (protocol.in_place, protocol.one_storage)
+        return self.replay.again(trial, history) or any(self.replay.sequence_again(each) for each in sequences)
 
     def _laid(self, judged: Judged) -> Cause | None:
         trial = judged.trial
