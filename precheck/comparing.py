@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from precheck.pairs.comparison import Comparison
 from precheck.pairs.matching import checked, matched
 from precheck.pairs.recorded_side import Against
 from precheck.pairs.recording import read
-from precheck.pairs.sides import Side
+from precheck.pairs.sides import Planted, Side
 from precheck.precisions import Precision, resolve
 
 
@@ -68,20 +69,35 @@ def compare(
         PrecisionError: There is no such precision.
         Exception: Whatever the models themselves raise.
     """
-    allowed, chosen = allowances.checked(allow), resolve(precision)
-    settings: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}
-    ours = _job(model, inputs, "model", settings)
-    if isinstance(other, (str, Path)):
-        recorded = Against(Side(ours, chosen), read(Path(other)), match if isinstance(match, Mapping) else {}, chosen)
-        report = reporting.report(recorded, recorded.judged())
-        allowances.apply(report, allowed)
-        return report
-    theirs = _job(other, inputs, "other", settings)
-    matching = matched(ours.model, theirs.model, checked(match, ours.model, theirs.model))
-    comparison = Comparison(Side(ours, chosen), Side(theirs, chosen), matching, chosen)
+    allowed = allowances.checked(allow)
+    comparison = Pair(model, other, inputs, precision, match, {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}).comparison()
     report = reporting.report(comparison, comparison.judged())
     allowances.apply(report, allowed)
     return report
+
+
+class Pair:
+    """What `compare` was asked, as sides that can be compared several times. The runs of `model` are made once."""
+
+    def __init__(self, model: Any, other: Any, inputs: Any, precision: str | Precision, match: Mapping[str, str] | None,
+                 settings: dict[str, Any]) -> None:  # fmt: skip
+        self.precision = resolve(precision)
+        self.ours, self.match = _job(model, inputs, "model", settings), match
+        self.recording = read(Path(other)) if isinstance(other, (str, Path)) else None
+        self.theirs = self.ours if self.recording is not None else _job(other, inputs, "other", settings)
+        models = self.ours.model, self.theirs.model
+        self.matching = matched(*models, checked(match, *models)) if self.recording is None else None
+        self.model = Side(self.ours, self.precision)
+
+    def comparison(self, planted: Planted | None = None) -> Comparison | Against:
+        """A comparison. `planted` puts a fault into `other` for each of its runs, or into `model` if `other` is a recording."""
+        around = contextlib.nullcontext if planted is None else lambda: planted(self.theirs.model)
+        side = Side(self.theirs, self.precision, around=around)
+        if self.recording is not None:
+            return Against(side, self.recording, self.match if isinstance(self.match, Mapping) else {}, self.precision)
+        assert self.matching is not None
+        self.model.keeps = planted is not None
+        return Comparison(self.model, side, self.matching, self.precision)
 
 
 def _job(given: Any, inputs: Any, name: str, settings: dict[str, Any]) -> Job:

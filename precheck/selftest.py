@@ -8,7 +8,7 @@ the run that is compared with the golden.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -79,10 +79,10 @@ def selftested(
     return _SelfTest(Checking(job, chosen, held), tolerated).outcomes()
 
 
-def expected(rule: str) -> list[Outcome]:
+def expected(rule: str, planted: Sequence[str] = FAULTS) -> list[Outcome]:
     """The outcomes for a test that expects `rule`: its model has a fault already, and it fails where the fault is not found."""
     text = f"the test demands {rule} (expect_finding), and so has failed without a fault"
-    return [Outcome(fault, "inapplicable", text) for fault in FAULTS]
+    return [Outcome(fault, "inapplicable", text) for fault in planted]
 
 
 def watched(*, compared: bool, precision: Precision) -> list[Outcome]:

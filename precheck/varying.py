@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,16 +17,15 @@ from precheck.observe.job import InputError, Job
 from precheck.observe.listeners import doing
 from precheck.pairs import reporting, tokens
 from precheck.pairs.altered_calls import Asked, Step, chosen, plainly, rows
-from precheck.pairs.callables import as_module
+from precheck.pairs.callables import as_module, users_name
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.first_difference import unequal
 from precheck.pairs.matching import matched
-from precheck.pairs.sides import Side
+from precheck.pairs.sides import Planted, Side
 from precheck.pairs.variations import Asking, Variation, made
 from precheck.precisions import Precision, resolve
 
 Reduction = str | Callable[[Any], float]
-
 
 @interrupts.holding
 @collector.spared
@@ -69,40 +69,78 @@ def vary(
         PrecisionError: There is no such precision.
         Exception: Whatever the model itself raises.
     """
-    allowed, chosen_precision = allowances.checked(allow), resolve(precision)
-    weigh = _weights(reduction)
-    job = job_of(as_module(model, "model"), inputs, loss=loss, seed=seed)
-    if step is not None and not callable(step):
-        raise InputError(f"step is a {type(step).__name__}; pass a function of model, tokens and state that returns the output and the new state")
-    variations = made(over, Asking(job.model, job.inputs, step, weigh, loss is not None))
-    report = Report(precision=chosen_precision.name, facts={"verdict": "bitwise", "variations": {}})
-    references: dict[str, Side] = {}
-    for variation in variations:
+    allowed = allowances.checked(allow)
+    varied = Varied(model, inputs, over, precision, loss=loss, reduction=reduction, step=step, seed=seed)
+    report = Report(precision=varied.precision.name, facts={"verdict": "bitwise", "variations": {}})
+    for variation in varied.variations:
         with doing(variation.name):
-            _compared(report, job, variation, chosen_precision, references, reduction, weigh)
+            _add(report, varied, variation)
     allowances.apply(report, allowed)
     return report
 
 
-def _compared(
-    report: Report, job: Job, variation: Variation, precision: Precision, references: dict[str, Side], reduction: Reduction,
-    weigh: Callable[[Any], float] | None,
-) -> None:  # fmt: skip
-    plain = dataclasses.replace(job, model=Asked(job.model, plainly))
-    base = variation.base
-    key = "" if base is None else variation.name if "dropout" in variation.name else "without dropout"
-    if key not in references:
-        references[key] = Side(plain, precision, keeps=True, **({} if base is None else {"around": base}))
-    reference = references[key]
-    apart = variation.pieces or variation.ranks
-    asked = _accumulating(job, variation, reduction, weigh) if apart else dataclasses.replace(job, model=Asked(job.model, variation.ask))
-    other = Side(asked, precision, around=variation.around)
-    comparison = Comparison(reference, other, matched(plain.model, asked.model, {}), precision, aligned=variation.aligned)
+class Varied:
+    """What `vary` was asked: one model, and the ways in which it is run. Each can be compared several times."""
+
+    def __init__(self, model: Any, inputs: Any, over: Iterable[str] | Mapping[str, int | None] | None, precision: str | Precision, *,
+                 loss: Callable[[Any], torch.Tensor] | None = None, reduction: Reduction = "mean", step: Step | None = None,
+                 seed: int = 0) -> None:  # fmt: skip
+        self.precision, self.reduction, self.weigh = resolve(precision), reduction, _weights(reduction)
+        self.job = job_of(as_module(model, "model"), inputs, loss=loss, seed=seed)
+        if step is not None and not callable(step):
+            raise InputError(f"step is a {type(step).__name__}; pass a function of model, tokens and state that returns the output and the new state")
+        self.variations = made(over, Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None))
+        self.references: dict[str, Side] = {}
+
+    def comparison(self, variation: Variation, planted: Planted | None = None) -> Comparison:
+        """Compares the model with itself, run in another way. `planted` puts a fault into the model for each run in that way."""
+        plain = dataclasses.replace(self.job, model=Asked(self.job.model, plainly))
+        base = variation.base
+        key = "" if base is None else variation.name if "dropout" in variation.name else "without dropout"
+        if key not in self.references:
+            self.references[key] = Side(plain, self.precision, keeps=True, **({} if base is None else {"around": base}))
+        apart = variation.pieces or variation.ranks
+        asked = self._accumulating(variation) if apart else dataclasses.replace(self.job, model=Asked(self.job.model, variation.ask))
+        around = variation.around if planted is None else lambda: _both(variation.around(), planted(asked.model))
+        reference, other = self.references[key], Side(asked, self.precision, around=around)
+        return Comparison(reference, other, matched(reference.job.model, asked.model, {}), self.precision, aligned=variation.aligned)
+
+    def _accumulating(self, variation: Variation) -> Job:
+        """The job that runs the model on each part of the batch and adds up the losses, as a training loop with accumulation does."""
+        job, weigh = self.job, self.weigh
+        count, size = rows(job.inputs), variation.pieces
+        shares: list[float] = []
+
+        def parts(model: torch.nn.Module, inputs: Any) -> list[Any]:
+            ranks = [slice(rank, None, variation.ranks) for rank in range(variation.ranks)]
+            cuts = ranks or [slice(start, start + size) for start in range(0, count, size)]
+            pieces = [chosen(inputs, cut, count) for cut in cuts]
+            weights = [float(weigh(each)) if weigh is not None else float(rows(each)) for each in pieces]
+            shares[:] = [1.0] * len(pieces) if self.reduction == "sum" else [each / sum(weights) for each in weights]
+            return [plainly(model, each) for each in pieces]
+
+        def total(outputs: list[Any]) -> torch.Tensor:
+            assert job.loss is not None
+            return torch.stack([job.loss(each) * share for each, share in zip(outputs, shares, strict=True)]).sum()
+
+        return dataclasses.replace(job, model=Asked(job.model, lambda model, inputs: Parts(parts(model, inputs))), loss=lambda out: total(out.parts))
+
+
+@contextlib.contextmanager
+def _both(*around: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for each in around:
+            stack.enter_context(each)
+        yield
+
+
+def _add(report: Report, varied: Varied, variation: Variation) -> None:
+    comparison = varied.comparison(variation)
     judged = comparison.judged()
     found = reporting.report(comparison, judged)
-    spread = tokens.spread(reference.low().captured, other.low().captured, job.inputs)
+    spread = tokens.spread(comparison.model.low().captured, comparison.other.low().captured, varied.job.inputs)
     pinned = unequal(comparison) if found.verdict == "rounding" and not found.errors else None
-    where = f"; bits part first in {pinned.module or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
+    where = f"; bits part first in {users_name(pinned.module) or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
     nats = f"; {spread}" if spread else ""
     report.add(_said(each, variation.name, where + nats, pinned) for each in found.findings)
     report.boundaries += [dataclasses.replace(row, tensor=f"{variation.name}: {row.tensor}") for row in found.boundaries]
@@ -114,31 +152,11 @@ def _compared(
 
 
 def _said(finding: Finding, variation: str, more: str, pinned: Any) -> Finding:
-    place = {} if pinned is None or finding.rule != "rounding" else {"module": pinned.module, "source": pinned.source, "op": pinned.op}
+    place = {} if pinned is None or finding.rule != "rounding" else {"module": users_name(pinned.module), "source": pinned.source, "op": pinned.op}
     return dataclasses.replace(finding, message=f"{variation}: {finding.message}{more}", **place)
 
 
-def _accumulating(job: Job, variation: Variation, reduction: Reduction, weigh: Callable[[Any], float] | None) -> Job:
-    """The job that runs the model on each part of the batch and adds up the losses, as a training loop with accumulation does."""
-    count, size = rows(job.inputs), variation.pieces
-    shares: list[float] = []
-
-    def parts(model: torch.nn.Module, inputs: Any) -> list[Any]:
-        ranks = [slice(rank, None, variation.ranks) for rank in range(variation.ranks)]
-        cuts = ranks or [slice(start, start + size) for start in range(0, count, size)]
-        pieces = [chosen(inputs, cut, count) for cut in cuts]
-        weights = [float(weigh(each)) if weigh is not None else float(rows(each)) for each in pieces]
-        shares[:] = [1.0] * len(pieces) if reduction == "sum" else [each / sum(weights) for each in weights]
-        return [plainly(model, each) for each in pieces]
-
-    def total(outputs: list[Any]) -> torch.Tensor:
-        assert job.loss is not None
-        return torch.stack([job.loss(each) * share for each, share in zip(outputs, shares, strict=True)]).sum()
-
-    return dataclasses.replace(job, model=Asked(job.model, lambda model, inputs: _Parts(parts(model, inputs))), loss=lambda out: total(out.parts))
-
-
-class _Parts:
+class Parts:
     """Hides the outputs of the parts from the comparison, which is only about the loss and its gradients."""
 
     def __init__(self, parts: list[Any]) -> None:

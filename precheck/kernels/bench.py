@@ -39,6 +39,7 @@ class Bench:
         self.with_numbers: set[tuple[tuple[str, int], ...]] = set()
         self.steps: dict[str, int] = {}
         self.references: dict[Trial, Reference] = {}
+        self.history: list[Trial] = []  # what was judged, in order
         self.ladder: tuple[int, ...] = LADDER
         self.exact_in = "float64"
         self.fills = not compiled(candidate)
@@ -116,6 +117,7 @@ class Bench:
     def judge(self, trial: Trial, *, buffers: Sequence[memory.Buffer] | None = None) -> Judged:
         """Judges one trial. The candidate runs first, so that it cannot find a result of the reference in memory."""
         judged = Judged(trial)
+        self.history.append(trial)
         made = self.make(trial)
         judged.outcome, held = self.call(trial, made, buffers=buffers)
         judged.seconds = judged.outcome.seconds

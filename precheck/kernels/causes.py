@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck.kernels import contents, lower_intermediates, masks, number_kinds, running
+from precheck.kernels import contents, lower_intermediates, masks, number_kinds, protocol, running
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, error_of, errors_of, explained, has_mask, inputs_of
 from precheck.kernels.examples import Example, Leaf
+from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made, Trial
@@ -21,11 +22,6 @@ ROUND = (64, 128, 32, 16, 256)
 """Sizes that are multiples of common tiles."""
 PATIENCE = 15.0
 """Seconds of processor time for the search for a class."""
-AGAIN = 8
-"""How often a correct call is repeated where every call must give the same result. A fault in one call of three is missed in one search of 25."""
-OFTEN = 64
-"""How often it is repeated where one wrong result distinguishes chance from memory. A fault in one call of 25 is missed in one search of 14."""
-HURRY = 3.0  # seconds of processor time for that; at least AGAIN repetitions are made in any case
 _PLENTY = 2**18
 """The most elements of a tensor in trials that search for a class."""
 _RUNS = 40
@@ -49,7 +45,7 @@ class Search:
     """Searches for the class of one fault by trials that differ from the failing one in one respect."""
 
     def __init__(self, bench: Bench, state: State) -> None:
-        self.bench, self.state, self.begun = bench, state, 0.0
+        self.bench, self.state, self.begun, self.replay = bench, state, 0.0, Replay(bench, state)
 
     def late(self) -> bool:
         """Whether the time for the search is over."""
@@ -82,10 +78,13 @@ class Search:
 
     def _remembered(self, judged: Judged) -> Cause | None:
         trial = judged.trial.but(fill=judged.trial.fill or "NaN")  # so that unwritten memory is the same each time, and not random
-        fresh = self._fresh(trial)
+        history = self.bench.history[: self.bench.history.index(judged.trial)] if judged.trial in self.bench.history else []
+        fresh = self.replay.fresh(trial)
         if fresh.fault is None and not fresh.skipped:
-            if self.by_chance(trial):
+            if self.replay.by_chance(trial):
                 return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time only")
+            if history and not self._comes_again(trial, history):
+                return Cause("kernel-nondeterminism", "the same calls in the same order are right at another time")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
         for _ in range(AGAIN):
             again = self.bench.judge(trial)
@@ -97,15 +96,10 @@ class Search:
                 break
         return None
 
-    def by_chance(self, trial: Trial) -> bool:
-        """Whether a call that is right with fresh state is wrong in a repetition with fresh state."""
-        begun = time.process_time()
-        times = (number for number in range(OFTEN) if number < AGAIN or time.process_time() - begun < HURRY)
-        return any(self._fresh(trial).fault is not None for _ in times)
-
-    def _fresh(self, trial: Trial) -> Judged:
-        with self.state.restored():
-            return self.bench.judge(trial)
+    def _comes_again(self, trial: Trial, history: list[Trial]) -> bool:
+        """Whether the fault comes again behind the same calls, or in calls that share memory. A cache may go by addresses, which differ each time."""
+        sequences = (protocol.in_place, protocol.one_storage)
+        return self.replay.again(trial, history) or any(self.replay.sequence_again(each) for each in sequences)
 
     def _laid(self, judged: Judged) -> Cause | None:
         trial = judged.trial

@@ -51,7 +51,7 @@ def one_storage(bench: Bench) -> Iterator[Judged]:
         yield bench.judge(trial, buffers=held)
 
 
-def interposed(bench: Bench) -> Judged:
+def interposed(bench: Bench) -> Iterator[Judged]:
     """Runs the backward pass of one call after the forward pass of another. State outside the graph belongs to the other call then."""
     other = bench.make(Trial(seed=91))
 
@@ -65,9 +65,10 @@ def interposed(bench: Bench) -> Judged:
     both.stands_for = candidate  # type: ignore[attr-defined]
     bench.candidate = both
     try:
-        return bench.judge(Trial(seed=90))
+        judged = bench.judge(Trial(seed=90))
     finally:
         bench.candidate = candidate
+    yield judged
 
 
 def kept(bench: Bench) -> Fault | None:

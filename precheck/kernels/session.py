@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from precheck.kernels import plan, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
@@ -201,13 +201,14 @@ class Session:
     def _protocol(self) -> bool:
         if protocol.calls_reference(self.bench):
             self.told.warnings.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
-        for judged in self._sequences():
-            if self.late():
-                self.told.skipped += 1
-                return False
-            self._noted(judged)
-            if judged.fault is not None and self._stale(judged):
-                return True
+        for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed):
+            for judged in sequence(self.bench):
+                if self.late():
+                    self.told.skipped += 1
+                    return False
+                self._noted(judged)
+                if judged.fault is not None and self._stale(judged, sequence):
+                    return True
         if self._failed(protocol.kept(self.bench)) or self._failed(protocol.unlike(self.bench)):
             return True
         threaded = protocol.threaded(self.bench)
@@ -218,18 +219,15 @@ class Session:
             self.told.warnings.append(("kernel-mutation", fault.text))
         return False
 
-    def _sequences(self) -> Iterator[Judged]:
-        yield from protocol.in_place(self.bench)
-        yield from protocol.one_storage(self.bench)
-        yield protocol.interposed(self.bench)
-
-    def _stale(self, judged: Judged) -> bool:
+    def _stale(self, judged: Judged, sequence: Callable[[Bench], Iterable[Judged]]) -> bool:
         assert judged.fault is not None
         if judged.fault.kind == "touched" or self.bench.judge(judged.trial).fault is not None:
             return self._confirmed(judged)
         self.told.judged = judged
-        if self.search.by_chance(judged.trial):
+        if self.search.replay.by_chance(judged.trial):
             self.told.cause = Cause("kernel-nondeterminism", "on the same inputs, in memory of its own, it is right at one time only")
+        elif not self.search.replay.sequence_again(sequence):
+            self.told.cause = Cause("kernel-nondeterminism", "the same calls in the same order are right at another time")
         else:
             self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True

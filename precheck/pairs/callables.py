@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 
 from precheck.observe.job import InputError
+
+_WRAPPED = re.compile(r"\b_orig_mod\.|\._orig_mod\b|^_orig_mod$")
 
 
 class Called(torch.nn.Module):
@@ -55,6 +58,11 @@ class Hosted(Borrowed):
     def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:
         yield from super().modules(*args, **kwargs)
         yield self.__dict__["compiled"]
+
+
+def users_name(text: str) -> str:
+    """A name, or a text with names, as the user wrote them: torch.compile keeps a part that it compiled in a module `_orig_mod` of its own."""
+    return _WRAPPED.sub("", text)
 
 
 def as_module(given: Any, name: str) -> torch.nn.Module:

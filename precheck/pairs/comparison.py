@@ -17,7 +17,7 @@ from precheck.pairs.floors import Yardstick, ratio
 from precheck.pairs.matching import Matching
 from precheck.pairs.sides import Seen, Side, without_floats
 from precheck.pairs.steps import handed_on
-from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain, unlike
+from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain, unlike, vanishing
 from precheck.precisions import Precision
 from precheck.words import counted
 
@@ -53,7 +53,7 @@ class Comparison:
 
     def judged(self) -> list[Judged]:
         """The verdict on every subject, in the order of the run."""
-        found = {subject: plain(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
+        found = {subject: self._lacking(subject) or plain(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
@@ -61,6 +61,17 @@ class Comparison:
                 found |= each(open_)
         self.verdicts = {subject: verdict.verdict for subject, verdict in found.items() if verdict is not None}
         return [verdict for verdict in found.values() if verdict is not None]
+
+    def _lacking(self, subject: Subject) -> Judged | None:
+        """`rounding` if one side alone has a gradient, and it is zero in exact arithmetic: a bias before a norm, which `other` does not add."""
+        sided = self._sided(subject)
+        if (sided.model is None) == (sided.other is None) or not subject.kind.endswith("gradient") or self.precision.name == "64-true":
+            return None
+        side, of = (self.model, subject.of_model) if sided.other is None else (self.other, subject.of_other)
+        given, exact = of(side.low().captured), None
+        with contextlib.suppress(*REFUSALS):
+            exact = of(side.exact(torch.float64).captured)
+        return None if given is None or exact is None else vanishing(subject, given, exact)
 
     def _whole(self, subject: Subject) -> Judged | None:
         """An error if integers differ although nothing is computed in floating point, or if a compiler changed their format."""

@@ -171,10 +171,12 @@ def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) 
 
 def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str:
     """The module that made the difference. If a module's input differs, it is the module that made the input, or the one that passed on the wrong
-    tensor."""
+    tensor: one whose values occur in `model`, but are not what is read here."""
     if first.given:
         compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
         return first.caller if compared or contents.hold(first.tensor) else first.maker
+    if first.kind == "in" and first.caller != first.maker and contents.hold(first.tensor):
+        return first.caller
     owner = first.module if first.kind == "out" else first.maker
     inner = _unmatched(owner, before, coupled, contents)
     return owner if inner is None else inner

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 
 from precheck.observe.job import InputError
+from precheck.pairs.callables import users_name
 from precheck.pairs.layouts import Link, alone, equal, rearranged, taken_apart
 
 
@@ -34,11 +35,12 @@ def checked(match: object, model: torch.nn.Module, other: torch.nn.Module) -> di
     if not isinstance(match, Mapping) or not all(isinstance(each, str) for pair in match.items() for each in pair):
         raise InputError(f'match={match!r}; pass a mapping of names of other to names of model, as in {{"transformer.h": "layers"}}')
     names = {side: _names(module) for side, module in (("other", other), ("model", model))}
+    match = {users_name(theirs.strip(".")): users_name(ours.strip(".")) for theirs, ours in match.items()}
     for theirs, ours in match.items():
         for side, name in (("other", theirs), ("model", ours)):
-            if not any(each == name.strip(".") or each.startswith(f"{name.strip('.')}.") for each in names[side]) and name.strip("."):
+            if name and not any(each == name or each.startswith(f"{name}.") for each in names[side]):
                 raise InputError(f"match names {name!r}, which {side} has not; it has {_few(names[side])}")
-    return {theirs.strip("."): ours.strip(".") for theirs, ours in match.items()}
+    return match
 
 
 def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str]) -> Matching:
@@ -47,16 +49,19 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
     found: dict[str, Link] = {}
     shared: dict[str, list[str]] = {}  # names that the user maps to one parameter of another shape; each is a part of it
     by_identity = {id(value): name for name, value in ours.items()}
+    plain = {users_name(name): name for name in first}  # the same, if parts of `model` are not compiled
     for name, value in theirs.items():
-        wanted = mapped(name, match)
+        told = mapped(users_name(name), match)
+        wanted: str | None = None if told is None else plain.get(told, told)
+        same = plain.get(users_name(name), name)
         if id(value) in by_identity:
             found[name] = Link((name,), (by_identity[id(value)],))
         elif wanted is not None and wanted in first and not _shaped_alike(value, ours[first[wanted]]):
             shared.setdefault(first[wanted], []).append(name)
         elif wanted is not None and wanted in first:
             found[name] = _named(name, value, first[wanted], ours)
-        elif wanted is None and name in first and _shaped_alike(value, ours[first[name]]):
-            found[name] = _named(name, value, first[name], ours)
+        elif wanted is None and same in first and _shaped_alike(value, ours[first[same]]):
+            found[name] = _named(name, value, first[same], ours)
     for wanted, names in shared.items():
         found.update(dict.fromkeys(names, _parts(wanted, ours[wanted], {name: theirs[name] for name in names})))
     _by_content({name: value for name, value in theirs.items() if name not in found}, ours, found, match)
@@ -178,16 +183,19 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
     ours, theirs = dict(model.named_modules()), dict(other.named_modules())
     known = {id(module): name for name, module in ours.items()}
     owners, modules = _owners(found), {"": ""}
+    plain: dict[str, str] = {users_name(name): name for name in ours}  # of two, the code that was compiled
     for name, module in theirs.items():
-        wanted = mapped(name, match)
+        told = mapped(users_name(name), match)
+        wanted: str | None = None if told is None else plain.get(told, told)
+        same: str = plain.get(users_name(name)) or name
         if id(module) in known:
             modules[name] = known[id(module)]
         elif wanted is not None and wanted in ours:
             modules[name] = wanted
         elif name in owners:
             modules[name] = owners[name]
-        elif wanted is None and name in ours:
-            modules[name] = name
+        elif wanted is None and same in ours:
+            modules[name] = same
     if owners.get(""):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
@@ -220,7 +228,8 @@ def _parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _names(module: torch.nn.Module) -> list[str]:
     named = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    return list(dict.fromkeys([*named, *(name for name, _ in module.named_modules() if name), *(name for name, _ in module.named_buffers())]))
+    named += [*(name for name, _ in module.named_modules() if name), *(name for name, _ in module.named_buffers())]
+    return list(dict.fromkeys(users_name(name) for name in named))
 
 
 def _few(names: list[str]) -> str:

@@ -19,7 +19,7 @@ from precheck.pairs.floors import Floor, Yardstick, ratio
 from precheck.pairs.matching import mapped
 from precheck.pairs.recording import Kept, Recording, digest
 from precheck.pairs.sides import Side
-from precheck.pairs.verdicts import Judged, Sided, judged
+from precheck.pairs.verdicts import STRANGE, Judged, Sided, judged
 from precheck.precisions import Precision
 
 
@@ -109,7 +109,7 @@ class Against:
         own = Squares(distance(kept.sketch.numpy(), sketch(floor.exact, finite=False)) ** 2, [])
         rival, limit = apart(ours, floor.exact), noise.allowed(ours.numel(), self.samples)
         r, beside = ratio(own.whole, floor.square.whole), ratio(own.whole, max(floor.square.whole, rival.whole))
-        off = beside > limit and not floor.drowned
+        off = beside > limit * (STRANGE if floor.drowned else 1.0)
         more = max(0, kept.nonfinite - int((~floor.exact.isfinite()).sum()))
         return Judged(
             subject, "different" if off or more else "rounding", math.inf if more else r, limit, "", math.sqrt(own.whole),

@@ -10,6 +10,7 @@ from typing import Any
 from precheck.findings import Finding, Phase, Report, Row
 from precheck.pairs import fused
 from precheck.pairs.accuracy_loss import loses
+from precheck.pairs.callables import users_name
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.first_difference import Place, parted
 from precheck.pairs.recorded_side import Against
@@ -37,12 +38,19 @@ def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
     """The report with findings, rows and facts of a comparison whose subjects are judged."""
     made = Report(precision=comparison.precision.name)
     made.boundaries = [_row(row) for row in rows if row.shape or row.dtype]
-    made.facts = {"verdict": verdict(rows), "exact": "", **comparison.facts()}
+    facts = {name: [users_name(each) for each in told] if isinstance(told, list) else told for name, told in comparison.facts().items()}
+    made.facts = {"verdict": verdict(rows), "exact": "", **facts}
     if not made.facts["exact"]:
         del made.facts["exact"]
     found = findings(rows, comparison.precision)
-    made.add(placed(found, comparison) if isinstance(comparison, Comparison) else found)
+    made.add(_named(each) for each in (placed(found, comparison) if isinstance(comparison, Comparison) else found))
     return made
+
+
+def _named(finding: Finding) -> Finding:
+    """The finding with names as in the user's code, where parts are compiled."""
+    texts = {name: users_name(getattr(finding, name) or "") for name in ("module", "tensor", "message")}
+    return dataclasses.replace(finding, **{name: text for name, text in texts.items() if text != (getattr(finding, name) or "")})  # type: ignore[arg-type]
 
 
 def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
@@ -137,5 +145,5 @@ def _row(row: Judged) -> Row:
     """A row of the report. If it is no error, its number is kept within the limit."""
     r = row.r if row.verdict in ("different", "less accurate") else min(row.r, row.allowed)
     kind = _KINDS[row.subject.kind]
-    name = f"inputs{row.subject.name}" if row.subject.kind == "input-gradient" else row.subject.name or "output"
+    name = f"inputs{row.subject.name}" if row.subject.kind == "input-gradient" else users_name(row.subject.name) or "output"
     return Row(name, kind, row.subject.step, row.shape, row.dtype, r, row.allowed, row.drift, row.floor, row.relative, row.nonfinite)

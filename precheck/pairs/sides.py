@@ -23,6 +23,8 @@ from precheck.pairs.capture import Capture, Captured
 from precheck.pairs.steps import Steps
 from precheck.precisions import Precision
 
+Planted = Callable[[torch.nn.Module], contextlib.AbstractContextManager[None]]
+"""Puts a fault into a model for the duration of a block."""
 FLOAT64_ROUNDOFF = 2.0**-49
 """Roundoff for float64 when float64 itself is compared: sixteen times that of the format, as for float32 (`analysis.noise.REASSOCIATED`)."""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from precheck.plugin import selftest
 from precheck.plugin.naming import golden_of
+from precheck.plugin.settings import KEY
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
+from precheck.precisions import resolve
 
 if TYPE_CHECKING:
     from precheck.findings import Report
@@ -21,12 +25,14 @@ class _Pair(Verdicts):
     There is no golden: both sides also run under --golden-refresh.
     """
 
-    def _judged(self, made: Callable[[], Report]) -> Report:
+    def _judged(self, made: Callable[[], Report], precision: Any = "", tried: Callable[..., Any] | None = None) -> Report:
+        """Judges what `made` reports. `tried` makes the same comparison with planted faults, under --precheck-selftest."""
         __tracebackhide__ = True
         from precheck.observe.job import InputError
         from precheck.words import printable
 
-        place = golden_of(self.item, self.number)
+        number = self.number
+        place = golden_of(self.item, number)
         message = ""
         try:
             with self.timed():
@@ -43,6 +49,8 @@ class _Pair(Verdicts):
         self.keep(place, verdict, watched=True)
         if verdict.failed:
             self.fail(verdict)
+        if tried is not None and not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
+            selftest.compared(self.item, self.name, number, resolve(precision), verdict.wishes, tried)
         return report
 
 
@@ -55,8 +63,11 @@ class CheckParity(_Pair):
         """Runs `precheck.compare` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
         from precheck.comparing import compare
+        from precheck.pair_selftest import parity_selftested
 
-        return self._judged(lambda: compare(model, other, inputs, **{"precision": self.precision, **given}))
+        given = {"precision": self.precision, **given}
+        tried = functools.partial(parity_selftested, model, other, inputs, **given)
+        return self._judged(lambda: compare(model, other, inputs, **given), given["precision"], tried)
 
 
 class CheckInvariance(_Pair):
@@ -67,9 +78,12 @@ class CheckInvariance(_Pair):
     def __call__(self, model: Any, inputs: Any, over: Any = None, **given: Any) -> Report:
         """Runs `precheck.vary` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
+        from precheck.pair_selftest import invariance_selftested
         from precheck.varying import vary
 
-        return self._judged(lambda: vary(model, inputs, over, **{"precision": self.precision, **given}))
+        given = {"precision": self.precision, **given}
+        tried = functools.partial(invariance_selftested, model, inputs, over, **given)
+        return self._judged(lambda: vary(model, inputs, over, **given), given["precision"], tried)
 
 
 class CheckKernel(_Pair):

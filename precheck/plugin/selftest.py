@@ -1,14 +1,14 @@
 """`--precheck-selftest`: repeats each passed check with planted faults, and fails a test whose check could not have failed.
 
-A check is a call of `check_precision`, or of `precheck.check` itself in a test or its fixtures. Registered only with the
-option.
+A check is a call of `check_precision`, `check_parity` or `check_invariance`, or of `precheck.check` itself in a test or its fixtures.
+Registered only with the option.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,15 @@ def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectatio
     else:
         outcomes = selftested(model, inputs, precision=precision, tolerated=wishes.allowed, **settings)
     _keep(item, "check_precision", call, precision, outcomes)
+
+
+def compared(item: pytest.Item, verb: str, number: int, precision: Precision, wishes: Expectations, tried: Callable[..., list[Outcome]]) -> None:
+    """Plants the faults into a passed comparison, and stores the outcomes for the end of the test. `tried` plants them, and takes `tolerated`."""
+    from precheck.pair_selftest import FAULTS
+    from precheck.selftest import expected
+
+    outcomes = expected(min(wishes.expected), FAULTS) if wishes.expected else tried(tolerated=wishes.allowed)
+    _keep(item, verb, number, precision, outcomes)
 
 
 def seen(item: pytest.Item, number: int, precision: Precision, wishes: Expectations, compared: bool) -> None:

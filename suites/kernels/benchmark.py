@@ -8,6 +8,7 @@
     python suites/kernels/benchmark.py fourth.json --set fourth          # the fourth one; ten minutes
     python suites/kernels/benchmark.py fifth.json --set fifth            # the fifth one; as long
     python suites/kernels/benchmark.py sixth.json --set sixth            # the sixth one; as long
+    python suites/kernels/benchmark.py seventh.json --set seventh        # the seventh one; as long
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ import later_losses  # noqa: F401
 import later_norms  # noqa: F401
 import later_sums  # noqa: F401
 import rewrites
+import seventh_broken  # noqa: F401
+import seventh_broken_more  # noqa: F401
+import seventh_rewrites  # noqa: F401
+import seventh_rewrites_more  # noqa: F401
 import sixth_broken  # noqa: F401
 import sixth_broken_more  # noqa: F401
 import sixth_rewrites  # noqa: F401
@@ -52,11 +57,16 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, FIFTH, FOURTH, FRESH, LATER, SIXTH, UNSEEN, Case
+from broken_cases import ALL, FIFTH, FOURTH, FRESH, LATER, SEVENTH, SIXTH, UNSEEN, Case
 
 import precheck
 
 BEGINS, ENDS = "<!-- made by suites/kernels/benchmark.py -->", "<!-- end -->"
+SETS = {
+    "unseen": (UNSEEN, rewrites.UNSEEN), "later": (LATER, rewrites.LATER), "fresh": (FRESH, rewrites.FRESH), "fourth": (FOURTH, rewrites.FOURTH),
+    "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
+}  # fmt: skip
+"""The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200
 """Healthy pairs of the database that are judged."""
 Row = dict[str, Any]
@@ -150,17 +160,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--only", default="", help="part of a name")
-    parser.add_argument("--set", choices=("kernels", "healthy", "both", "unseen", "later", "fresh", "fourth", "fifth", "sixth"), default="both")
+    parser.add_argument("--set", choices=("kernels", "healthy", "both", *SETS), default="both")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.write is None:
-        rows = frozen(options.only, UNSEEN, rewrites.UNSEEN) if options.set == "unseen" else []
-        rows += frozen(options.only, LATER, rewrites.LATER) if options.set == "later" else []
-        rows += frozen(options.only, FRESH, rewrites.FRESH) if options.set == "fresh" else []
-        rows += frozen(options.only, FOURTH, rewrites.FOURTH) if options.set == "fourth" else []
-        rows += frozen(options.only, FIFTH, rewrites.FIFTH) if options.set == "fifth" else []
-        rows += frozen(options.only, SIXTH, rewrites.SIXTH) if options.set == "sixth" else []
+        rows = frozen(options.only, *SETS[options.set]) if options.set in SETS else []
         rows += kernels(options.only) if options.set in ("kernels", "both") else []
         rows += healthy(options.only) if options.set in ("healthy", "both") else []
         options.results.write_text(json.dumps(rows, indent=1), encoding="utf8")

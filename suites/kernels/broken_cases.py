@@ -20,6 +20,8 @@ FIFTH: dict[str, Case] = {}
 """Those of `fifth_broken`."""
 SIXTH: dict[str, Case] = {}
 """Those of `sixth_broken`."""
+SEVENTH: dict[str, Case] = {}
+"""Those of `seventh_broken` and `seventh_broken_more`."""
 
 
 class Case(NamedTuple):

@@ -44,11 +44,11 @@ rewrite("residual and rms norm, both derived by hand", _added, shapes((6, 40), (
 def factor_and_shift(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if x.shape[1] % 3 or not x.shape[1]:
         raise ValueError(f"{x.shape[1]} channels: a multiple of three is needed")
-    groups = x.float().reshape(len(x), 3, -1)
+    groups = x.float().reshape(len(x), 3, x[0, : x.shape[1] // 3].numel() if len(x) else 1)
     mean = groups.mean(-1, keepdim=True)
     scale = torch.rsqrt((groups - mean).square().mean(-1, keepdim=True) + 1e-5)
     factor = (scale * w.float().view(1, 3, -1)).flatten(1)[..., None, None]
-    center = mean.expand(-1, -1, x.shape[1] // 3).reshape(len(x), -1, 1, 1)
+    center = mean.expand(-1, -1, x.shape[1] // 3).reshape(len(x), x.shape[1], 1, 1)
     return ((x.float() - center) * factor + b.float()[:, None, None]).to(x.dtype)
 
 

@@ -23,6 +23,8 @@ FIFTH: dict[str, Rewrite] = {}
 """Those of `fifth_rewrites`."""
 SIXTH: dict[str, Rewrite] = {}
 """Those of `sixth_rewrites`."""
+SEVENTH: dict[str, Rewrite] = {}
+"""Those of `seventh_rewrites` and `seventh_rewrites_more`."""
 
 
 class Rewrite(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -71,3 +72,25 @@ def test_what_is_right_by_chance_where_nothing_was_run_before_is_not_stale(seed:
     report = precheck.compare_kernels(racing, lambda x: x.sum(-1), torch.randn(6, 20), budget=2, gradients=False)
     assert report.errors, report.summary()
     assert all(each.rule != "kernel-stale" for each in report.errors), report.summary()
+
+
+@pytest.mark.parametrize("wrong", [9, 40, 47])
+def test_a_call_that_is_wrong_once_is_not_taken_for_memory(wrong: int) -> None:
+    """Of the same calls in the same order none is wrong again, so that the kernel remembers nothing."""
+    calls = itertools.count(1)
+
+    def racing(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(-1) if next(calls) != wrong else x[..., 1:].sum(-1)
+
+    report = precheck.compare_kernels(racing, lambda x: x.sum(-1), torch.randn(6, 20), budget=20, gradients=False)
+    assert [each.rule for each in report.errors] == ["kernel-nondeterminism"], report.summary()
+
+
+def test_what_a_kernel_remembers_is_told_as_stale_since_it_comes_again() -> None:
+    held: dict[int, torch.Tensor] = {}
+
+    def remembering(x: torch.Tensor) -> torch.Tensor:
+        return x * held.setdefault(x.shape[-1], x.detach().amax())
+
+    report = precheck.compare_kernels(remembering, lambda x: x * x.detach().amax(), torch.randn(6, 20), budget=4, gradients=False)
+    assert [each.rule for each in report.errors] == ["kernel-stale"], report.summary()

@@ -161,3 +161,92 @@ def test_layers_that_one_side_has_in_a_module_of_their_own(gathered: bool, fault
     """The output of the inner module is not the block's, to which the input is added."""
     report = precheck.compare(*stacks(gathered, **faults), torch.randn(5, 6), loss=lambda out: out.square().mean())
     assert [each.module for each in report.errors] == (["1"] if faults else [])
+
+
+class Context(nn.Module):
+    """What one reads of the other; `bare`: it reads it without its norm."""
+
+    def __init__(self, bare: bool = False) -> None:
+        super().__init__()
+        self.bare, self.ask, self.norm, self.answer = bare, nn.Linear(6, 8), nn.LayerNorm(5), nn.Linear(5, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.ask(x) * self.answer(y if self.bare else self.norm(y))
+
+
+class Two(nn.Module):
+    def __init__(self, bare: bool = False) -> None:
+        super().__init__()
+        self.first, self.read, self.last = nn.Linear(6, 6), Context(bare), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.last(self.read(self.first(x), y.flip(-1)))
+
+
+def test_the_module_that_passes_on_a_tensor_as_it_was_given_is_named_and_not_the_one_that_made_it() -> None:
+    torch.manual_seed(0)
+    model, other = Two(), Two(bare=True)
+    other.load_state_dict(model.state_dict())
+    report = precheck.compare(model, other, (torch.randn(4, 6), 3 * torch.randn(4, 5) + 1))
+    assert report.errors[0].module == "read", report.summary()
+    assert "they part first in read, at " in report.errors[0].message
+
+
+class Filtered(nn.Module):
+    """Channels, each with a norm of its own, before which a bias is nothing on paper."""
+
+    def __init__(self, biased: bool = True, scaled: bool = False) -> None:
+        super().__init__()
+        self.biased, self.scaled, self.filter, self.norm = biased, scaled, nn.Conv1d(3, 4, 3), nn.GroupNorm(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.conv1d(x, self.filter.weight, self.filter.bias if self.biased else None)
+        return self.norm(y) if not self.scaled else y
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed", "bf16-true"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_gradient_that_is_zero_on_paper_may_be_none(precision: str, turned: bool) -> None:
+    """One side leaves out a bias before a norm, and has no gradient of it; without a norm behind it that is another function."""
+
+    def pair(scaled: bool) -> tuple[nn.Module, nn.Module]:
+        torch.manual_seed(0)
+        made = [Filtered(scaled=scaled), Filtered(biased=False, scaled=scaled)]
+        made[1].load_state_dict(made[0].state_dict())
+        return (made[1], made[0]) if turned else (made[0], made[1])
+
+    x = torch.randn(5, 3, 12, generator=torch.Generator().manual_seed(1))
+    given: dict[str, Any] = {"precision": precision, "loss": lambda out: out.float().relu().square().mean()}
+    healthy = precheck.compare(*pair(scaled=False), x, **given)
+    assert not healthy.errors, healthy.summary()
+    broken = precheck.compare(*pair(scaled=True), x, **given)
+    assert broken.verdict == "different", broken.summary()
+    assert any("has none" in finding.message for finding in broken.errors) or "computes something else" in broken.errors[0].message
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's own compiler
+def test_parts_that_are_compiled_have_the_users_names() -> None:
+    """torch.compile puts a part that it compiled into a module `_orig_mod`; nobody wrote that name."""
+
+    def pair(eps: float) -> tuple[nn.Module, nn.Sequential]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), nn.Linear(8, 3))
+        other = copy.deepcopy(model)
+        other[1][1].eps = eps  # type: ignore[index]
+        other[1] = torch.compile(other[1], backend="eager")
+        return model, other
+
+    given: dict[str, Any] = {"loss": lambda out: out.square().mean()}
+    report = precheck.compare(*pair(1e-2), torch.randn(4, 8), **given)
+    assert report.errors[0].module == "1.1"
+    assert "they part first in 1.1, at " in report.errors[0].message
+    assert "eps is 0.01 in other's 1.1, and 1e-05 in model's" in report.errors[0].message
+    assert "_orig_mod" not in report.to_json()
+    model, other = pair(1e-2)
+    turned = precheck.compare(other, model, torch.randn(4, 8), match={"1.1": "1.1"}, **given)
+    assert turned.errors[0].module == "1.1"
+    model, other = pair(1e-2)
+    other[1]._orig_mod[0].weight.data.mul_(2)  # type: ignore[operator, index, union-attr]  # so that weights cannot match it, and names have to
+    doubled = precheck.compare(model, other, torch.randn(4, 8), **given)
+    assert doubled.errors[0].module == "1.0", doubled.summary()
+    assert "unmatched_in_other" not in doubled.facts

@@ -140,3 +140,40 @@ def test_the_command_writes_what_the_verb_writes(tmp_path: Path, monkeypatch: py
         assert main(["record", *arguments]) == 2
         assert said in capsys.readouterr().err
     sys.modules.pop("recorded_code")
+
+
+def test_zeros_are_told_from_a_recording(tmp_path: Path) -> None:
+    """What is zero has no noise, and a recording of anything else is no rounding of it. What is zero on paper alone agrees."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4))
+    x = torch.randn(12, 8)
+    precheck.record(tmp_path / "right.safetensors", model, x, loss=lambda out: out.square().mean())
+    assert precheck.compare(model, tmp_path / "right.safetensors", x, loss=lambda out: out.square().mean()).verdict == "bitwise"
+
+    class Zero(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) * 0
+
+    report = precheck.compare(Zero(), tmp_path / "right.safetensors", x)
+    assert report.verdict == "different", report.summary()
+
+    class Summed(torch.nn.Module):
+        """The same layers, with a norm by its formulas: the gradient of the first bias is zero on paper, and other noise here."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = model[0](x)
+            centred = hidden - hidden.mean(0)
+            hidden = centred * (centred.square().mean(0) + 1e-5).rsqrt() * model[1].weight + model[1].bias
+            return model[2](hidden)
+
+    precheck.record(tmp_path / "other.safetensors", Summed(), x, loss=lambda out: out.square().mean())
+    report = precheck.compare(model, tmp_path / "other.safetensors", x, loss=lambda out: out.square().mean(), match={"layers": ""})
+    assert report.verdict == "rounding", report.summary()

@@ -273,3 +273,37 @@ def test_it_is_refused_together_with_a_refresh(pytester: pytest.Pytester) -> Non
 def test_help_says_what_it_costs(pytester: pytest.Pytester) -> None:
     text = " ".join(pytester.runpytest_inprocess("--help").stdout.str().split())
     assert re.search(r"--precheck-selftest repeat each check that passed, with faults planted .*; each costs .* about ten runs of the model", text)
+
+
+PAIRS = '''
+def test_port(check_parity):
+    model = make()
+    check_parity(model, lambda x: model(x.clone()), data())
+
+
+def test_ways(check_invariance):
+    check_invariance(make(), data(), ("order", "batch"))
+'''
+
+DEAF = '''
+def test_deaf(check_parity):
+    check_parity(Constant(), Constant(), data())
+'''
+
+
+def test_comparisons_are_asked_too(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, PAIRS, CONSTANT, DEAF)
+    result = pytester.runpytest_inprocess("--precheck-selftest", "-k", "port or ways or deaf")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "selftest: 1 of 3 faults planted into this check went unnoticed under 32-true: stale",
+            "  stale: what other returns is the result for another input (each tensor back to front), which changes it by 0 %",
+            SUMMARY,
+            "10 of 11 faults caught in 3 checks; 1 of these could not have failed",
+        ]
+    )
+    zeroed, shuffled, scaled, stale, precision = cells(result, "test_it.py::test_port[32-true]")
+    assert (zeroed, shuffled, stale, precision) == ("caught", "caught", "caught", "32-true")
+    assert re.fullmatch(r"caught \(.* %\)", scaled), scaled
+    assert cells(result, "test_it.py::test_ways[32-true]")[:2] == ["caught", "caught"]

@@ -14,6 +14,9 @@ import pair_losses
 import pair_routes
 import pair_second
 import pair_sequences
+import pair_seventh
+import pair_seventh_parts
+import pair_seventh_training
 import pair_sixth
 import pair_sixth_masks
 import pair_sixth_parts
@@ -29,4 +32,5 @@ FAMILIES = (
     pair_fourth, pair_fourth_parts, pair_fourth_training,
     pair_fifth, pair_fifth_parts, pair_fifth_training,
     pair_sixth, pair_sixth_masks, pair_sixth_parts, pair_sixth_training,
+    pair_seventh, pair_seventh_parts, pair_seventh_training,
 )  # fmt: skip

@@ -1,0 +1,75 @@
+"""Tells chance from memory: repeats a call, or all calls in their order, and looks whether the fault comes again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from precheck.kernels.bench import Bench
+from precheck.kernels.states import State
+from precheck.kernels.trial_result import Judged
+from precheck.kernels.trials import Trial
+
+AGAIN = 8
+"""How often a correct call is repeated where every call must give the same result. A fault in one call of three is missed in one search of 25."""
+OFTEN = 64
+"""How often it is repeated where one wrong result distinguishes chance from memory. A fault in one call of 25 is missed in one search of 14."""
+HURRY = 3.0  # seconds of processor time for that; at least AGAIN repetitions are made in any case
+TIMES, MOST = 3, 2
+"""How often calls are repeated in their order, and how often the fault has to come again. What a kernel remembers is wrong each time. What happens in
+one sequence of eight comes twice in one search of 23."""
+LAST, FIRST = 56, 8
+"""How many of the last and of the first calls are repeated, where there were more."""
+
+
+class Replay:
+    """Repeats the calls of a bench, from the state before its first call."""
+
+    def __init__(self, bench: Bench, state: State) -> None:
+        self.bench, self.state = bench, state
+
+    def fresh(self, trial: Trial) -> Judged:
+        """Judges the call where nothing was run before."""
+        with self.state.restored():
+            return self.bench.judge(trial)
+
+    def by_chance(self, trial: Trial) -> bool:
+        """Whether a call that is right with fresh state is wrong in a repetition with fresh state."""
+        begun = time.process_time()
+        times = (number for number in range(OFTEN) if number < AGAIN or time.process_time() - begun < HURRY)
+        return any(self.fresh(trial).fault is not None for _ in times)
+
+    def again(self, trial: Trial, history: list[Trial]) -> bool:
+        """Whether the call is wrong again behind the calls of `history`, in their order. `history` ends before the call."""
+        calls = history if len(history) <= FIRST + LAST else history[:FIRST] + history[-LAST:]
+
+        def wrong() -> bool:
+            begun = time.process_time()
+            with self.state.restored():
+                for place, each in enumerate(calls):
+                    if time.process_time() - begun < HURRY or place >= len(calls) - 3:
+                        self.bench.call(each, self.bench.make(each))
+                return self.bench.judge(trial).fault is not None
+
+        return _mostly(wrong)
+
+    def sequence_again(self, sequence: Callable[[Bench], Iterable[Judged]]) -> bool:
+        """Whether a sequence of calls has a fault again, from a fresh state or from the present one."""
+
+        def wrong() -> bool:
+            return any(each.fault is not None for each in sequence(self.bench))
+
+        def fresh() -> bool:
+            with self.state.restored():
+                return wrong()
+
+        return _mostly(fresh) or _mostly(wrong)
+
+
+def _mostly(wrong: Callable[[], bool]) -> bool:
+    found = 0
+    for left in range(TIMES, 0, -1):
+        found += wrong()
+        if found == MOST or found + left - 1 < MOST:
+            break
+    return found == MOST
