@@ -161,7 +161,7 @@ def test_where_no_mechanism_is_known_the_rounding_behind_the_op_that_added_most_
     report = precheck.measure(around(Rotated()), inputs(), precision="bf16-true")
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == ("aten._to_copy.default", "", "site"), report.summary()
-    assert first.cause.startswith(f"aten._to_copy.default at {first.source}: its rounding shows at aten.cos.default at ")
+    assert first.cause.startswith(f"cast to bfloat16 (aten._to_copy) at {first.source}: its rounding error grows at aten.cos.default at ")
     assert first.cause.endswith(" after it")
     assert first.remedy == precheck.RULES["accumulated-drift"].remedy
 
