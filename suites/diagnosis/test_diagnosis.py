@@ -20,6 +20,7 @@ import precheck.measurement
 from precheck.diagnosis import diagnose
 from precheck.measurement import job_of
 from precheck.precisions import resolve
+from precheck.words import op_words
 
 
 class HalfNorm(nn.Module):
@@ -102,7 +103,7 @@ def test_an_error_names_its_op_and_line(kind: type[nn.Module], scale: float, pre
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == (op, mechanism, "site"), report.summary()
     assert Path(first.source).name == culprit(kind)
-    assert first.cause.startswith(f"{mechanism}: {op} at {first.source}: ")
+    assert first.cause.startswith(f"{mechanism}: {op_words(op, 'bfloat16')} at {first.source}: ")
     assert first.remedy == precheck.RULES[mechanism].remedy
     assert f"\n    by {first.cause}\n    cure: {first.remedy}\n" in report.summary()
 

@@ -80,7 +80,7 @@ def test_the_header_says_where_goldens_were_looked_for(pytester: pytest.Pytester
 
 def test_the_header_names_the_policy(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY)
-    line = "precheck: bf16-mixed (autocast rounds the ops that it rounds on {}), device auto, torch 2.*, float32 without tf32; goldens: golden/ (1 file)"
+    line = "precheck: bf16-mixed (autocast rounds the ops that it rounds on {}), device auto, torch 2.*, float32 without tf32; goldens: golden/ *"
     pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines([line.format("CUDA")])
     pytester.makeini("[pytest]\nprecision_policy = native\n")
     pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines([line.format("a CPU")])
