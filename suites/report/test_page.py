@@ -125,7 +125,7 @@ class TestTable:
         assert text(opened, "#table-count") == "40 rows"
 
     def test_is_sorted_by_a_click_on_a_head_and_the_other_way_by_another(self, opened: Browser) -> None:
-        assert column(opened, "added here")[:2] == ["inf", "0.02"], "what added most, at first"
+        assert column(opened, "added")[:2] == ["inf", "0.02"], "what added most, at first"
         place = texts(opened, "#grid th").index("calls") + 1
         opened.click(f"#grid th:nth-child({place}) button")
         assert column(opened, "calls")[0] == "7"
