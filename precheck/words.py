@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 
 LONGEST = 160
@@ -47,6 +48,20 @@ def percents(share: float) -> str:
     return f"{share:.2%}" if share < 10 else f"{share:.0%}"
 
 
+def portion(share: float) -> str:
+    """A share as text for a table, with two digits: "28%", "0.0021%", "90 times"."""
+    if share == 0 or not math.isfinite(share):
+        return f"{share:.0f}%" if share == 0 else str(share)
+    return f"{short(share)} times" if share >= 9.95 else f"{short(100 * share)}%"
+
+
+def op_words(op: str, dtype: str = "") -> str:
+    """An op as messages name it: "cast to bfloat16 (aten._to_copy)". Others keep the name that torch gives them."""
+    if op not in ("aten._to_copy.default", "aten._to_copy"):
+        return op
+    return f"cast{dtype and f' to {dtype}'} (aten._to_copy)"
+
+
 def short(number: float) -> str:
     """A number as text, with two digits, or as a whole number up to 99999: "0.0034", "102", "1.7e+08"."""
     return f"{number:.0f}" if 99.5 <= number < 1e5 else f"{number:.2g}"
@@ -68,6 +83,8 @@ def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
     name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
     if kind == "returned":
         what = f"what {name} returns"
+    elif (kind, tensor) == ("gradient", "output"):
+        what = "gradient of the output"
     else:
         what = kind if tensor in (kind, "output") else f"{kind}{'' if name.startswith('[') else ' of '}{name}"
     return what if step == 1 else f"{what}, step {step}"

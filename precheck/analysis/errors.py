@@ -29,6 +29,11 @@ UNSTABLE = Limit(
 )  # fmt: skip
 SHAKEN = Limit(0.1, "share of the elements", "The sensitivity of a later value counts if at least this share of its elements have no correct digit.")
 DIGIT = Limit(2.0**-11, "relative error", "The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself.")
+NOTHING = Limit(
+    2.0**-20, "norm of a sum over that of its terms",
+    """A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a
+    sum is rounding error whatever its terms are.""",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -46,6 +51,7 @@ class Errors:
         self.suspects: list[Fact] = []  # facts whose harm is not known yet
         self.under: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: explained by something else
         self.mild: set[Value] = set()  # values that descend from a small difference
+        self.nothing: set[Value] = set()  # values that are zero in theory, and what has its error from them
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
         self.excuses: dict[Fact, tuple[Value, list[Excuse]]] = {}
         self._about(self.observation, self.readers)
@@ -83,6 +89,7 @@ class Errors:
         """Forgets all other values, which no later op can read."""
         self.under = {value: above for value, above in self.under.items() if above and value in values}
         self.mild &= values
+        self.nothing &= values
         self.observation, self.readers = Observation(), {}
         self._about(self.observation, self.readers)
 
@@ -134,7 +141,9 @@ class Errors:
         fine = not value.roundoff or value.drift <= 4 * effective_roundoff(value)
         if value.nonfinite or fine or operation.phase not in ("forward", "data", "backward"):
             return
-        if value.sensitivity > UNSTABLE and value.dead > SHAKEN and value.perturbed_drift > DIGIT:
+        if shaken(value) and self._zero_in_theory(operation, value):
+            self.nothing.add(value)
+        elif shaken(value) and value.dead > SHAKEN:
             self.unstable.update(fact for fact in above if fact is not None)
         if above or value in self.spoiled:
             return  # downstream of what is suspected already
@@ -157,12 +166,23 @@ class Errors:
             self.suspects.append(steep)
             self.under[value], self.excuses[steep] = above if steep.table else (steep,), (value, [outweighed])
             return
-        if fact is not None and not (value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT):
+        if fact is not None and not shaken(value):
             self.suspects.append(fact)
             self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
             self.excuses[fact] = value, [small if fact.how == "a product" else outweighed]
         elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
+
+    def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
+        """Whether a value says nothing of what it is made from: a sum that cancels, or an error that comes from one."""
+        cancels = operation.base in SUMS | REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
+        sources = [source for source in operation.inputs if shaken(source)]
+        return cancels or (bool(sources) and self.nothing.issuperset(sources))
+
+
+def shaken(value: Value) -> bool:
+    """Whether float32 does not determine a value: the second shadow, disturbed by 2^-20, is as far off as the run."""
+    return value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT
 
 
 @exempts(

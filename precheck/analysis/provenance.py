@@ -11,6 +11,7 @@ from precheck.analysis.limit import Limit
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import packaged, shortened
 from precheck.observe.shadow.window import LONGEST
+from precheck.words import op_words
 
 SUMS = ops.SUMS
 MOVING = ops.MOVING
@@ -90,7 +91,8 @@ def percent(share: float) -> str:
 
 def placed(operation: Operation) -> str:
     """The op and its line in words, "aten.mul.Tensor at models/gpt.py:88", with the library's line if a library ran it."""
-    name = operation.title if "." in operation.name else operation.name
+    made = operation.outputs[0].dtype if operation.outputs else ""
+    name = op_words(operation.title, made) if "." in operation.name else operation.name
     if not operation.blamed:
         return f"{name} at an unknown line"
     inside = via(operation)

@@ -50,7 +50,7 @@ def explained(
     before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
     cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
     if made is not showing:
-        cause = f"{placed(made)}: its rounding shows at {placed(showing)}{cause[len(placed(showing)) :]}"
+        cause = f"{placed(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
 
 

@@ -86,11 +86,11 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     except PackageNotFoundError:
         torch = "not installed"
     mixed = any(precision.autocasts for precision in settings.precisions)
-    policy = f" ({'CUDA' if settings.policy == 'cuda' else 'the CPU'}'s autocast op policy)" if mixed else ""
+    policy = f" (autocast rounds the ops that it rounds on {'CUDA' if settings.policy == 'cuda' else 'a CPU'})" if mixed else ""
     folder = f"{shown(settings.golden_dir, config.rootpath)}/"
     kept = f"{folder} ({counted(len(files), 'file')})" if files is not None else f"none yet in {folder}"
     names = ", ".join(precision.name for precision in settings.precisions)
-    return f"precheck: {names}{policy}, device {settings.device}, torch {torch}, tf32 off in references; goldens: {kept}"
+    return f"precheck: {names}{policy}, device {settings.device}, torch {torch}, float32 without tf32; goldens: {kept}"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # the precision comes first among a test's parameters, where naming.py looks for it
@@ -224,6 +224,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from precheck.plugin import progress
 
         progress.register(session.config)
+    elif session.config.stash[KEY].named or session.config.stash[KEY].refresh:
+        from precheck.plugin import progress_log
+
+        progress_log.register(session.config)
 
 
 @pytest.hookimpl(trylast=True)

@@ -26,7 +26,7 @@ from precheck.report.excerpts import excerpt
 from precheck.report.facts import excused_keys, followed, told
 from precheck.report.session import Session
 from precheck.report.verdicts import determined, excess, line, passed, short, totals, whole
-from precheck.words import LONGEST, cut, one_line
+from precheck.words import LONGEST, cut, one_line, op_words
 
 SCRIPTS = (
     "text", "data", "panels", "theme", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
@@ -123,12 +123,12 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
     excused = excused_keys(report["facts"])
     return {
         "findings": [_finding(finding, report, culprits, histograms, start) for finding in report["findings"]],
-        "ops": columns(report["ops"], _OPS),
+        "ops": columns(map(_in_words, report["ops"]), _OPS),
         "rows": columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
         | {"determined": [int(determined(row)) for row in report["boundaries"]], "binades": list(map(histograms.of_row, report["boundaries"]))}
         | {"excused": [int((row["kind"], row["tensor"], row["step"]) in excused) for row in report["boundaries"]]},
         "losses": [[loss[name] for name in ("step", "low", "reference", "floor", "source")] for loss in report["losses"]],
-        "exponents": columns(report["exponents"], COLUMNS) | {"scale": [each["scale"] for each in report["exponents"]]},
+        "exponents": columns(map(_in_words, report["exponents"]), COLUMNS) | {"scale": [each["scale"] for each in report["exponents"]]},
         "counts": [each["counts"] for each in report["exponents"]],
         "updates": report["updates"],
         "scaler": _scaler(report["scaler"], report["ops"]),
@@ -146,7 +146,7 @@ def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprit
     rule = RULES.get(finding["rule"])
     rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]
     at_op, at_row = culprits.of(finding), max(rows, key=lambda index: excess(report["boundaries"][index]), default=-1)
-    return finding | {
+    return _in_words(finding) | {
         "meaning": rule.meaning if rule else "",
         "remedy": cure.remedy if cure else "",
         "excerpt": excerpt(finding["source"], start),
@@ -154,6 +154,11 @@ def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprit
         "at_row": at_row,
         "at_binades": histograms.of_finding(finding, at_op, at_row),
     }
+
+
+def _in_words(row: dict[str, Any]) -> dict[str, Any]:
+    """A row or finding whose op has the name that people know."""
+    return row | {"op": op_words(row["op"])}
 
 
 def _scaler(scaler: dict[str, Any], ops: Sequence[dict[str, Any]]) -> dict[str, Any]:

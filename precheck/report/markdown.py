@@ -16,7 +16,7 @@ from precheck.report.facts import excused
 from precheck.report.reasons import Reasons, warnings
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
-from precheck.words import LONGEST, cut, one_line, printable
+from precheck.words import LONGEST, cut, one_line, op_words, portion, printable
 
 CAP = 60_000
 """The most bytes of the text. GitHub accepts comments of up to 65 536 characters, and step summaries of up to 1 MiB."""
@@ -83,7 +83,7 @@ def _section(check: _Check) -> str:
 def _finding(finding: Finding, tolerated: str) -> list[str]:
     place = [code(finding.source)] if finding.source else []
     place += [f"module {code(finding.module)}"] if finding.module else []
-    place += [code(finding.op)] if finding.op else []
+    place += [code(op_words(finding.op))] if finding.op else []
     lines = [f"- {_MARKS[finding.severity]} **{finding.rule}**" + (f" ({_prose(tolerated)})" if tolerated else "") + ": " + _prose(finding.message)]
     lines += ["  - at " + ", ".join(place)] if place else []
     lines += [f"  - by {_prose(finding.cause)}"] if finding.cause else []
@@ -116,7 +116,8 @@ def _worst_rows(report: Report) -> list[str]:
     table = [(_drift(row), f"{row.allowed:.2f}", code(row.tensor), row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row in rows]
     head = ("r", "allowed", "tensor", "kind", "dtype", "step", "why it is no error")
     some = any(cells[-1] for cells in table)
-    return _folded("worst tensors", head if some else head[:-1], table if some else [cells[:-1] for cells in table])
+    title = "worst tensors (r: the error, divided by what correct rounding explains)"
+    return _folded(title, head if some else head[:-1], table if some else [cells[:-1] for cells in table])
 
 
 def _drift(row: Row) -> str:
@@ -125,13 +126,15 @@ def _drift(row: Row) -> str:
 
 def _worst_ops(report: Report) -> list[str]:
     table = [
-        (_added(row), str(row.calls), code(row.op), code(row.source), code(row.module), row.dtype) for row in worst_ops(report, _ROWS)
+        (_added(row), str(row.calls), code(op_words(row.op)), code(row.source), code(row.module), row.dtype) for row in worst_ops(report, _ROWS)
     ]  # fmt: skip
-    return _folded("ops that added most drift", ("added", "calls", "op", "line", "module", "dtype"), table)
+    return _folded(
+        "ops that added most drift, as a share of the norm of their results", ("added here", "calls", "op", "line", "module", "dtype"), table
+    )
 
 
 def _added(row: Op) -> str:
-    return f"{row.nonfinite} Inf/NaN" if row.nonfinite else f"{row.added:.2g}"
+    return f"{row.nonfinite} Inf/NaN" if row.nonfinite else portion(row.added)
 
 
 def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

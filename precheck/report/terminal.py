@@ -14,7 +14,7 @@ from precheck.report import reasons
 from precheck.report.facts import allowances, excused, followed, not_needed, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.words import counted, one_line, printable, short, tensor_name
+from precheck.words import counted, one_line, op_words, portion, printable, tensor_name
 
 
 def summary(report: Report, top: int = 5) -> str:
@@ -85,17 +85,18 @@ def op_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[st
     if not shown:
         return []
     columns = [
-        ("added", "inherited", "calls", "precision", "dtype", "op", "line", "module", "test"),
-        *((_added(row), short(row["inherited"]), str(row["calls"]), precision, row["dtype"], row["op"], row["source"], row["module"], nodeid)
-          for nodeid, precision, row in shown),
+        ("added here", "of its inputs", "calls", "precision", "dtype", "op", "line", "module", "test"),
+        *((_added(row), portion(row["inherited"]), str(row["calls"]), precision, row["dtype"], op_words(row["op"]), row["source"], row["module"],
+           nodeid) for nodeid, precision, row in shown),
     ]  # fmt: skip
     calls = sum(each.get("calls", 0) for _, each in entries) - sum(row["calls"] for _, _, row in shown)
-    lines = ["drift op by op (relative to the result's norm, the worst of each op's calls on a line):", *_aligned(columns, right=3)]
+    head = "drift op by op, as a share of the result's norm: what the op added, and what its inputs had before (its worst call on each line):"
+    lines = [head, *_aligned(columns, right=3)]
     return [*lines, f"{calls} more calls, none of them worse"] if calls else lines
 
 
 def _added(row: dict[str, Any]) -> str:
-    return f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else short(row["added"])
+    return f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else portion(row["added"])
 
 
 def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
@@ -183,7 +184,7 @@ def _rows(report: Report, rows: Sequence[Row]) -> list[str]:
     why = reasons.Reasons(report)
     plain = [_plain_row(why, row) for row in rows]
     table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _beside(place(row), row)) for row in plain)]
-    return ["worst tensors (r = drift / what correct rounding explains; drift relative to the tensor's norm):", *_aligned(table, right=3)]
+    return ["worst tensors (drift: the error as a share of the tensor's norm; r: drift / what correct rounding explains):", *_aligned(table, right=3)]
 
 
 def _plain_row(why: reasons.Reasons, row: Row) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def _plain_row(why: reasons.Reasons, row: Row) -> dict[str, Any]:
 
 
 def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
-    drift = f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else short(row["relative"])
+    drift = f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else portion(row["relative"])
     r = f"{row['r']:.2f}" if row["r"] < 1e5 else f"{row['r']:.3g}"
     return r, f"{row['allowed']:.2f}", drift
 

@@ -88,7 +88,7 @@ class Rule:
         if isinstance(fact, OwnError):
             return fact.found + self.own_error(fact)
         if isinstance(fact, Misrounded):  # a difference whose terms were rounded before
-            return f"its rounding shows at {placed(fact.shown)}, {difference(fact)}"
+            return f"its rounding error grows at {placed(fact.shown)}, {difference(fact)}"
         raise TypeError(f"{self.about.name} has no words for a {type(fact).__name__}")
 
     def own_error(self, fact: OwnError) -> str:

@@ -20,6 +20,7 @@ import precheck.measurement
 from precheck.diagnosis import diagnose
 from precheck.measurement import job_of
 from precheck.precisions import resolve
+from precheck.words import op_words
 
 
 class HalfNorm(nn.Module):
@@ -102,7 +103,7 @@ def test_an_error_names_its_op_and_line(kind: type[nn.Module], scale: float, pre
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == (op, mechanism, "site"), report.summary()
     assert Path(first.source).name == culprit(kind)
-    assert first.cause.startswith(f"{mechanism}: {op} at {first.source}: ")
+    assert first.cause.startswith(f"{mechanism}: {op_words(op, 'bfloat16')} at {first.source}: ")
     assert first.remedy == precheck.RULES[mechanism].remedy
     assert f"\n    by {first.cause}\n    cure: {first.remedy}\n" in report.summary()
 
@@ -161,7 +162,7 @@ def test_where_no_mechanism_is_known_the_rounding_behind_the_op_that_added_most_
     report = precheck.measure(around(Rotated()), inputs(), precision="bf16-true")
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == ("aten._to_copy.default", "", "site"), report.summary()
-    assert first.cause.startswith(f"aten._to_copy.default at {first.source}: its rounding shows at aten.cos.default at ")
+    assert first.cause.startswith(f"cast to bfloat16 (aten._to_copy) at {first.source}: its rounding error grows at aten.cos.default at ")
     assert first.cause.endswith(" after it")
     assert first.remedy == precheck.RULES["accumulated-drift"].remedy
 

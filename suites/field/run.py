@@ -132,7 +132,8 @@ def apart(case: Case) -> list[dict[str, Any]]:
     except subprocess.TimeoutExpired:
         return [{"case": case.name, "failed": f"takes more than {PATIENCE} s"}]
     lines = [json.loads(text) for text in ended.stdout.splitlines() if text.startswith('{"case"')]
-    return lines or [{"case": case.name, "failed": (ended.stderr.strip().splitlines() or ["no output"])[-1]}]
+    said = ended.stderr.strip().splitlines() or ended.stdout.strip().splitlines() or ["no output"]
+    return lines or [{"case": case.name, "failed": said[-1]}]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -37,7 +37,7 @@ def steps_of_a_table() -> torch.Tensor:
 
 
 def test_parts_of_one_tensor_differ_by_what_it_could_hold() -> None:
-    finds(steps_of_a_table, "amplified-rounding", says="its rounding shows at aten.sub.Tensor")
+    finds(steps_of_a_table, "amplified-rounding", says="its rounding error grows at aten.sub.Tensor")
 
 
 def fraction() -> torch.Tensor:
@@ -52,7 +52,7 @@ def excess() -> torch.Tensor:
 
 @pytest.mark.parametrize("program", [fraction, excess], ids=lambda program: program.__name__)
 def test_a_number_less_what_was_cut_from_it_shows_how_it_was_stored(program: Callable[[], Any]) -> None:
-    finds(program, "amplified-rounding", says="its rounding shows at aten.sub.Tensor")
+    finds(program, "amplified-rounding", says="its rounding error grows at aten.sub.Tensor")
 
 
 def test_a_number_less_a_cast_of_it_shows_how_it_was_stored() -> None:

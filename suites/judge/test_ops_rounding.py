@@ -226,6 +226,19 @@ def test_what_float32_does_not_determine_is_a_note(nudge: Any, accused: bool) ->
         assert (finding.rule, finding.severity) == (("unstable-reference", "note") if accused else ("amplified-rounding", "error"))
 
 
+@AT_LEAST
+def test_what_is_zero_in_theory_does_not_excuse_what_it_is_made_from(nudge: Any, accused: bool) -> None:
+    """The sum of a softmax's gradient is nothing but rounding error, and so is what is made from it."""
+    wanders = {"drift": 1.4, "dead": 0.9, "sensitivity": 0.9, "perturbed_drift": 0.9}
+    graph = Graph()
+    made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
+    terms = graph.op("exp.default", made, makes={"drift": 0.9, "dead": 0.9, "norm": 1.0})
+    total = graph.op("sum.dim_IntList", terms, makes={**wanders, "norm": nudge(errors.NOTHING)})
+    graph.op("mul.Tensor", total, given(), makes={**wanders, "norm": 1.0, "alive": True})
+    (finding,) = graph.found()
+    assert (finding.rule, finding.severity) == (("unstable-reference", "note") if accused else ("amplified-rounding", "error"))
+
+
 def test_what_wanders_at_the_op_itself_is_not_suspected() -> None:
     makes = {"drift": 0.9, "dead": 0.9, "sensitivity": above(errors.UNSTABLE), "perturbed_drift": above(errors.DIGIT)}
     assert judged("sin.default", makes) == []

@@ -21,7 +21,7 @@ def test_what_was_found_is_handed_on() -> None:
 
 
 def test_a_failure_says_what_was_wanted_and_what_was_found() -> None:
-    with pytest.raises(AssertionError, match=r"positions: expected error overflow at line 11, return torch.*\sinteger-rounding: aten\._to_copy"):
+    with pytest.raises(AssertionError, match=r"positions: expected error overflow at line 11, return torch.*\sinteger-rounding: cast to bfloat16"):
         finds(positions, "overflow")
     with pytest.raises(AssertionError, match=r"positions: expected no finding; found was:\sinteger-rounding"):
         passes(positions)

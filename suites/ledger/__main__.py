@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from programs import Program, corpus
+from programs import ALL, IDIOMS, Program, corpus
 
 from precheck.analysis.exemption import LEDGER, without
 from precheck.analysis.limit import Limit
@@ -58,8 +58,10 @@ def judged(programs: Sequence[Program]) -> Errors:
 def _counted(programs: Sequence[Program], before: Errors) -> str:
     bugs = [each for each in programs if each.faulty]
     found = sum(bool(before[each.name]) for each in bugs)
-    return (f"From {len(bugs)} bugs of `suites/zoo` ({found} found) and {len(programs) - len(bugs)} healthy programs, each watched once and judged "
-            "again for each row. Rules on a run beside its reference are not asked here.")  # fmt: skip
+    of_bugs, of_healthy = len(ALL), len(ALL) + len(IDIOMS)
+    return (f"From {len(bugs)} of the {of_bugs} bugs of `suites/zoo` ({found} found) and {len(programs) - len(bugs)} of its {of_healthy} healthy "
+            "programs, each watched once and judged again for each row. The others are long runs, which are judged in parts. Rules on a run beside "
+            "its reference are not asked here.")  # fmt: skip
 
 
 def _exemptions(programs: Sequence[Program], before: Errors, kept: Rows) -> Iterator[tuple[str, ...]]:

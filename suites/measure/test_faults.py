@@ -174,7 +174,7 @@ CASES = {
         "unstable-reference", "warning", "forward", "site", "float32 and float64 disagree", "32-true",
         lambda: around(lambda h: (h + 1e4) - 1e4), lambda: around(identity)),
     "a count in bfloat16": Case(
-        "decision-flip", "error", "forward", "", "aten._to_copy in the model's own forward: ", "bf16-mixed",
+        "decision-flip", "error", "forward", "", "cast (aten._to_copy) in the model's own forward: ", "bf16-mixed",
         lambda: Counting(torch.bfloat16), lambda: Counting(torch.float32)),
 }  # fmt: skip
 

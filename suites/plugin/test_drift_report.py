@@ -31,7 +31,7 @@ class TestTerm:
     def test_is_on_where_a_precision_is_named_and_off_elsewhere(self, told: pytest.Pytester) -> None:
         told.makepyfile(MANY)
         result = told.runpytest_inprocess("--precision=bf16")
-        result.stdout.fnmatch_lines([HEADINGS, "*2.50*3.00*0.01*bf16-mixed*output of layer*test_it[[]bf16-mixed-2.5]"])
+        result.stdout.fnmatch_lines([HEADINGS, "*2.50*3.00*1%*bf16-mixed*output of layer*test_it[[]bf16-mixed-2.5]"])
         assert rows(result) == [2.5, 1.5, 0.5], "worst first"
         assert rows(told.runpytest_inprocess()) == []
 

@@ -80,10 +80,10 @@ def test_the_header_says_where_goldens_were_looked_for(pytester: pytest.Pytester
 
 def test_the_header_names_the_policy(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY)
-    line = "precheck: bf16-mixed ({}'s autocast op policy), device auto, torch 2.*, tf32 off in references; goldens: golden/ (1 file)"
+    line = "precheck: bf16-mixed (autocast rounds the ops that it rounds on {}), device auto, torch 2.*, float32 without tf32; goldens: golden/ *"
     pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines([line.format("CUDA")])
     pytester.makeini("[pytest]\nprecision_policy = native\n")
-    pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines([line.format("the CPU")])
+    pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines([line.format("a CPU")])
     pytester.makeini("[pytest]\nprecision_policy = tpu\n")
     refused = pytester.runpytest_inprocess("--precision=bf16")
     refused.stderr.fnmatch_lines(["*precision_policy = 'tpu'; accepted are cuda, native"])

@@ -8,6 +8,8 @@ import re
 import pytest
 from projects import FAKED_LIGHT, HEALTHY, Project
 
+from precheck.plugin import progress_log
+
 if os.name != "posix":
     pytest.skip("the line is for terminals of POSIX", allow_module_level=True)
 from screen import screens, written
@@ -108,6 +110,29 @@ def test_nothing_is_said_into_a_pipe_or_a_file(works: pytest.Pytester) -> None:
     assert "noise run" not in result.stdout.str() + result.stderr.str()
 
 
+
+
+def logged(every: float) -> str:
+    """The conftest, with that many seconds between two lines of the log."""
+    return f"{WORKS}\nfrom precheck.plugin import progress_log\n\nprogress_log.EVERY = {every}\n"
+
+
+@pytest.mark.parametrize("options", [("--precision=32-true",), ("--precision=32-true", "-q")], ids=["plain", "quiet"])
+def test_a_log_gets_a_line_where_the_last_is_old_enough(works: pytest.Pytester, options: tuple[str, ...]) -> None:
+    works.makeconftest(logged(0))
+    result = works.runpytest_subprocess(*LEAN, *options)
+    result.stdout.fnmatch_lines(["precheck: after 0 min, test 2 of 5: working: noise run 2 of 2 in test_it.py::test_one*"])
+    assert sum(line.startswith("precheck: after") for line in result.outlines) == 9, "three for each check: it, and its two runs"
+    works.makeconftest(logged(1e9))
+    assert "precheck: after" not in works.runpytest_subprocess(*LEAN, *options).stdout.str()
+
+
+@pytest.mark.parametrize("options", [("--precision=32-true", "-qq"), ("-v",)], ids=["very quiet", "no precision"])
+def test_a_log_gets_none_where_nobody_asked(works: pytest.Pytester, options: tuple[str, ...]) -> None:
+    works.makeconftest(logged(0))
+    assert "precheck: after" not in works.runpytest_subprocess(*LEAN, *options).stdout.str()
+
+
 def test_nothing_is_said_while_a_test_writes_to_the_terminal_itself(works: pytest.Pytester) -> None:
     code = "def test_it(check_precision, {0}):\n    with {0}.disabled():\n        print('begun', end='')\n        check_precision(1.0, {{}})\n"
     for name in ("capsys", "capfd"):
@@ -135,6 +160,13 @@ def test_a_debugger_finds_the_line_gone(works: pytest.Pytester) -> None:
     asked = next(screen for screen in screens(text) if any("ASKED" in line for line in screen))
     assert any("working in test_it.py" in line for screen in screens(text) for line in screen)
     assert not any(line.startswith("working") for line in asked)
+
+
+def test_a_log_hears_of_recording(pytester: pytest.Pytester, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_log, "EVERY", 0.0)
+    project(HEALTHY, record=False)
+    result = pytester.runpytest_inprocess("--golden-refresh")
+    result.stdout.fnmatch_lines(["precheck: after 0 min, test 1 of 1: recording the golden: noise run 3 of 4 in test_it.py::test_healthy[[]32-true]"])
 
 
 PARTLY = '''

@@ -104,6 +104,13 @@ def test_a_finding_has_its_meaning_its_cure_and_its_lines(tmp_path: Path) -> Non
     assert only["excerpt"] == {"first": 5 - AROUND, "line": 5, "lines": [f"line {number}" for number in range(5 - AROUND, 6 + AROUND)]}
 
 
+def test_a_cast_is_called_one_and_leads_to_its_op() -> None:
+    told = check(finding(op="aten._to_copy.default"), ops=(op(), op("aten._to_copy.default")))
+    data = Elements(page(of(told))).data("check-0")
+    assert (data["findings"][0]["op"], data["findings"][0]["at_op"]) == ("cast (aten._to_copy)", 1)
+    assert data["ops"]["op"]["words"] == ["aten.mul.Tensor", "cast (aten._to_copy)"]
+
+
 class TestExcerpt:
     def test_is_cut_at_the_ends_of_the_file(self, tmp_path: Path) -> None:
         (tmp_path / "a.py").write_text("one\ntwo", encoding="utf8")

@@ -55,6 +55,12 @@ def test_failed_checks_come_first_with_what_and_where_and_cure() -> None:
     ]
 
 
+def test_a_cast_is_called_one_where_it_is_blamed_and_in_the_table() -> None:
+    words = text(of(check(finding(op="aten._to_copy.default"), ops=(op("aten._to_copy.default"),))))
+    assert "`models/gpt.py:88`, module `wide`, `cast (aten._to_copy)`" in words
+    assert ["1%", "1", "cast (aten._to_copy)", "models/gpt.py:88", "wide", "float16"] in cells(words)
+
+
 def test_what_a_test_allows_is_no_failure_and_says_why() -> None:
     words = text(of(check(finding(), finding("nan", "warning"), tolerated={"overflow": "known"})))
     assert words.startswith("## precheck: 1 of 1 check passed, 1 of them with warnings\n")

@@ -6,7 +6,7 @@ import pytest
 
 from precheck.findings import Report, Row
 from precheck.report.terminal import summary
-from precheck.words import of_norm, percents, short
+from precheck.words import of_norm, op_words, percents, portion, short, tensor_name
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,27 @@ def test_no_share_but_zero_shows_as_zero() -> None:
 @pytest.mark.parametrize(("number", "said"), [(0.00341, "0.0034"), (12.3, "12"), (101.7, "102"), (98765.0, "98765"), (1.66e8, "1.7e+08")])
 def test_a_number_of_a_table(number: float, said: str) -> None:
     assert short(number) == said
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.0, "0%"), (3.4e-6, "0.00034%"), (0.0021, "0.21%"), (0.284, "28%"), (1.04, "104%"), (90.17, "90 times"), (1.7e8, "1.7e+08 times"),
+     (float("inf"), "inf")],
+)  # fmt: skip
+def test_a_share_of_a_table_has_its_unit(share: float, said: str) -> None:
+    assert portion(share) == said
+
+
+def test_a_cast_is_called_one_and_other_ops_keep_their_names() -> None:
+    assert op_words("aten._to_copy.default", "bfloat16") == "cast to bfloat16 (aten._to_copy)"
+    assert op_words("aten._to_copy.default") == "cast (aten._to_copy)"
+    assert op_words("aten.mm.default", "bfloat16") == "aten.mm.default"
+
+
+def test_the_gradient_of_the_models_output_has_a_name() -> None:
+    assert tensor_name("gradient", "output") == "gradient of the output"
+    assert tensor_name("gradient", "head", 3) == "gradient of head, step 3"
+    assert tensor_name("output", "output") == "output"
 
 
 def test_a_huge_r_is_three_digits_and_a_power_of_ten() -> None:

@@ -13,6 +13,7 @@ from bugs.bug import Bug
 from test_bugs import first, seen
 
 import precheck
+from precheck.words import op_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ def test_every_rule_that_has_bugs_is_put_into_words() -> None:
 def test_the_message_stands_alone_in_one_line(rule: str) -> None:
     """Op, line and numbers with their units; nothing but a summary prints the other fields of a finding."""
     finding = first(bug_of(rule))
-    assert finding.message.startswith(f"{finding.op} at {finding.source}: ")
+    assert finding.message.startswith(tuple(f"{op_words(finding.op, dtype)} at {finding.source}: " for dtype in ("bfloat16", "float16")))
     assert "\n" not in finding.message
     assert len(finding.message) < 400  # five lines of a terminal
     for piece in SAID[rule].pieces:

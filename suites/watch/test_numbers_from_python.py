@@ -86,7 +86,7 @@ def test_what_was_computed_and_comes_back_low_is_the_codes_own_rounding(read: An
     """A difference in float32 of what is merely given low has the data's own digits; these numbers had all of theirs."""
     report = seen(lambda: kept_in_a_list(LOW, read))
     assert report.errors[0].rule == "amplified-rounding"
-    assert "its rounding shows at aten.sub.Tensor" in report.errors[0].message
+    assert "its rounding error grows at aten.sub.Tensor" in report.errors[0].message
     assert not seen(lambda: kept_in_a_list(WIDE, read)).findings
 
 

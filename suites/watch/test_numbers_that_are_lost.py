@@ -103,7 +103,7 @@ def standardised() -> torch.Tensor:
 def test_of_two_differences_in_a_row_the_one_that_loses_more_digits_is_named() -> None:
     (found,) = errors(standardised, "32-true")
     assert found.rule == "cancellation"
-    assert "its rounding shows at aten.sub.Tensor" in found.message
+    assert "its rounding error grows at aten.sub.Tensor" in found.message
     line = Path(__file__).read_text(encoding="utf8").splitlines()[int(found.source.rpartition(":")[2]) - 1]
     assert line.endswith("# the first difference")
 

@@ -61,7 +61,7 @@ def moved_by(dtype: torch.dtype) -> Report:
 def test_a_rounding_that_both_terms_of_a_difference_have_is_not_named() -> None:
     finding = next(iter(moved_by(torch.bfloat16).errors))
     assert (finding.rule, on(finding, "a step")) == ("absorption", True)
-    assert "its rounding shows at aten.sub.Tensor" in finding.message
+    assert "its rounding error grows at aten.sub.Tensor" in finding.message
     assert not moved_by(torch.float32).errors
 
 

@@ -41,15 +41,15 @@ function columnsOf(table, kind) {
   }
   return [
     number("first", "#", 64, { text: (i) => String(table.at("first", i)), rising: true, help: "Number of its first call in the run" }),
-    words("op", "op", 152, { narrow: 116 }),
+    words("op", "op", 168, { narrow: 116 }),
     words("phase", "phase", 80, { plain: true }),
     words("module", "module", 0, { tail: true }),
     words("source", "line", 0, { tail: true, narrow: 0 }),
     words("dtype", "dtype", 72, { plain: true }),
     count("calls", "calls", 62),
+    number("added", "added", 80, { help: "Relative error less that of its inputs: what the op itself added" }),
+    number("inherited", "of inputs", 88, { help: "Relative error of the worst input of that call: what the op was given" }),
     number("drift", "rel. error", 88, { narrow: 86, help: "Relative error of the result, in the worst call: L2 norm of the difference, over that of the reference" }),
-    number("inherited", "inherited", 88, { help: "Relative error of the worst input of that call" }),
-    number("added", "added", 74, { help: "Relative error less what was inherited" }),
     count("nonfinite", "Inf/NaN", 74, bad),
     count("zeros", "zeros", 70, { optional: true, help: "Elements that are zero here and not in the reference" }),
     count("flips", "flips", 58, { optional: true, help: "Choices that came out otherwise" }),

@@ -26,6 +26,7 @@ from precheck.observe.shadow.operations import Flips, Operation
 from precheck.precisions import Precision
 from precheck.rules.decision_flip.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
+from precheck.words import op_words
 
 SHARE = Limit(
     0.005, "share of the rows",
@@ -137,7 +138,7 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
     return [
         Finding(
             "decision-flip", "error",
-            f"{first.op} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) differ under "
+            f"{op_words(first.op)} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) differ under "
             f"{precision} from those in float32, where correct rounding explains {first.expected / first.samples:.2g}",
             op=first.op, module=first.call.split("#")[0], measured=float(first.flipped), limit=float(decisions.most(first.expected, first.samples)),
         )

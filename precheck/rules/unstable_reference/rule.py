@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from precheck.analysis.boundaries import UNSTABLE as CONTRADICTED
 from precheck.analysis.drift import UNDETERMINED, Sorted, share
-from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
+from precheck.analysis.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
@@ -24,7 +24,7 @@ from precheck.words import of_norm
 
 class UnstableReference(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT)
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT, NOTHING)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Turns candidates on values that float32 does not determine into notes."""
@@ -32,15 +32,15 @@ class UnstableReference(Rule):
 
     @staticmethod
     def _doubted(candidate: Candidate) -> Candidate:
-        text = f"float32 does not determine the result from here on either: {candidate.message}"
+        text = f"{candidate.message}; but float32 does not determine what follows either: an error of 2^-20 changes it as much"
         return dataclasses.replace(candidate, rule="unstable-reference", severity="note", message=text)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         yield from self._vague(run)
         yield from self._unknown(run)
         for row in Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable[:1]:
-            text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {run.precision}, but float32 and float64 "
-                    "disagree there about as much")  # fmt: skip
+            text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} times what rounding explains under "
+                    f"{run.precision}, but float32 and float64 disagree there about as much")  # fmt: skip
             yield at(row.record, "unstable-reference", "warning", text, measured=row.r, limit=row.allowed)
 
     @staticmethod
