@@ -1,4 +1,4 @@
-"""Bugs of Gaussian processes: distances as differences of squares, rounded kernels, noise that vanishes, products of diagonals, variances."""
+"""Bugs of Gaussian processes: distances as differences of squares, rounded kernels, noise that vanishes, variances."""
 
 from __future__ import annotations
 
@@ -48,16 +48,6 @@ BUGS = [
         rules=("absorption", "vanished-constant", "amplified-rounding", "local-drift", "cancellation"),
         why="0.004 on a diagonal of one is nothing or 0.008 in bfloat16, and the matrix has no factor.",
         source="https://github.com/vllm-project/vllm-omni/pull/7224",
-    ),
-    Planted(
-        name="determinant-as-product",
-        healthy="    return (2 * factor.diagonal().log().sum()).float()\n",
-        planted="    return (2 * factor.diagonal().to(low).prod().log()).float()  # culprit\n",
-        precisions=("16-mixed",),
-        part="function:log_determinant",
-        rules=("underflow", "overflow", "nan"),
-        why="The product of 72 small numbers is below the least of float16, and its logarithm is minus infinity.",
-        source="https://github.com/manifoldai/merf/issues/6",
     ),
     Planted(
         name="doubt-low",

@@ -41,7 +41,7 @@ BUGS = [
     Planted(
         name="ago-low",
         healthy="    ago = (when.unsqueeze(-1) - when.unsqueeze(-2)).float()\n",
-        planted="    when = when.to(low)\n    ago = (when.unsqueeze(-1) - when.unsqueeze(-2)).float()  # culprit\n",
+        planted="    when = when.to(low)  # culprit\n    ago = (when.unsqueeze(-1) - when.unsqueeze(-2)).float()  # culprit\n",
         precisions=BF16,
         part="function:faded",
         rules=("integer-rounding", "cancellation", "amplified-rounding"),

@@ -65,7 +65,7 @@ BUGS = [
         more=(
             (
                 "        return torch.sigmoid(self.gate(g)) * self.value(hidden) * SCALE\n",
-                "        return torch.sigmoid(self.gate(g)) * self.value(hidden) / SCALE\n",
+                "        return torch.sigmoid(self.gate(g)) * self.value(hidden) / SCALE  # culprit\n",
             ),
         ),
     ),
