@@ -7,7 +7,10 @@ read. So a check and a watch come to the same verdict on the same run. Both sets
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set
 from typing import Any, get_args
+
+import torch
 
 from precheck.findings import Report
 from precheck.judge import conclusion, ops
@@ -15,7 +18,7 @@ from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
-from precheck.observe.run import low, observed, run
+from precheck.observe.run import low, observed, reference, run
 from precheck.observe.shadow.operations import Observation
 from precheck.precisions import Precision
 
@@ -39,7 +42,27 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
     `functions`: also records what functions return. `refers`: the records will be compared with float32, not with a golden. Raises what the model
     raises. If the model fails only under a dispatch mode, the run is made again without one.
     """
-    log = DecisionLog()
+    first = _gathered(job, precision, depth, DecisionLog(), functions=functions, refers=refers)
+    lines = frozenset() if first.observation is None else imposed(job, precision, first.log, first.observation.meant)
+    if not lines:
+        return first
+    return _gathered(job, precision, depth, DecisionLog(imposed=lines), functions=functions, refers=refers)
+
+
+def imposed(job: Job, precision: Precision, log: DecisionLog, meant: Set[str]) -> frozenset[str]:
+    """The lines of `meant`, which cast to a low format and back, on which a float32 run does not round: `x.to(dtype).float()` with the dtype of the
+    autocast or of a weight. What a program means, it does in any precision. These roundings come with the low one."""
+    lines = {line for line, _ in log.meant} & meant
+    if lines:
+        try:
+            with doing("looking for roundings that are meant"):
+                run(job, reference(torch.float32, precision, follows=log))
+        except Exception:  # nobody knows then, and the roundings count as meant
+            return frozenset()
+    return frozenset(meant - {line for line, _ in log.kept})
+
+
+def _gathered(job: Job, precision: Precision, depth: Depth, log: DecisionLog, *, functions: bool, refers: bool) -> Evidence:
     setting = dataclasses.replace(low(precision, records=log), functions=functions and depth == "ops" and precision.is_low)
     if depth == "boundaries" or not precision.is_low:
         return Evidence(run(job, setting), log)
@@ -48,12 +71,12 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
         with doing("looking at every op"):
             seen = observed(job, setting, judge=verdict, refers=refers)
     except Exception as error:
-        log = DecisionLog()
+        log = DecisionLog(imposed=log.imposed)
         trace = run(job, dataclasses.replace(setting, records=log))  # if the error is the model's own, it is raised again here
         return Evidence(trace, log, unseen=f"{type(error).__name__}: {error}", functions=setting.functions)
     # the shadow may skip casts to a low format and back that a float32 run would make, so it cannot be the reference here
-    reference = None if log.meant else seen.reference
-    return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=reference)
+    beside = None if log.meant else seen.reference
+    return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=beside)
 
 
 def added_up(job: Job, seen: Evidence) -> dict[str, tuple[str, str]]:

@@ -86,7 +86,7 @@ class Calls:
         line = operation.call, operation.name, operation.blamed
         if not self._its_own(operation, value) or not self.attempts.due(line):
             return None
-        splits = self.splits.setdefault(operation.call, Splits(_error_in(operation.call)))
+        splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
         cause = self._owner(made)
         if cause is None:
@@ -166,7 +166,7 @@ class Calls:
 
         A sum of n numbers of one sign is at least as large as their norm. So its relative error is no larger than theirs, except for lost numbers.
         """
-        error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
+        error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
         emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in PRODUCTS
         grown = error(value) > 2 * max(before, attribution.own(operation, value))
@@ -187,6 +187,6 @@ def _below(cause: Operation) -> bool:
     return attribution.own(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
-def _error_in(call: int) -> Callable[[Value], float]:
+def error_in(call: int) -> Callable[[Value], float]:
     """A function that returns the error of the call's values, and 0 for others."""
     return lambda value: value.restarted if value.maker is not None and value.maker.call == call else 0.0

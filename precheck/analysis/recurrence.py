@@ -165,10 +165,10 @@ def _lines_beside(value: Value, states: Mapping[Value, State]) -> set[str]:
 
 def _repeated_factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:
     """The ops with a share in an error that make the factor by which each turn scales the state: once for all turns, or in each turn from the same
-    numbers."""
+    numbers, so that all results have one norm. Parts of one tensor are other numbers."""
     alike: dict[tuple[object, ...], list[Operation]] = defaultdict(list)
     for each in written:
-        alike[(each.name, each.blamed, each.scalars, each.inputs) if each.inputs else (each,)].append(each)
+        alike[(each.name, each.blamed, each.scalars, each.inputs, each.outputs[0].norm) if each.inputs else (each,)].append(each)
     groups = (group for group in alike.values() if sum(_times_scaling(each, states, readers) for each in group) >= RECURRENT)
     return {each: written[each] for group in groups for each in group}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from precheck.analysis import attribution
-from precheck.analysis.attribution import Attribution
-from precheck.analysis.calls import OwnError
+from precheck.analysis.attribution import Attribution, Splits
+from precheck.analysis.calls import OwnError, error_in
 from precheck.analysis.nonfinite import Broken
 from precheck.analysis.provenance import placed, via
 from precheck.analysis.rounding import Misrounded
@@ -41,7 +42,7 @@ def explained(
     operation, value = _largest_error(finding, observation, record) or (None, None)
     if operation is None or value is None:
         return finding, None
-    made, showing = _cause_and_showing(value, observation)
+    made, showing = _own_cause_and_showing(finding, value, observation, place) or _cause_and_showing(value, observation)
     made, showing = made or operation, showing or operation
     candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
     for each in candidates_there:
@@ -74,6 +75,24 @@ def _cause_and_showing(value: Value, observation: Observation) -> tuple[Operatio
     cause = attributed.cause(attribution.written)
     if cause is None:
         return None, None
+    return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
+
+
+def _own_cause_and_showing(
+    finding: Finding, value: Value, observation: Observation, place: tuple[str, int, int] | None
+) -> tuple[Operation, Operation | None] | None:
+    """The same for the error that the call of a function added itself. None if that error alone is within the limit: then what the function was given
+    is to blame as well.
+    """
+    call = 0 if value.maker is None else value.maker.call
+    if place is None or not call or finding.measured is None or finding.limit is None or not value.restarted < math.inf:
+        return None
+    if value.restarted * finding.measured <= finding.limit * value.drift:
+        return None
+    attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
+    cause = attributed.cause(attribution.written)
+    if cause is None or not within(cause, place):
+        return None
     return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
 
 

@@ -40,6 +40,8 @@ class DecisionLog:
     rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose results the run stored in a low format
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
     meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of deliberate round trips, `x.half().float()`
+    kept: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # those of `meant` that a float32 run has made too
+    imposed: frozenset[str] = frozenset()  # lines of round trips that float32 does not make: the precision asks for them, and nobody means them
     narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # places of arguments of backward ops that are gradients cast low
     entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # paths of arguments of products that are inputs cast low
     recorded: bool = False  # whether a run has filled it
@@ -194,7 +196,9 @@ class Recording(DecisionMode):
             self.casts[address(storage)] = (StorageWeakRef(storage), self.frames.line(1)[0])
         elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
             known = self.casts.get(storage_key(source))
-            if known is not None and not known[0].expired() and known[1] == self.frames.line(1)[0] and not _counts(source):
+            if known is None or known[0].expired() or known[1] != self.frames.line(1)[0] or known[1] in self.log.imposed:
+                return
+            if not _counts(source):
                 self.log.meant.add((known[1], tuple(source.shape)))
 
     def _count(self, func: Any, kind: Nature, args: Any, output: torch.Tensor) -> None:

@@ -143,6 +143,7 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
     stored = setting.precision is not None and setting.precision.autocasts and not setting.precision.gemm
     reference = Reference(shadow, shadow.exponents) if refers and stored else None
+    shadow.observation.imposed = frozenset() if setting.records is None else setting.records.imposed
     with interrupts.held(), where.followed(), shadow.watched():
         kept: list[torch.Tensor] = []
         seen = dataclasses.replace(setting, shadow=shadow, witness=reference, steps=reference is not None, returned=kept)

@@ -1,7 +1,7 @@
 """Casts and copies: the result shares the shadow of its source, unless the program rounds on purpose.
 
-A cast to a low format and back on one line rounds on purpose, as data are rounded so. If it rounds its own result of the turn before, it stores a
-state in low precision, and the reference does not round.
+A cast to a low format and back on one line rounds on purpose, as data are rounded so. If a float32 run does not make it (`evidence.imposed`), or
+if it rounds its own result of the turn before, which is a state, the reference does not round.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def meant(call: Call, output: torch.Tensor) -> bool:
     if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
         return False  # nobody rounds counts and positions on purpose, and Inf is not a rounding
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
-    if not one_line or _turn_before(there, call.operation):
+    if not one_line or _turn_before(there, call.operation) or call.operation.source in mode.observation.imposed:
         return False
     trips, place = mode.trips, (there.module, there.source, tuple(output.shape))
     given = trips.get(place)
     if given is not None and there.inputs and made_of(there.inputs[-1], given):
         trips[place] = cell.value
         return False  # a state that the line rounds in each turn: its low storage may be the bug
+    mode.observation.meant.add(call.operation.source)
     value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0)
     call.operation.outputs = (value,)
     mode.memory.drop(output)

@@ -1,0 +1,66 @@
+"""A cast to a low format and back on one line: meant where a float32 run makes it too, and a bug where only low precision brings it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import precheck
+
+
+def low_dtype(like: torch.Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else like.dtype
+
+
+class Offsets(torch.nn.Module):
+    """Rounds large numbers and takes nearly as large ones off."""
+
+    def __init__(self, *, hard_coded: bool) -> None:
+        super().__init__()
+        self.layer, self.hard_coded = torch.nn.Linear(8, 8), hard_coded
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dtype = torch.bfloat16 if self.hard_coded else low_dtype(self.layer.weight)
+        with torch.autocast("cpu", enabled=False):
+            near = self.offset(x.float(), dtype)
+        return self.layer(near)
+
+    @staticmethod
+    def offset(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return (x + 100.3).to(dtype).float() - 100.3  # culprit
+
+
+def test_a_round_trip_that_only_low_precision_brings_is_a_bug() -> None:
+    torch.manual_seed(0)
+    report = precheck.measure(Offsets(hard_coded=False), torch.randn(64, 8), precision="bf16-mixed")
+    line = Path(__file__).read_text(encoding="utf8").splitlines().index("        return (x + 100.3).to(dtype).float() - 100.3  # culprit") + 1
+    assert report.errors, report.summary()
+    assert report.errors[0].source.endswith(f"test_round_trips.py:{line}")
+    assert f"test_round_trips.py:{line}: its rounding shows at aten.sub.Tensor" in report.summary()
+
+
+def test_a_round_trip_that_float32_makes_as_well_is_meant() -> None:
+    torch.manual_seed(0)
+    report = precheck.measure(Offsets(hard_coded=True), torch.randn(64, 8), precision="bf16-mixed")
+    assert report.errors == [], report.summary()
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_a_round_trip_of_what_is_read_as_it_is_does_no_harm(precision: str) -> None:
+    """Probabilities are rounded for a product, and kept wide: healthy code, whose dtype is that of the weights."""
+
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = torch.nn.Linear(16, 48)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            shares = (q.float() @ k.float().transpose(-1, -2) / 4).softmax(-1).to(q.dtype).float()
+            return shares @ v.float()
+
+    torch.manual_seed(0)
+    report = precheck.measure(Attention(), torch.randn(2, 24, 16), precision=precision, loss=lambda out: out.square().mean())
+    assert report.errors == [], report.summary()
