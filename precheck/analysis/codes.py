@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Late, Repeated, Skewed, Uncancelled, Unturned
+from precheck.observe.shadow.code_notes import Clipped, Dead, Flushed, Late, Remark, Repeated, Skewed, Uncancelled, Unturned
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -42,8 +42,6 @@ REPEATED = Limit(
 AGAIN = Limit(4, "calls", "with the same noise: two are an estimate by differences, which takes the same random numbers on purpose")
 BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
 
-Remark = Uncancelled | Unturned | Clipped | Skewed | Repeated | Late
-
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Miscoded(Fact):
@@ -57,9 +55,13 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
     for operation in observation.judged:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
-            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole else "error")
+            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole and not remark.fault else "error")
         elif isinstance(remark, Unturned) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
+        elif isinstance(remark, Dead):
+            yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
+        elif isinstance(remark, Flushed) and remark.lost > SEEN:
+            yield _fact("clipping", operation, remark, remark.lost, SEEN)
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
         elif isinstance(remark, Late):
@@ -101,7 +103,5 @@ def _numbers_of_records(calls: int) -> list[float]:
     return chances
 
 
-def _fact(
-    mechanism: str, operation: Operation, remark: Remark, measured: float, limit: float, severity: Severity = "error"
-) -> Miscoded:
+def _fact(mechanism: str, operation: Operation, remark: Remark, measured: float, limit: float, severity: Severity = "error") -> Miscoded:
     return Miscoded(mechanism=mechanism, operation=operation, measured=measured, limit=float(limit), remark=remark, severity=severity)
