@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Late, Repeated, Skewed, Uncancelled, Unturned
+from precheck.observe.shadow.code_notes import Clipped, Dead, Flushed, Late, Remark, Repeated, Skewed, Uncancelled, Unturned
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -51,8 +51,6 @@ AGAIN = Limit(
 )  # fmt: skip
 BY_CHANCE = Limit(6.0, "standard errors", "The largest mean error that chance explains. One tensor in 10^9 has a larger one.")
 
-Remark = Uncancelled | Unturned | Clipped | Skewed | Repeated | Late
-
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Miscoded(Fact):
@@ -66,9 +64,13 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
     for operation in observation.judged:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
-            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole else "error")
+            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole and not remark.fault else "error")
         elif isinstance(remark, Unturned) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
+        elif isinstance(remark, Dead):
+            yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
+        elif isinstance(remark, Flushed) and remark.lost > SEEN:
+            yield _fact("clipping", operation, remark, remark.lost, SEEN)
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
         elif isinstance(remark, Late):
@@ -110,7 +112,5 @@ def _numbers_of_records(calls: int) -> list[float]:
     return chances
 
 
-def _fact(
-    mechanism: str, operation: Operation, remark: Remark, measured: float, limit: float, severity: Severity = "error"
-) -> Miscoded:
+def _fact(mechanism: str, operation: Operation, remark: Remark, measured: float, limit: float, severity: Severity = "error") -> Miscoded:
     return Miscoded(mechanism=mechanism, operation=operation, measured=measured, limit=float(limit), remark=remark, severity=severity)

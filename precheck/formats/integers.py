@@ -23,7 +23,11 @@ def group(columns: int) -> Tile:
 
 def parameters(values: torch.Tensor, kind: Integers, *, tile: Tile = ROW, symmetric: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """The scale and the zero point of each tile, as matrices. Zero points are whole numbers in float32."""
-    low, high = tiles.extremes(values.float(), tile)
+    return from_extremes(*tiles.extremes(values.float(), tile), kind, symmetric=symmetric)
+
+
+def from_extremes(low: torch.Tensor, high: torch.Tensor, kind: Integers, *, symmetric: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for tiles whose smallest and largest numbers these are."""
     if symmetric:
         scale = (torch.maximum(-low, high) / ((kind.most - kind.least) / 2)).clamp_(min=LEAST)
         return scale, torch.full_like(scale, float(int((kind.most + kind.least + 1) / 2)))
@@ -52,4 +56,4 @@ def dequantised(codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, ti
     return (codes.float() - tiles.spread(zero, codes, tile)) * tiles.spread(scale, codes, tile)
 
 
-__all__ = ["INT4", "INT8", "LEAST", "ROW", "TENSOR", "UINT4", "Integers", "dequantised", "group", "parameters", "quantised"]
+__all__ = ["INT4", "INT8", "LEAST", "ROW", "TENSOR", "UINT4", "Integers", "dequantised", "from_extremes", "group", "parameters", "quantised"]

@@ -70,7 +70,7 @@ def quantised(
     biased = exponents(tiles.amax(wide, tile), fmt, mode)
     if mode == "rceil":
         inverse = torch.where(biased == 0, 1.0, torch.exp2((BIAS - biased).float()))
-        scaled = wide * tiles.spread(torch.where(biased == NAN, math.nan, inverse), wide, tile)
+        scaled = tiles.times(wide, torch.where(biased == NAN, math.nan, inverse), tile)
     else:
         scaled = wide / tiles.spread(scales(biased).clamp_(min=_TINY), wide, tile)
     return cast(scaled, fmt, rounding=rounding, generator=generator), biased
@@ -78,4 +78,4 @@ def quantised(
 
 def dequantised(elements: torch.Tensor, biased: torch.Tensor, tile: Tile | None = None) -> torch.Tensor:
     """The values of the elements with these scales, as float32."""
-    return elements * tiles.spread(scales(biased), elements, tile or Tile(1, BLOCK))
+    return tiles.times(elements, scales(biased), tile or Tile(1, BLOCK))

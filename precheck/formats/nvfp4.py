@@ -25,22 +25,27 @@ def tensor_scale(amax: torch.Tensor) -> torch.Tensor:
 
 def quantised(
     values: torch.Tensor, *, over: torch.Tensor | None = None, tile: Tile | None = None, rounding: Rounding = "nearest",
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | None = None, greatest: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The elements, numbers of e2m1 as float32 in the shape of `values`, and the scale of each block, numbers of e4m3 as a matrix of float32.
 
     `over`: the scale of the tensor. None: only the blocks have scales. `tile`: the elements that share a scale. None: 16 along the last dimension.
+    `greatest`: the greatest magnitude of each tile, where it is known.
     """
     tile = tile or Tile(1, BLOCK)
     wide = values.float()
-    wanted = tiles.amax(wide, tile) / E2M1.max
-    wanted = wanted if over is None else wanted / over
-    scales = cast(wanted.clamp(E4M3FN.min_normal, E4M3FN.max), E4M3FN)
+    scales = block_scales(tiles.amax(wide, tile) if greatest is None else greatest, over)
     inverse = 1.0 / scales if over is None else (1.0 / over) / scales
-    return cast(wide * tiles.spread(inverse, wide, tile), E2M1, rounding=rounding, generator=generator), scales
+    return cast(tiles.times(wide, inverse, tile), E2M1, rounding=rounding, generator=generator), scales
+
+
+def block_scales(greatest: torch.Tensor, over: torch.Tensor | None = None) -> torch.Tensor:
+    """The scales of tiles with these greatest magnitudes: numbers of e4m3, as float32. `over` is the scale of the tensor."""
+    wanted = greatest / E2M1.max if over is None else greatest / E2M1.max / over
+    return cast(wanted.clamp(E4M3FN.min_normal, E4M3FN.max), E4M3FN)
 
 
 def dequantised(elements: torch.Tensor, scales: torch.Tensor, over: torch.Tensor | None = None, tile: Tile | None = None) -> torch.Tensor:
     """The values of the elements, as float32."""
     each = scales if over is None else scales * over
-    return elements * tiles.spread(each, elements, tile or Tile(1, BLOCK))
+    return tiles.times(elements, each, tile or Tile(1, BLOCK))

@@ -29,7 +29,7 @@ def quantised(
     """Returns the elements, numbers of `fmt` as float32, and the factor of each tile. The factor is `by` if it is given."""
     wide = values.float()
     by = multipliers(tiles.amax(wide, tile), fmt, power_of_two=power_of_two) if by is None else by
-    return cast(wide * tiles.spread(by, wide, tile), fmt, rounding=rounding, generator=generator), by
+    return cast(tiles.times(wide, by, tile), fmt, rounding=rounding, generator=generator), by
 
 
 def dequantised(elements: torch.Tensor, by: torch.Tensor, tile: Tile = TENSOR) -> torch.Tensor:

@@ -72,6 +72,14 @@ def spread(scales: torch.Tensor, like: torch.Tensor, tile: Tile) -> torch.Tensor
     return wide.reshape(like.shape)
 
 
+def times(values: torch.Tensor, scales: torch.Tensor, tile: Tile) -> torch.Tensor:
+    """Each element times its scale."""
+    columns = tile.columns
+    if tile.rows != 1 or columns <= 1 or scales.numel() == 1 or values.shape[-1] % columns or columns == values.shape[-1]:
+        return values * spread(scales, values, tile)
+    return (values.reshape(len(scales), -1, columns) * scales[:, :, None]).view(values.shape)  # without a scale for each element in memory
+
+
 def _repeated(scales: torch.Tensor, times: int) -> torch.Tensor:
     """Repeats each row `times` times. Copies only if `times` is more than one."""
     return scales[:, None].expand(-1, times, -1).reshape(-1, scales.shape[1]) if times > 1 else scales

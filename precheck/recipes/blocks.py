@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from precheck.formats import integers, mx, nvfp4, scaled, tiles
-from precheck.formats.floats import Format
 from precheck.formats.tiles import Tile
+from precheck.formats.whole import Integers
 from precheck.recipes.recipe import Quantiser
 
 NEARLY = 1 + 2.0**-20
@@ -34,35 +34,45 @@ class Blocks:
         wide = operand.detach().float()
         if not wide.numel():
             return
-        tile, (low, high) = Tile(how.across, how.along), ends(wide, how, by)
-        clipped, flushed = (wide > high) | (wide < low), (made == 0) & (wide != 0)
-        clipping, flushing = (tiles.amax(which.float(), tile) for which in (clipped, flushed))
-        self.blocks += clipping.numel()
-        self.clipping += int(clipping.sum())
-        self.flushing += int(flushing.sum())
+        tile = Tile(how.across, how.along)
+        lowest, highest = tiles.extremes(wide, tile) if isinstance(how.element, Integers) else _magnitudes(wide, tile)
+        low, high = ends(lowest, highest, how, by)
+        self.blocks += highest.numel()
         self.elements += wide.numel()
-        self.clipped += int(clipped.sum())
-        self.flushed += int(flushed.sum())
+        if bool(((highest > high) | (lowest < low)).any()):  # else no element can
+            clipped = (wide > tiles.spread(high, wide, tile)) | (wide < tiles.spread(low, wide, tile))
+            self.clipping += int(tiles.amax(clipped.float(), tile).sum())
+            self.clipped += int(clipped.sum())
+        flushed = (made == 0) & (wide != 0)
+        count = int(flushed.sum())
+        if count:
+            self.flushing += int(tiles.amax(flushed.float(), tile).sum())
+            self.flushed += count
 
 
-def ends(wide: torch.Tensor, how: Quantiser, by: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The lowest and the highest value that each element can have without being clipped."""
-    tile, element = Tile(how.across, how.along), how.element
-    if not isinstance(element, Format):
-        scale, zero = integers.parameters(wide, element, tile=tile, symmetric=how.scale == "symmetric")
-        low, high = (tiles.spread((end - zero) * scale * NEARLY, wide, tile) for end in (element.least - 0.5, element.most + 0.5))
+def _magnitudes(wide: torch.Tensor, tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:
+    """The greatest magnitude of each tile, below zero and above."""
+    greatest = tiles.amax(wide, tile)
+    return -greatest, greatest
+
+
+def ends(lowest: torch.Tensor, highest: torch.Tensor, how: Quantiser, by: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lowest and the highest value in each tile that is not clipped, for tiles whose elements lie between `lowest` and `highest`."""
+    element = how.element
+    if isinstance(element, Integers):
+        scale, zero = integers.from_extremes(lowest, highest, element, symmetric=how.scale == "symmetric")
+        low, high = ((end - zero) * scale * NEARLY for end in (element.least - 0.5, element.most + 0.5))
         return low, high
     end = element.max * (1 + element.unit_roundoff) * NEARLY
     if how.scale == "mx":
-        scales = mx.scales(mx.exponents(tiles.amax(wide, tile), element, "rceil"))
+        scales = mx.scales(mx.exponents(highest, element, "rceil"))
     elif how.scale == "nvfp4":
-        over = nvfp4.tensor_scale(wide.abs().amax())
-        scales = nvfp4.quantised(wide, over=over, tile=tile)[1] * over
+        over = nvfp4.tensor_scale(highest.amax())
+        scales = nvfp4.block_scales(highest, over) * over
     else:
-        by = scaled.multipliers(tiles.amax(wide, tile), element, power_of_two=how.scale == "power of two") if by is None else by
+        by = scaled.multipliers(highest, element, power_of_two=how.scale == "power of two") if by is None else by
         scales = 1 / by
-    high = tiles.spread(scales, wide, tile) * end
-    return -high, high
+    return -scales * end, scales * end
 
 
 def shares(steps: Iterable[Blocks]) -> dict[str, Any]:

@@ -44,8 +44,9 @@ def _floats(
         elements, biased = mx.quantised(operand, element, mode="rceil", tile=tile, rounding=kind, generator=generator)
         return mx.dequantised(elements, biased, tile)
     if how.scale == "nvfp4":
-        over = nvfp4.tensor_scale(operand.abs().amax())
-        elements, scales = nvfp4.quantised(operand, over=over, tile=tile, rounding=kind, generator=generator)
+        greatest = tiles.amax(operand.float(), tile)
+        over = nvfp4.tensor_scale(greatest.amax())
+        elements, scales = nvfp4.quantised(operand, over=over, tile=tile, rounding=kind, generator=generator, greatest=greatest)
         return nvfp4.dequantised(elements, scales, over, tile)
     power = how.scale == "power of two"
     elements, used = scaled.quantised(operand, element, tile=tile, power_of_two=power, by=by, rounding=kind, generator=generator)

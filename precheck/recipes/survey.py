@@ -74,16 +74,16 @@ def by_layer(places: Iterable[Place], recipe: str) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: min((row[name] for name in PLACES if row.get(name) is not None), default=math.inf))
 
 
-def _missing(operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> float:
+def _missing(operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor], exact: torch.Tensor) -> float:
     """The energy that a product lacks because elements of its operands are rounded to zero. 0 under stochastic rounding, which is right on
-    average."""
+    average. `exact` is the product without rounding."""
     if any(operand.how is not None and operand.how.stochastic for operand in operands):
         return 0.0
     first, second = (operand.matrix.float() for operand in operands)
     if all(bool((kept != 0).sum() == (whole != 0).sum()) for kept, whole in zip(made, (first, second), strict=True)):
         return 0.0
     rest = (first * (made[0] != 0)) @ (second * (made[1] != 0)).t()
-    return float((first @ second.t() - rest).double().square().sum())
+    return float((exact - rest).square().sum())
 
 
 class Survey(TorchDispatchMode):
@@ -130,7 +130,7 @@ class Survey(TorchDispatchMode):
             if quantised is not None and exact is not None:
                 made = mode.summed((first, second), quantised)
                 place.noise[name] = place.noise.get(name, 0.0) + float((made.double() - exact).square().sum())
-                place.lost[name] = place.lost.get(name, 0.0) + _missing((first, second), quantised)
+                place.lost[name] = place.lost.get(name, 0.0) + _missing((first, second), quantised, exact)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Ends a step of the run at each optimizer step. The optimizer's own products belong to no layer."""

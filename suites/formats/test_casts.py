@@ -22,22 +22,31 @@ NARROW = (E4M3FN, E5M2, E3M2, E2M3, E2M1)
 every = pytest.mark.parametrize("fmt", NARROW, ids=str)
 
 
-def blocks(size: int, *, fmt: Format = E2M1, seed: int = 0) -> Iterator[torch.Tensor]:
-    """Matrices with a block a row: mixed magnitudes, numbers of the format and their midpoints times powers of two, outliers, zeros, Inf, NaN."""
+def blocks(size: int, *, fmt: Format = E2M1, seed: int = 0, alike: bool = False) -> Iterator[torch.Tensor]:
+    """Matrices with a block a row: mixed magnitudes, numbers of the format and their midpoints times powers of two, outliers, zeros, Inf, NaN.
+
+    With `alike`, all rows are finite and of a few magnitudes. For scales that several rows share: one NaN would make all of them NaN, and one
+    large row would make all others zero.
+    """
     draw = torch.Generator().manual_seed(seed)
     grid = torch.arange(1, 2 ** (fmt.precision + 1), dtype=torch.float32)  # half spacings: every other one is a tie
+    low, high = (-6, 1) if alike else (-149, 128)
     for _ in range(-(-BLOCKS // PART)):
-        magnitude = torch.exp2(torch.randint(-149, 128, (PART, 1), generator=draw).float())
+        magnitude = torch.exp2(torch.randint(low, high, (PART, 1), generator=draw).float())
         x = torch.randn(PART, size, generator=draw) * magnitude
-        ties = grid[torch.randint(0, len(grid), (PART, size), generator=draw)] * torch.exp2(torch.randint(-12, 12, (PART, 1), generator=draw).float())
+        ties = grid[torch.randint(0, len(grid), (PART, size), generator=draw)]
+        ties = ties * torch.exp2(torch.randint(max(low, -12), min(high, 12), (PART, 1), generator=draw).float())
         x = torch.where(torch.rand(PART, 1, generator=draw) < 0.4, ties * torch.sign(x), x)
         x[torch.rand(PART, size, generator=draw) < 0.02] = 0.0
         x[torch.rand(PART, size, generator=draw) < 0.01] *= 1000
         rare = torch.rand(PART, 1, generator=draw)
         x = torch.where(rare < 0.02, torch.zeros_like(x), x)
+        if alike:
+            yield x
+            continue
         one = torch.arange(size)[None] == torch.randint(0, size, (PART, 1), generator=draw)
-        for low, value in ((0.02, math.inf), (0.03, -math.inf), (0.04, math.nan), (0.05, FP32.max)):
-            x = torch.where((rare >= low) & (rare < low + 0.01) & one, torch.tensor(value), x)
+        for least, value in ((0.02, math.inf), (0.03, -math.inf), (0.04, math.nan), (0.05, FP32.max)):
+            x = torch.where((rare >= least) & (rare < least + 0.01) & one, torch.tensor(value), x)
         yield x
 
 
@@ -57,6 +66,18 @@ def test_eight_bits_are_torchs_own_cast(fmt: Format) -> None:
         held = x if not fmt.saturates else torch.where(x.isnan(), x, x.clamp(-fmt.max, fmt.max))  # torch before 2.12 gives NaN beyond 464
         assert same(cast(x, fmt, saturate=False), held.to(fmt.dtype))
         assert same(cast(x, fmt), x.clamp(-fmt.max, fmt.max).to(fmt.dtype))
+
+
+@pytest.mark.parametrize("fmt", [E3M2, E2M3, E2M1], ids=str)
+def test_six_and_four_bits_are_torchaos_own_cast(fmt: Format) -> None:
+    """Of numbers as they are, Inf among them. NaN stays NaN here; torchao's cast to a format without NaN makes a number of it."""
+    kernels = pytest.importorskip("torchao.prototype.mx_formats.kernels")
+    name = {E3M2: "f6_e3m2", E2M3: "f6_e2m3", E2M1: "f4"}[fmt]
+    to_codes, back = getattr(kernels, f"f32_to_{name}_unpacked"), getattr(kernels, f"{name}_unpacked_to_f32")
+    for x in (*blocks(32, fmt=fmt), *blocks(32, fmt=fmt, alike=True)):
+        held = torch.where(x.isnan(), torch.ones_like(x), x)
+        assert same(cast(held, fmt), back(to_codes(held)))
+        assert torch.equal(cast(x, fmt).isnan(), x.isnan())
 
 
 @every
@@ -132,16 +153,18 @@ def test_mx_blocks_are_torchaos(fmt: Format, mode: mx.Mode) -> None:
 def test_nvfp4_blocks_are_torchaos(two_levels: bool) -> None:
     nvfp4_tensor = pytest.importorskip("torchao.prototype.mx_formats.nvfp4_tensor")
     kernels = pytest.importorskip("torchao.prototype.mx_formats.kernels")
-    for x in blocks(nvfp4.BLOCK):
-        held = torch.where(x.abs() < 1e30, x, torch.sign(x))  # one Inf makes the tensor's scale Inf, and all of it NaN
-        held = held if two_levels else torch.where(x.isnan(), torch.ones_like(x), x)
-        over = nvfp4.tensor_scale(held.abs().amax()) if two_levels else None
+    for x in (*blocks(nvfp4.BLOCK), *blocks(nvfp4.BLOCK, alike=True)):
+        finite = torch.where(x.isfinite(), x, torch.sign(x))  # one Inf would make the tensor's scale Inf, and all of it NaN
+        over = nvfp4.tensor_scale(finite.abs().amax()) if two_levels else None
         if over is not None:
-            assert torch.equal(over, nvfp4_tensor.per_tensor_amax_to_scale(held.abs().amax()))
-        scales, data = nvfp4_tensor.nvfp4_quantize(held, per_tensor_scale=over)
-        elements, ours = nvfp4.quantised(held, over=over)
+            assert torch.equal(over, nvfp4_tensor.per_tensor_amax_to_scale(finite.abs().amax()))
+        scales, data = nvfp4_tensor.nvfp4_quantize(x, per_tensor_scale=over)
+        elements, ours = nvfp4.quantised(x, over=over)
         assert same(ours, scales.float().view(ours.shape))
-        assert same(elements, kernels.f4_unpacked_to_f32(kernels.unpack_uint4(data.contiguous())).view(x.shape))
+        theirs = kernels.f4_unpacked_to_f32(kernels.unpack_uint4(data.contiguous())).view(x.shape)
+        number = ~elements.isnan()  # where it is NaN, torchao has a number: e2m1 has no NaN
+        assert same(elements[number], theirs[number])
+        assert bool((number | ~x.isfinite().all(1, keepdim=True)).all())
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["float32", "power of two"])
@@ -152,12 +175,23 @@ def test_float8_under_a_float32_scale_is_torchaos(fmt: Format, tile: Tile, power
     granularity = pytest.importorskip("torchao.float8.config").ScalingGranularity
     dim = {TENSOR: None, ROW: 1, COLUMN: 0}[tile]
     kind = granularity.TENSORWISE if dim is None else granularity.AXISWISE
-    for x in blocks(32, fmt=fmt):
+    for x in blocks(32, fmt=fmt) if tile is ROW else (*blocks(32, fmt=fmt, alike=True), next(blocks(32, fmt=fmt))):
         scale = utils.tensor_to_scale(x, fmt.dtype, scaling_granularity=kind, axiswise_dim=dim, round_scales_to_power_of_2=power)
         theirs = utils.to_fp8_saturated(x * scale, fmt.dtype)
         elements, by = scaled.quantised(x, fmt, tile=tile, power_of_two=power)
         assert same(by, scale.reshape(by.shape))
         assert same(elements, theirs)
+
+
+def halves(kind: integers.Integers, symmetric: bool) -> Iterator[torch.Tensor]:
+    """Whole and half steps, times powers of two down to subnormal ones: half of all elements are ties."""
+    draw = torch.Generator().manual_seed(1)
+    end = (kind.most - kind.least) / 2 if symmetric else float(kind.most - kind.least)
+    for power in (0, -20, 40, -125, -145):
+        x = torch.randint(0, int(2 * end), (PART, 64), generator=draw) / 2 - (end if symmetric else 0)
+        x[:, ::32] = end  # each group has it
+        x[:, 1::32] = -end if symmetric else 0.0
+        yield x * 2.0**power
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "with zero points"])
@@ -166,7 +200,7 @@ def test_float8_under_a_float32_scale_is_torchaos(fmt: Format, tile: Tile, power
 def test_integers_are_torchaos(kind: integers.Integers, tile: Tile, symmetric: bool) -> None:
     primitives = pytest.importorskip("torchao.quantization.quant_primitives")
     mapping = primitives.MappingType.SYMMETRIC if symmetric else primitives.MappingType.ASYMMETRIC
-    for x in blocks(64):
+    for x in (*halves(kind, symmetric), *(blocks(64, alike=tile is TENSOR))):
         held = torch.where(x.abs() < 1e30, x, torch.ones_like(x))  # no integer stands for Inf or NaN
         rows, columns = tile.extents(held)
         scale, zero = primitives.choose_qparams_affine(

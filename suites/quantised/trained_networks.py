@@ -1,6 +1,7 @@
 """Healthy networks of suites/planted trained in one recipe beside bf16-mixed: whether an error of `coarse-recipe` says which do not train.
 
 `python suites/quantised/trained_networks.py mxfp4` prints a line for each: the loss before and after 100 steps on its batch, and what `measure` says.
+With `--gradients` it prints how far the recipe's gradient is off float32's along a training in bf16-mixed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from one_case import arguments
 
 STEPS = 100
 RATE = 1e-3
+LOOKED_AT = (0, 3, 30, 60, 100)
+"""Steps at which gradients are compared."""
 TRAINED = 0.9
 """Share of what bfloat16 takes off the loss, below which a recipe has failed, as in trained_models.py."""
 
@@ -55,6 +58,38 @@ def trained(code: ModuleType, precision: str) -> tuple[float, float]:
         return before, float(loss_of(given, model))
 
 
+def gradient(given: dict[str, Any], precision: str) -> torch.Tensor:
+    """The gradient of all parameters, as one vector in float32."""
+    model, chosen = given["model"], resolve(precision)
+    model.zero_grad()
+    torch.manual_seed(0)
+    with chosen.step():
+        with chosen.autocast():
+            value = loss_of(given, model)
+        value.backward()
+    found = torch.cat([each.grad.detach().float().flatten() for each in model.parameters() if each.grad is not None])
+    model.zero_grad()
+    return found
+
+
+def gradients(name: str, precision: str) -> str:
+    """The relative error of the recipe's gradient and its cosine with float32's, at steps of a training in bf16-mixed."""
+    given, chosen, told = arguments(network(name).code()), resolve("bf16-mixed"), []
+    optimizer = torch.optim.Adam(given["model"].parameters(), lr=RATE)
+    for step in range(STEPS + 1):
+        if step in LOOKED_AT:
+            exact, made = gradient(given, "32-true"), gradient(given, precision)
+            error, cosine = float((made - exact).norm() / exact.norm()), float(torch.cosine_similarity(made, exact, 0))
+            told.append(f"step {step}: error {error:.2f}, cosine {cosine:.2f}")
+        with chosen.step():
+            with chosen.autocast():
+                value = loss_of(given, given["model"])
+            optimizer.zero_grad()
+            value.backward()
+        optimizer.step()
+    return "; ".join(told)
+
+
 def line(name: str, precision: str) -> str:
     code = network(name).code()
     if hasattr(code, "step"):
@@ -75,11 +110,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python suites/quantised/trained_networks.py", description=__doc__)
     parser.add_argument("precision")
     parser.add_argument("names", nargs="*", help="networks (default: all)")
+    parser.add_argument("--gradients", action="store_true", help="compare gradients along the training")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name in asked.names or names():
-        print(f"{name:16} {line(name, asked.precision)}", flush=True)
+        print(f"{name:16} {(gradients if asked.gradients else line)(name, asked.precision)}", flush=True)
 
 
 if __name__ == "__main__":

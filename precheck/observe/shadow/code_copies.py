@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -12,6 +13,8 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.storages import Flat
 
 ALTERNATIVES = 8
+LIKE = 1e-4
+"""Relative distance below which two scales are the same."""
 AGREE = 2.0**-6
 """Two copies agree below this relative distance. A scale that was itself rounded to bfloat16 is off by less."""
 
@@ -32,6 +35,9 @@ class Track:
     owed: int = 0  # corrections for zero points that are still to be subtracted from that product
     early: int = 0  # multipliers before that product
     read: bool = False  # whether an op has read it
+    joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
+    factors: tuple[float, ...] = ()  # scales of one number that it has been multiplied by
+    dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
     last: Operation | None = None  # the latest multiplication
 
 
@@ -57,15 +63,60 @@ def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     return (exact[large] / plain[large]).abs().sort().values
 
 
-def uncancelled(track: Track) -> Uncancelled | None:
-    """The error of codes at a place where their scales must have cancelled. None if they have."""
-    nearest = min(track.plains, key=lambda each: distance(track.exact.numbers, each.numbers))
-    off, found = distance(track.exact.numbers, nearest.numbers), ratios(track.exact.numbers, nearest.numbers)
-    if not off > AGREE or not len(found):
-        return None
+def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> Track:
+    """The track of a result that is computed from the codes of `tracks`."""
+    for track in tracks:
+        track.read = True
+    last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
+    return Track(
+        Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
+        scales=sum(track.scales for track in tracks), multipliers=sum(track.multipliers for track in tracks),
+        sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), dense=any(track.dense for track in tracks),
+        owed=max(track.owed for track in tracks), early=sum(track.early for track in tracks), last=last,
+        joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
+        dead=next((track.dead for track in tracks if track.dead is not None), None),
+    )  # fmt: skip
+
+
+def spread(found: torch.Tensor) -> tuple[float, float]:
+    """The median of sorted ratios, and their ninth decile over their first."""
     low, middle, high = (float(found[round(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
-    spread = high / low if low > 0 else float("inf")
-    whole = spread <= 1 + AGREE
-    if whole and track.dense and track.early != track.multipliers:
+    return middle, high / low if low > 0 else float("inf")
+
+
+def uncancelled(track: Track, parts: Sequence[float] = ()) -> Uncancelled | None:
+    """The error of codes at a place where their scales must have cancelled. None if they have. `parts` are numbers that scales are products with.
+
+    The code does not say which alternative is meant, so it is the one that explains most: all of the result but for one factor, if there is one.
+    """
+    exact = track.exact.numbers
+    least: tuple[bool, float, float, float] | None = None
+    for each in track.plains:
+        found = ratios(exact, each.numbers)
+        if len(found):
+            middle, wide = spread(found)
+            seen = wide > 1 + AGREE, distance(exact, each.numbers), middle, wide
+            least = seen if least is None or seen[:2] < least[:2] else least
+    if least is None or not least[1] > AGREE:
         return None
-    return Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread, whole)
+    whole = not least[0]
+    fault = "inverse" if whole and inverted(track.factors, least[2]) else ""
+    if whole and not fault and track.dense and track.early != track.multipliers:
+        return None
+    if whole and not fault and any(abs(least[2] * part - 1) <= LIKE for part in parts):
+        fault = "forgotten"
+    return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
+
+
+def inverted(factors: Sequence[float], off: float) -> bool:
+    """Whether all of a result is off by the square of a scale that has been multiplied by once: it had to be divided by.
+
+    A scale of one number is made of data, so no factor that a program means equals its square by chance, unless it is a power of two.
+    """
+    once = [factor for factor in factors if sum(abs(each - factor) <= LIKE * abs(factor) for each in factors) == 1]
+    return any(of_data(factor) and abs(off / factor**2 - 1) <= LIKE for factor in once)
+
+
+def of_data(scale: float) -> bool:
+    """Whether a scale is no number that a program could have written: not 0, 1 or another power of two."""
+    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] != 0.5

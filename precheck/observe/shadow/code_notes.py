@@ -16,6 +16,23 @@ class Uncancelled:
     middle: float  # median of the ratio of the two
     spread: float  # ninth decile of the ratio over its first
     whole: bool = False  # whether the result is off by one common factor
+    joined: bool = False  # whether a term that no scale was divided out of had been added before the scales were multiplied by
+    fault: str = ""  # "inverse": that factor is the square of a scale; "forgotten": it is the inverse of one that scales are products with
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dead:
+    """Codes that are NaN, since the data and its scale are 0."""
+
+    share: float  # of the elements
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flushed:
+    """Scales that a cast made 0, and under which data is quantised."""
+
+    share: float  # of the scales
+    lost: float  # their Euclidean norm, over that of all scales
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,3 +87,6 @@ class Late:
     calls: int  # calls that had a call before them
     small: int  # calls in which the scale was made for smaller numbers and cost more than rounding
     large: int  # the same, for a scale made for greater numbers
+
+
+Remark = Uncancelled | Unturned | Dead | Clipped | Flushed | Skewed | Repeated | Late

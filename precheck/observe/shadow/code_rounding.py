@@ -10,7 +10,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.code_copies import Track
-from precheck.observe.shadow.code_notes import Clipped, Skewed
+from precheck.observe.shadow.code_notes import Clipped, Dead, Skewed
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.repeated_noise import Noises
@@ -94,8 +94,16 @@ def _become(
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
     units = [Flat.of(result, 1 / by) for by in bys]
-    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact))
+    void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
+    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None))
     return place
+
+
+def dead(codes: Codes, track: Track) -> None:
+    """Records codes that are NaN since they and their scale are 0, where they are read by what makes numbers of them."""
+    share = float(track.exact.numbers.isnan().float().mean()) if track.dead is not None else 0.0
+    if share and track.dead is not None:
+        codes.mode.record(dataclasses.replace(track.dead, number=codes.mode.observation.seen, coded=Dead(share)))
 
 
 def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import code_rounding, zero_points
-from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, uncancelled
+from precheck.observe.shadow import added_terms, code_rounding, flushed_scales, zero_points
+from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.replay import OpPlan, tensors_in
-from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of
+from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of, single
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.observe.shadow.turns import Turns
 from precheck.torch_internals import in_backward, storage_key
@@ -30,7 +30,7 @@ from precheck.torch_internals import in_backward, storage_key
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-LINEAR = ops.POLYNOMIAL | {"_int_mm"}
+LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num"}
 """Ops that keep two copies apart by a scale if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
@@ -47,6 +47,7 @@ class Codes:
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = code_rounding.Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended)
+        self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.turns = Turns(self)
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
@@ -62,7 +63,9 @@ class Codes:
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
-        known = [each.held for each in (self.tracks, self.scaled, self.origins, self.scales.made, self.turns.held, self.turns.quantised) if each]
+        turns = self.turns
+        held = self.tracks, self.scaled, self.origins, self.scales.made, turns.held, turns.quantised, turns.fast.held
+        known = [each.held for each in held if each]
         if not known:
             return False
         keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)
@@ -98,7 +101,8 @@ class Codes:
         elif planned.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
         self.scales.follow(planned.base, inputs, results)
-        self.turns.follow(planned, args, inputs, results[0])
+        flushed_scales.follow(self, planned, inputs, results)
+        self.turns.follow(func, planned, args, kwargs, inputs, results[0])
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
         found = scale_of(args[0], args[1], self.scales, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
@@ -111,6 +115,7 @@ class Codes:
         before = self.scaled.get(data)
         chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
         self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN]))
+        flushed_scales.used(self, scale)
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -136,8 +141,9 @@ class Codes:
             self._unmoved(func, planned, args, kwargs, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             self._shifted(func, planned, args, kwargs, inputs, tracked[0], result)
-        elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs)):
+        elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs) and not added_terms.without_unit(self, inputs)):
             self._again(func, planned, args, kwargs, tracks, result)
+            added_terms.joined(self, planned, args, inputs, result)
         else:
             for track in tracks:
                 self._judged(track)
@@ -211,24 +217,30 @@ class Codes:
         other = next((each for each in inputs if each is not source), None)
         exact = self._replayed(func, planned, args, kwargs, -1, source)
         plains = [each.seen(source).expand(exact.shape) for each in track.plains]
-        known = other is not None and self.scales.known(other)
+        known = other is not None and (self.scales.known(other) or self._nested(other, track))
         if not known:
             plains += [self._replayed(func, planned, args, kwargs, place, source) for place in range(len(track.plains))]
         self._put(result, [track], exact, plains[:ALTERNATIVES])
         made = self.tracks.get(result)
         if made is not None:
             made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
+            made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
             if known:
+                made.factors = (*track.factors, *single(other, base=planned.base))
                 made.last = self.described(planned.name)
                 self.casts.dequantised(track.rounded)
             self._settled(made, result)
 
+    def _nested(self, other: torch.Tensor, track: Track) -> bool:
+        """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
+        held = self.tracks.get(other)
+        return held is not None and not held.multipliers and not track.dense and self.scales.made.get(other) is not None
+
     def _shifted(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
                  source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
         """Something is added to codes. If it is a zero point (few elements, integers), `plain` does not change."""
-        track = self.tracks.get(source)
+        track, other = self.tracks.get(source), next((each for each in inputs if each is not source), None)
         assert track is not None
-        other = next((each for each in inputs if each is not source), None)
         self.casts.added(track.rounded, args[1])
         if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
             self._judged(track)
@@ -243,9 +255,8 @@ class Codes:
     def _unmoved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor,
                  result: torch.Tensor) -> None:  # fmt: skip
         """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-        track = self.tracks.get(source)
+        track, exact = self.tracks.get(source), self._replayed(func, planned, args, kwargs, -1)
         assert track is not None
-        exact = self._replayed(func, planned, args, kwargs, -1)
         self._put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
         made = self.tracks.get(result)
         if made is not None and made.owed:
@@ -256,8 +267,8 @@ class Codes:
                  result: torch.Tensor) -> None:  # fmt: skip
         exact = self._replayed(func, planned, args, kwargs, -1)
         before = track.exact.seen(source)
+        track.read = True
         if not track.units:  # after other ops this is no clamp of codes
-            track.read = True
             return
         moved = zip(track.plains, track.units, strict=True)
         self._put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
@@ -266,17 +277,7 @@ class Codes:
         code_rounding.clipped(self, source, result, before, before.clamp(low - 0.5, high + 0.5))
 
     def _put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
-        for track in tracks:
-            track.read = True
-        last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
-        scales = [track.scales for track in tracks]
-        made = Track(
-            Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
-            scales=sum(scales), multipliers=sum(track.multipliers for track in tracks), sure=all(track.sure for track in tracks),
-            shifted=any(track.shifted for track in tracks), dense=any(track.dense for track in tracks),
-            owed=max(track.owed for track in tracks), early=sum(track.early for track in tracks), last=last,
-        )  # fmt: skip
-        self.tracks.put(result, made)
+        self.tracks.put(result, merged(result, tracks, exact, plains))
 
     def _settled(self, track: Track, result: torch.Tensor) -> None:
         """Drops the copies if they agree: the scales have cancelled."""
@@ -287,9 +288,10 @@ class Codes:
     def _judged(self, track: Track) -> None:
         """Records an error if the copies differ. The codes are where their scales must have cancelled."""
         track.read = True
+        code_rounding.dead(self, track)
         if not track.multipliers or not track.sure or track.owed or track.last is None:
             return
-        remark = uncancelled(track)
+        remark = uncancelled(track, self.scales.parts)
         if remark is not None:
             self.mode.record(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
 

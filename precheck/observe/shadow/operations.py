@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.code_notes import Clipped, Late, Repeated, Skewed, Uncancelled, Unturned
+from precheck.observe.shadow.code_notes import Remark
 from precheck.observe.shadow.op_notes import LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, Undone, Update
@@ -127,7 +127,7 @@ class Operation:
     tail: Tail | None = None
     skew: Skew | None = None
     summed: Summed | None = None
-    coded: Uncancelled | Unturned | Clipped | Skewed | Repeated | Late | None = None
+    coded: Remark | None = None
     mixed: bool = False  # whether its tensors have several formats, single numbers aside
     autocast: bool = False  # whether it runs inside an autocast context of the block
     impossible: tuple[int, int] = (0, 0)  # drawn indices with probability zero, and all drawn indices

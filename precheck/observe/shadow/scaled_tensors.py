@@ -12,14 +12,15 @@ from typing import Any, Literal
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.code_copies import LIKE, of_data
 from precheck.observe.shadow.partial_writes import Region, region
 from precheck.observe.shadow.storages import Flat, Storages
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
 LOOKED_AT = 1 << 14
-LIKE = 1e-4
-"""Relative distance below which two scales are the same."""
+REMEMBERED = 31
+"""Scales before the latest one that a number may be compared with."""
 CHAIN = 3
 
 
@@ -48,6 +49,7 @@ class Scales:
         self.made: Storages[Literal["scale", "whole"]] = Storages()
         self.shares: Storages[bool] = Storages()  # quotients of integers
         self.used: list[torch.Tensor] = []
+        self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a scale, by its origin or by its numbers. Extremes that were rounded to integers may be zero points."""
@@ -65,6 +67,10 @@ class Scales:
             made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
         rounded = base in ops.STEPS or (base not in ops.MULTIPLYING and base not in ops.EXPONENTIALS and base not in ops.POWERS and base != "pow"
                                         and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip
+        if made and base in ("mul", "div") and len(inputs) == 2:
+            many, one = inputs if base == "div" or inputs[1].numel() == 1 else inputs[::-1]
+            if many.numel() > one.numel() == 1 and self.made.get(one):
+                self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
         for result in results if made else ():
             self.made.put(result, "whole" if rounded else "scale")
 
@@ -78,7 +84,7 @@ class Scales:
     def rounded_under(self, by: torch.Tensor) -> None:
         values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
         values = torch.unique(values[(values > 0) & values.isfinite()])
-        self.used = [*self.used[-31:], torch.cat([values, 1 / values]).sort().values]
+        self.used = [*self.used[-REMEMBERED:], torch.cat([values, 1 / values]).sort().values]
 
     def _among(self, tensor: torch.Tensor) -> bool:
         """Whether all its numbers are scales that data has been rounded under, or their inverses. The number 1 is no evidence."""
@@ -125,3 +131,9 @@ def begins(base: str, args: tuple[Any, ...]) -> bool:
         return False
     left, right = args[:2]
     return left.numel() != right.numel() or not (left.is_contiguous() and right.is_contiguous())
+
+
+def single(scale: torch.Tensor | None, *, base: str) -> list[float]:
+    """The factor of an op with a scale of one number. Nothing for other scales."""
+    number = float(scale) if scale is not None and scale.numel() == 1 else 0.0
+    return [] if number == 0 else [number if base == "mul" else 1 / number]

@@ -19,6 +19,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.code_copies import AGREE
 from precheck.observe.shadow.code_notes import Unturned
+from precheck.observe.shadow.fast_turns import FastTurns, Stages, pairs
 from precheck.observe.shadow.replay import OpPlan
 from precheck.observe.shadow.storages import Flat, Storages, whole
 from precheck.torch_internals import in_backward, storage_key, version
@@ -59,13 +60,16 @@ class Turns:
         self.matrices: Storages[tuple[int, bool]] = Storages()  # by version
         self.quantised: Storages[str] = Storages()  # codes and what was dequantised, by the line that rounded
         self.forward: list[torch.Tensor] = []  # matrices that forward passes have multiplied by
+        self.fast = FastTurns(self)
 
     def begins(self, base: str, args: tuple[Any, ...]) -> bool:
         """Whether an op turns something."""
-        return base in FACTORS and any(self._turns(args[place]) for place in FACTORS[base])
+        return pairs(base, args) or (base in FACTORS and any(self._turns(args[place]) for place in FACTORS[base]))
 
-    def follow(self, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    def follow(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor],
+               result: torch.Tensor) -> None:  # fmt: skip
         """An op has run."""
+        self.fast.follow(func, planned, args, kwargs, inputs, result)
         rounded = self._rounded(planned.base, inputs, result)
         if rounded is not None:
             self.quantised.put(result, rounded)
@@ -135,10 +139,24 @@ class Turns:
         rounded, flats = held is not None and held.rounded, [Flat.of(result, each) for each in before]
         self.held.put(result, Turned(Flat.of(result, made), flats, place.blamed, rounded=rounded, backward=own))
 
+    def turned_fast(self, entry: Stages, result: torch.Tensor) -> None:
+        """Sums and differences have turned what is in the storage of `result`."""
+        held, made, moved = entry.held, entry.made.numbers, [each.numbers for each in entry.moved]
+        first = held is None or (held.signs and not held.rounded)
+        before = moved[1:] if held is not None and first else moved
+        rounded = held is not None and held.rounded
+        if rounded and _alike(made, before[1:]):
+            self.held.drop(result)
+            return
+        own = first and in_backward() and not self.forward and not self.fast.forward
+        self.fast.forward = self.fast.forward or not in_backward()
+        self.held.put(result, Turned(Flat(made), [Flat(each) for each in before], entry.place, rounded=rounded, backward=own))
+
     def _backward(self, turn: torch.Tensor) -> bool:
         """Whether a matrix is multiplied by in a backward pass, and neither it nor its transpose was in a forward pass."""
         matrix = turn.detach().reshape(turn.shape[-2:])
         known = any(each.shape == matrix.shape and (torch.equal(each, matrix) or torch.equal(each, matrix.t())) for each in self.forward)
+        known = known or self.fast.forward
         if not in_backward():
             if not known and len(self.forward) < REMEMBERED:
                 self.forward.append(matrix.clone())

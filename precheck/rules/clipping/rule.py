@@ -11,7 +11,7 @@ from precheck.analysis.codes import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
-from precheck.observe.shadow.code_notes import Clipped, Late
+from precheck.observe.shadow.code_notes import Clipped, Flushed, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
 
@@ -27,6 +27,11 @@ class Clipping(Rule):
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
             return (f"{percent(seen.share)} % of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
                     f"this loses {percent(seen.lost)} % of the tensor, and rounding loses {percent(seen.rounding)} %; {why}")  # fmt: skip
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Flushed):
+            return (
+                f"{percent(fact.remark.share)} % of these scales become 0 by this cast, and what is quantised under them is lost: they are "
+                f"{percent(fact.remark.lost)} % of all scales by the Euclidean norm. Divide the scales by one for the whole tensor first"
+            )
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
             return _late(fact.remark)
         return super().words(fact)

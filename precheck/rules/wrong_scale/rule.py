@@ -14,7 +14,7 @@ from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
-from precheck.observe.shadow.code_notes import Uncancelled, Unturned
+from precheck.observe.shadow.code_notes import Dead, Uncancelled, Unturned
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -27,10 +27,25 @@ class WrongScale(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
             seen = fact.remark
+            if seen.fault == "inverse":
+                return (
+                    f"a scale of the codes of {shortened(seen.rounded)} is multiplied by where it had to be divided by, or the other way round: "
+                    f"all of the result is {seen.middle:.4g} times what the numbers make that were quantised, and that is the square of the scale"
+                )
+            if seen.fault == "forgotten":
+                return (
+                    f"one of two scales of the codes of {shortened(seen.rounded)} is not multiplied by: all of the result is {seen.middle:.4g} times "
+                    "what the numbers make that were quantised, and that is the inverse of the scale"
+                )
             if seen.whole:
                 return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times the numbers that were quantised, "
                         "all over the tensor: "
                         "they were quantised with another scale, unless this factor is intended")  # fmt: skip
+            if seen.joined:
+                return (
+                    f"a term was added to a product of the codes of {shortened(seen.rounded)} before it was multiplied by this scale, so the scale "
+                    f"multiplies the term too: without any rounding the result is off by {percent(seen.off)} %"
+                )
             return (
                 f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
                 f"{percent(seen.off)} %, by factors that differ {seen.spread:.3g}-fold among its elements"
@@ -48,5 +63,10 @@ class WrongScale(Rule):
             return (
                 f"the operands of this product were turned by Hadamard matrices at {shortened(turned.turned)} and {shortened(turned.other)}, which "
                 f"do not cancel: without any rounding the result is off by {percent(turned.off)} %"
+            )
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Dead):
+            return (
+                f"{percent(fact.remark.share)} % of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
+                "give the scale a smallest value"
             )
         return super().words(fact)

@@ -1,0 +1,53 @@
+"""Terms that are added to a product of codes before its scales are multiplied by: (q @ k + b) · s = q @ k · s + b · s.
+
+Such a term must be in the unit of the codes, as a bias in whole numbers or one that was divided by the scales is. A term that has been divided by no
+scale of this run cannot be in the unit of a scale that was made of this run's data. So the copy `plain` gets the term as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.scaled_tensors import counts
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.codes import Codes
+
+FUSED = {"addmm", "baddbmm"}
+"""Products that add their first operand."""
+
+
+def without_unit(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether one operand of a sum is a product of codes, whose scales are still to come, and the other a term without a unit."""
+    if len(inputs) != 2:
+        return False
+    for product, term in (inputs, inputs[::-1]):
+        track = codes.tracks.get(product)
+        if track is not None and track.dense and track.multipliers == track.early < track.scales and codes.tracks.get(term) is None:
+            return _real(codes, term)
+    return False
+
+
+def joined(codes: Codes, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    """Marks the result of an op that has added a term. If the term may be in the codes' unit, nothing is said of the result."""
+    made = codes.tracks.get(result)
+    if made is None or planned.base not in ops.ADDITIONS | FUSED:
+        return
+    term = args[0] if planned.base in FUSED else next((each for each in inputs if codes.tracks.get(each) is None), None)
+    if not isinstance(term, torch.Tensor) or codes.tracks.get(term) is not None or not bool(term.any()):
+        return
+    made.joined = True
+    made.sure = made.sure and _real(codes, term)
+
+
+def _real(codes: Codes, term: torch.Tensor) -> bool:
+    """Whether a term is certainly in no unit of codes: real numbers, from no scale, and no mask, which has one number beside 0."""
+    if codes.scaled.get(term) is not None or codes.scales.made.get(term) or not term.is_floating_point() or counts(term):
+        return False
+    values = term.detach().float()
+    return bool(values.isfinite().all()) and len(torch.unique(values[values != 0])) > 1

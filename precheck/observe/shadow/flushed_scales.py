@@ -1,0 +1,61 @@
+"""Scales that become zero when they are cast to a format of few exponents. What is quantised under them is lost, whatever the codes are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.code_notes import Flushed
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.replay import OpPlan
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.codes import Codes
+
+
+@dataclasses.dataclass(slots=True)
+class Cast:
+    """A cast that made scales zero: its place, its result, and the smallest number of its format."""
+
+    place: Operation
+    made: torch.Tensor
+    smallest: float
+    remark: Flushed
+    gone: torch.Tensor  # where
+
+
+def follow(codes: Codes, planned: OpPlan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """After an op: notes a cast that makes scales zero, and keeps the note with what is made of these scales."""
+    result, source = results[0], inputs[-1]
+    if not codes.scales.made.get(result):
+        return
+    if planned.base in ops.CASTS and source.is_floating_point() and source.element_size() > result.element_size():
+        before, made = source.detach().float(), result.detach().float()
+        gone = (made == 0) & (before != 0)
+        if bool(gone.any()):
+            lost = float(before[gone].norm() / before.norm().clamp_min(1e-30))
+            format_of = torch.finfo(result.dtype)
+            smallest = format_of.tiny * format_of.eps  # its smallest subnormal number
+            codes.flushed.put(result, Cast(codes.described(planned.name), made, smallest, Flushed(float(gone.float().mean()), lost), gone))
+    elif codes.flushed:
+        found = next(filter(None, map(codes.flushed.get, inputs)), None)
+        if found is not None:
+            codes.flushed.put(result, found)
+
+
+def used(codes: Codes, scale: torch.Tensor) -> None:
+    """Data is multiplied or divided by a scale: records the cast that made some of the scales zero, unless they have been put right since."""
+    cast = codes.flushed.get(scale) if codes.flushed else None
+    if cast is None:
+        return
+    codes.flushed.drop(scale)
+    if scale.numel() != cast.made.numel():
+        return
+    now, kept = scale.detach().float().reshape(cast.made.shape), (cast.made != 0)
+    factor = float((now[kept] / cast.made[kept]).median()) if bool(kept.any()) else 1.0
+    if bool((now[cast.gone].abs() < cast.smallest * abs(factor)).all()):
+        codes.mode.record(dataclasses.replace(cast.place, number=codes.mode.observation.seen, coded=cast.remark))
