@@ -181,16 +181,16 @@ def enhanced(at_least_single: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("frequencies-cast-with-the-model", "okoge-kaz/llm-recipes#6", ("amplified-rounding",), "aten.mul.Tensor", lambda: attended(False),
-        lambda: attended(True), module="RotatedAttention"),
+    Bug("frequencies-cast-with-the-model", "okoge-kaz/llm-recipes#6", ("amplified-rounding",), "aten._to_copy.default",
+        lambda: attended(False), lambda: attended(True)),
     Bug("timestep-in-the-models-format", "utensils/mold#786", ("integer-rounding", "amplified-rounding"), "aten._to_copy.default",
         lambda: conditioned(LOW), lambda: conditioned(WIDE)),
     Bug("waves-of-pixels", "genmoai/mochi#78", ("amplified-rounding",), "aten.mul.Tensor", lambda: encoded(LOW), lambda: encoded(WIDE),
         module="FourierFeatures"),
-    Bug("state-in-half", "NVIDIA/TensorRT-Model-Connect#725", ("accumulated-drift", "absorption", "amplified-rounding"), "aten.exp.default",
+    Bug("state-in-half", "NVIDIA/TensorRT-Model-Connect#725", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.mul.Tensor",
         lambda: decoded(HALF), lambda: decoded(WIDE)),
     Bug("variance-of-channels", "facebookresearch/ConvNeXt#80", ("overflow",), "aten.pow.Tensor_Scalar", lambda: classified(HALF),
         lambda: classified(WIDE), module="ChannelsFirstNorm"),
-    Bug("agreement-of-groups", "implus/PytorchInsight#32", ("overflow", "nan"), "aten.sum.dim_IntList", lambda: enhanced(False),
+    Bug("agreement-of-groups", "implus/PytorchInsight#32", ("overflow", "nan"), "aten.mul.Tensor", lambda: enhanced(False),
         lambda: enhanced(True), module="SpatialGroupwiseEnhance"),
 )  # fmt: skip

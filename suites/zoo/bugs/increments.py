@@ -71,7 +71,8 @@ class CentredRMSprop:
 
     def __init__(self, weight: torch.Tensor, lr: float, by_deviation: bool) -> None:
         self.weight, self.lr, self.alpha, self.eps, self.by_deviation = weight, lr, 0.9, 1e-8, by_deviation
-        self.square, self.mean = torch.zeros_like(weight), torch.zeros_like(weight)
+        kept = torch.float64 if by_deviation else WIDE
+        self.square, self.mean = torch.zeros_like(weight, dtype=kept), torch.zeros_like(weight, dtype=kept)
 
     def step(self, gradient: torch.Tensor) -> None:
         if self.by_deviation:
@@ -142,13 +143,13 @@ def learned(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("average-in-the-weights-format", "THUDM/SwissArmyTransformer#159", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
-        lambda: averaged(LOW), lambda: averaged(WIDE)),
-    Bug("buffer-of-micro-batches", "ISEEKYAN/Megatron-LM#149", ("absorption", "accumulated-drift"), "aten.add_.Tensor", lambda: accumulated(LOW),
+    Bug("average-in-the-weights-format", "THUDM/SwissArmyTransformer#159", ("absorption", "accumulated-drift"), "aten.mul_.Tensor",
+        lambda: averaged(LOW), lambda: averaged(WIDE), phase="data", step=38),
+    Bug("buffer-of-micro-batches", "ISEEKYAN/Megatron-LM#149", ("accumulated-drift", "absorption"), "aten.add_.Tensor", lambda: accumulated(LOW),
         lambda: accumulated(WIDE)),
     Bug("centred-spread", "CanReader/FastNN#12", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: centred(False),
         lambda: centred(True), precision=SINGLE),
     Bug("norm-of-the-scaled", "NCAR/miles-credit#141", ("scaler-order",), "", lambda: forecasters(False), lambda: forecasters(True), phase="scaler"),
-    Bug("whole-model-cast", "hp-l33/AiM#10", ("absorption", "accumulated-drift"), "aten.addcdiv_.default",
-        lambda: learned(LOW), lambda: learned(WIDE)),
+    Bug("whole-model-cast", "hp-l33/AiM#10", ("lost-update", "absorption"), "",
+        lambda: learned(LOW), lambda: learned(WIDE), phase="optimizer"),
 )  # fmt: skip

@@ -117,12 +117,12 @@ def conformers(dtype: torch.dtype) -> torch.Tensor:
 BUGS = (
     Bug("spread-of-a-cell", "berceanu/openPMD-resampler#3", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: upsampled(False),
         lambda: upsampled(True), precision=PRECISION),
-    Bug("far-from-the-origin", "avianphysics/avian#84", ("absorption", "accumulated-drift", "cancellation"), "aten.add.Tensor",
+    Bug("far-from-the-origin", "avianphysics/avian#84", ("cancellation", "absorption", "accumulated-drift"), "aten.sub.Tensor",
         lambda: simulated(False), lambda: simulated(True), precision=PRECISION),
-    Bug("twist-of-a-joint", "NVIDIA/warp#1631", ("amplified-rounding", "cancellation"), "aten.acos.default", lambda: joints(False),
+    Bug("twist-of-a-joint", "NVIDIA/warp#1631", ("amplified-rounding", "cancellation"), "aten.div.Tensor", lambda: joints(False),
         lambda: joints(True), precision=PRECISION),
     Bug("steps-of-a-track", "JuliaStats/Distances.jl#216", ("cancellation",), "aten.sub.Tensor", lambda: track(SINGLE), lambda: track(DOUBLE),
         precision=PRECISION),
-    Bug("energies-with-isolated-atoms", "ACEsuit/mace#211", ("cancellation",), "aten.sub.Tensor", lambda: conformers(SINGLE),
-        lambda: conformers(DOUBLE), precision=PRECISION),
+    Bug("energies-with-isolated-atoms", "ACEsuit/mace#211", ("amplified-rounding", "cancellation"), "aten.index_add_.default",
+        lambda: conformers(SINGLE), lambda: conformers(DOUBLE), precision=PRECISION),
 )  # fmt: skip

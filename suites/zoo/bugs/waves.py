@@ -95,12 +95,12 @@ def preferred(by_logsigmoid: bool) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 BUGS = (
-    Bug("phase-that-runs-on", "csound/csound#2867", ("accumulated-drift", "absorption", "amplified-rounding"), "aten.add.Tensor",
+    Bug("phase-that-runs-on", "csound/csound#2867", ("amplified-rounding", "accumulated-drift", "absorption"), "aten.add.Tensor",
         lambda: held_notes(False), lambda: held_notes(True), precision=PRECISION),
-    Bug("window-of-a-running-sum", "beridel/fast_matched_filter#17", ("cancellation",), "aten.sub.Tensor", lambda: detections(True),
-        lambda: detections(False), precision=PRECISION),
+    Bug("window-of-a-running-sum", "beridel/fast_matched_filter#17", ("amplified-rounding", "cancellation"), "aten.cumsum.default",
+        lambda: detections(True), lambda: detections(False), precision=PRECISION),
     Bug("logarithms-of-losses", "tdrussell/qlora-pipe#23", ("vanished-constant", "nan", "overflow"), "aten.add.Tensor", lambda: charted(HALF),
         lambda: charted(SINGLE)),
-    Bug("pairs-far-apart", "thinking-machines-lab/tinker-cookbook#188", ("underflow", "overflow", "nan"), "aten.log.default",
+    Bug("pairs-far-apart", "thinking-machines-lab/tinker-cookbook#188", ("underflow", "overflow", "nan"), "aten.sigmoid.default",
         lambda: preferred(False), lambda: preferred(True), precision=PRECISION),
 )  # fmt: skip
