@@ -178,8 +178,8 @@ def makes_most(cause: Operation | None, error: float) -> bool:
 
 def abated(cause: Operation | None, value: Value) -> bool:
     """Whether an error is smaller in a value than where it was made. Roundings on the way are independent and make it larger, so part of it has
-    cancelled: a common factor of both terms of a quotient, or of a vector that is divided by its norm."""
-    return cause is not None and drift(value) < (1 - UNCHANGED) * drift(cause.outputs[0])
+    cancelled: a common factor of both terms of a quotient. By chance two roundings cancel up to four standard deviations, 4/√n of the square."""
+    return cause is not None and drift(value) ** 2 < (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2
 
 
 def later(one: Operation | None, other: Operation | None) -> Operation | None:
