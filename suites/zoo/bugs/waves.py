@@ -32,8 +32,8 @@ class Terrain:
 
 def held_notes(wrapped: bool) -> torch.Tensor:
     """The end of fourteen seconds of three notes at 48 kHz."""
-    synthesizer = Terrain(torch.tensor([220.0, 554.37, 987.77]), 48_000, 512, wrapped)
-    blocks = [synthesizer.perform() for _ in range(14 * 48_000 // 512)]
+    synthesizer = Terrain(torch.tensor([220.0, 554.37, 987.77]), 48_000, 1024, wrapped)
+    blocks = [synthesizer.perform() for _ in range(14 * 48_000 // 1024)]
     return torch.cat(blocks[-8:], 1)
 
 
