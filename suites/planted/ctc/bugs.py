@@ -7,7 +7,10 @@ from planted_bug import Planted
 BUGS = [
     Planted(
         name="spectrum-under-autocast",
-        healthy=('    with torch.autocast("cpu", enabled=False):\n        waves = F.conv1d(audio.float()[:, None], spectrum_basis(), stride=HOP)\n'),
+        healthy=(
+            '    with torch.autocast("cpu", enabled=False):\n'
+            "        waves = F.conv1d(audio.float()[:, None], spectrum_basis(), stride=HOP)\n"
+        ),
         planted="    waves = F.conv1d(audio[:, None].to(spectrum_basis()), spectrum_basis(), stride=HOP).float()  # culprit\n",
         precisions=("bf16-mixed", "16-mixed"),
         part="function:log_mel",
@@ -17,7 +20,10 @@ BUGS = [
     ),
     Planted(
         name="mel-in-float16",
-        healthy=('    with torch.autocast("cpu", enabled=False):\n        mel = mel_filters() @ power\n'),
+        healthy=(
+            '    with torch.autocast("cpu", enabled=False):\n'
+            "        mel = mel_filters() @ power\n"
+        ),
         planted="    mel = mel_filters() @ power  # culprit\n",
         more=(("    return torch.log(mel + 1e-10)\n", "    return torch.log(mel + 1e-10)  # culprit\n"),),
         precisions=("16-mixed",),
@@ -39,7 +45,8 @@ BUGS = [
     Planted(
         name="variance-by-moments",
         healthy=(
-            "    mean = (features * weights).sum(-1, keepdim=True)\n    variance = ((features - mean).square() * weights).sum(-1, keepdim=True)\n"
+            "    mean = (features * weights).sum(-1, keepdim=True)\n"
+            "    variance = ((features - mean).square() * weights).sum(-1, keepdim=True)\n"
         ),
         planted=(
             "    mean = features @ weights.to(features.dtype).transpose(1, 2)\n"
@@ -53,7 +60,10 @@ BUGS = [
     ),
     Planted(
         name="no-master-copy",
-        healthy=('                state["master"].sub_(weight.grad.float(), alpha=group["lr"])\n                weight.copy_(state["master"])\n'),
+        healthy=(
+            '                state["master"].sub_(weight.grad.float(), alpha=group["lr"])\n'
+            '                weight.copy_(state["master"])\n'
+        ),
         planted='                weight.sub_(weight.grad, alpha=group["lr"])  # culprit\n',
         precisions=("bf16-true",),
         part="weights",

@@ -14,7 +14,8 @@ BUGS = [
         precisions=BF16,
         part="function:time_features",
         rules=("integer-rounding", "amplified-rounding", "local-drift"),
-        why="The noise level is rounded at 1 and then multiplied by 1000: 987.5 becomes 988 or 984, and the network is told of another time.",
+        why="The noise level is rounded at 1 and then multiplied by 1000: 987.5 becomes 988 or 984, and the network is told of another "
+        "time.",
         source="https://github.com/Tencent-Hunyuan/UniRL/pull/438",
     ),
     Planted(

@@ -17,7 +17,10 @@ BUGS = [
     ),
     Planted(
         name="rope-angles-by-matmul",
-        healthy=('    with torch.autocast("cpu", enabled=False):\n        angles = positions.float()[:, None] * frequencies\n'),
+        healthy=(
+            '    with torch.autocast("cpu", enabled=False):\n'
+            "        angles = positions.float()[:, None] * frequencies\n"
+        ),
         planted="    angles = positions.float()[:, None] @ frequencies[None, :]  # culprit\n",
         precisions=("bf16-mixed", "16-mixed"),
         part="function:rotary_table.0",

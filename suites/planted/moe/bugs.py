@@ -7,7 +7,10 @@ from planted_bug import Planted
 BUGS = [
     Planted(
         name="router-low",
-        healthy=('        with torch.autocast("cpu", enabled=False):\n            logits = F.linear(x.float(), self.weight.float())\n'),
+        healthy=(
+            '        with torch.autocast("cpu", enabled=False):\n'
+            "            logits = F.linear(x.float(), self.weight.float())\n"
+        ),
         planted="        logits = F.linear(x, self.weight).float()  # culprit\n",
         precisions=("bf16-mixed",),
         part="blocks.0.mixture",
@@ -17,7 +20,10 @@ BUGS = [
     ),
     Planted(
         name="slots-by-matmul",
-        healthy=("    chosen = F.one_hot(experts.T.reshape(-1), EXPERTS)\n    before = chosen.cumsum(0) - chosen\n"),
+        healthy=(
+            "    chosen = F.one_hot(experts.T.reshape(-1), EXPERTS)\n"
+            "    before = chosen.cumsum(0) - chosen\n"
+        ),
         planted=(
             "    chosen = F.one_hot(experts.T.reshape(-1), EXPERTS).to(dtype)\n"
             "    before = torch.ones(len(chosen), len(chosen), dtype=dtype).tril(-1) @ chosen  # culprit\n"
@@ -66,7 +72,10 @@ BUGS = [
     Planted(
         name="importance-by-moments",
         healthy="    return importance.var(unbiased=False) / importance.mean().square()\n",
-        planted=("    mean = importance.mean()\n    return (importance.square().mean() - mean.square()) / mean.square()  # culprit\n"),
+        planted=(
+            "    mean = importance.mean()\n"
+            "    return (importance.square().mean() - mean.square()) / mean.square()  # culprit\n"
+        ),
         more=(("importance_loss(probabilities), z_loss", "importance_loss(probabilities.to(x.dtype)).float(), z_loss"),),
         precisions=("bf16-true",),
         part="function:importance_loss",

@@ -38,7 +38,8 @@ BUGS = [
         precisions=BF16,
         part="function:document_losses",
         rules=("integer-rounding", "absorption", "decision-flip"),
-        why="From 256 on bfloat16 has every second number only, from 512 on every fourth: the losses of several documents are averaged as one.",
+        why="From 256 on bfloat16 has every second number only, from 512 on every fourth: the losses of several documents are averaged "
+        "as one.",
         source="https://github.com/RosettaCommons/foundry/pull/236",
     ),
     Planted(

@@ -34,7 +34,10 @@ BUGS = [
     ),
     Planted(
         name="feed-out-in-float16",
-        healthy=('        with torch.autocast("cpu", enabled=False):\n            return F.linear(hidden.float(), self.out.weight.float())\n'),
+        healthy=(
+            '        with torch.autocast("cpu", enabled=False):\n'
+            "            return F.linear(hidden.float(), self.out.weight.float())\n"
+        ),
         planted="        return self.out(hidden)  # culprit\n",
         precisions=("16-mixed",),
         part="encoder.0.feed",

@@ -38,7 +38,8 @@ BUGS = [
     Planted(
         name="smoothing-low",
         healthy="    sizes = sizes.float()\n    total = sizes.sum()\n    shares = (sizes + 1e-5) / (total + CODES * 1e-5)\n",
-        planted="    sizes = sizes.to(like.dtype)\n    total = sizes.sum()\n    shares = (sizes + 1e-5) / (total + CODES * 1e-5)  # culprit\n",
+        planted="    sizes = sizes.to(like.dtype)\n    total = sizes.sum()\n"
+        "    shares = (sizes + 1e-5) / (total + CODES * 1e-5)  # culprit\n",
         precisions=("16-mixed",),
         part="function:means",
         rules=("vanished-constant", "underflow", "nan", "overflow", "local-drift"),
