@@ -25,17 +25,13 @@ OURS = frozenset({"scaler-skip", "scaler-order", "scaler-collapse"})
 WEIGHTS = frozenset({"lost-update", "missing-gradient"})
 """Rules on whole parameters. Boundaries and ops give the same findings, and those of boundaries are about all parameters at once."""
 
-AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
-"""Rules on a rounding that later ops amplify."""
 GRADIENTS = frozenset({"gradient", "parameter-gradient", "parameter"})
 """Kinds of boundaries that errors of a backward pass reach."""
 Place = tuple[str, int, int]
 """A function in the source: its file, its first line and its last line."""
 
 
-def concluded(
-    boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()
-) -> list[Finding]:
+def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()) -> list[Finding]:
     """Returns the findings of the run in the order of the ops that show them. Findings that no op shows come last.
 
     The op that shows an error may come long after the op that caused it. Findings that show earlier are listed earlier.
@@ -128,7 +124,7 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
     that the user's code adds. `required`: the places of required roundings. `choices`: no boundary drifted, so that decisions changed no more often
     than under noise.
     """
-    amplified = finding.rule in AMPLIFIED and _mechanism_and_line(finding) in required
+    amplified = finding.rule in culprit.AMPLIFIED and _mechanism_and_line(finding) in required
     if finding.severity == "error" and (amplified or (choices and finding.rule == "decision-flip" and _is_choice_by_difference(finding))):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
         return dataclasses.replace(finding, severity="note", message=text)

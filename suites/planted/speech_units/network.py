@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-STEPS = 3
+STEPS = 1
 VOICES, SAMPLES, WIDTH, HEADS, CODES, OTHERS, SPAN = 3, 6400, 64, 4, 320, 12, 10
 KERNEL, STRIDE = 10, 20
 FRAMES = (SAMPLES - KERNEL) // STRIDE + 1
@@ -121,5 +121,4 @@ def loss(output: dict[str, torch.Tensor]) -> torch.Tensor:
     return output["loss"]
 
 
-def optimizer(params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=0.01)
+optimizer = None
