@@ -179,8 +179,9 @@ class Errors:
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         """The error that a function makes itself, on inputs that are wrong already.
 
-        It is measured on these inputs, so a fault before the call is no part of it. It is reported if it makes most of the error, or if the rest comes
-        from how the precision stores the run's inputs, which no code can mend. A fault in the same call does explain it, and so may what has no fact.
+        It is measured on these inputs, so a fault before the call is no part of it. It is reported if it makes most of the error, or if the rest
+        comes from how the precision stores the run's inputs, which no code can mend. A fault in the same call does explain it, and so may what has
+        no fact.
         """
         facts = [fact for fact in above if fact is not None and fact.operation.call != operation.call]
         if not operation.call or len(facts) < len(above):
