@@ -58,9 +58,10 @@ class Scrutiny:
     """A closer look. After `taken` it holds the keys of rows that rounding `explained`, of rows where float32 is no valid reference (`unstable`), and
     of rows that it did not need to look at (`unasked`)."""
 
-    def __init__(self, by: Noises, rows: list[Comparison], *, settled: bool, halting: bool) -> None:
-        """`settled`: floors are narrow enough. `halting`: further runs may end after the loss, and an error up to there decides the verdict."""
-        self.by, self.rows, self.settled, self.halting = by, rows, settled, halting
+    def __init__(self, by: Noises, rows: list[Comparison], *, settled: bool, halting: bool, fails: bool = False) -> None:
+        """`settled`: floors are narrow enough. `halting`: further runs may end after the loss, and an error up to there decides the verdict. `fails`:
+        there is one already, at an op."""
+        self.by, self.rows, self.settled, self.halting, self.fails = by, rows, settled, halting, fails
         self.explained: set[str] = set()
         self.unstable: set[str] = set()
         self.unasked: set[str] = set()
@@ -74,12 +75,15 @@ class Scrutiny:
         if not _results_clear(self.rows):
             return False
         left = {row.record.key: row for row in self.rows if row.record.kind != "update" and not _healthy(row)}
+        late = {key for key, row in left.items() if self.fails and not is_early(row.record)}
+        left = {key: row for key, row in left.items() if key not in late}
         gradients = {key: row for key, row in left.items() if "gradient" in row.record.kind}
         others = {key: row for key, row in left.items() if key not in gradients}
         early = self.halting and all(is_early(row.record) for row in others.values())
         if not (self._at_once(others, early=early) and self._at_once(gradients, everywhere=True)):
             return False
         self.explained |= left.keys()
+        self.unasked |= late
         return True
 
     def _at_once(self, left: Rows, *, everywhere: bool = False, early: bool = False) -> bool:
@@ -93,7 +97,10 @@ class Scrutiny:
         suspects = {key: row for key, row in suspicious(self.rows).items() if key not in self.explained}
         early = {key: row for key, row in suspects.items() if is_early(row.record)}
         late = suspects.keys() - early.keys()
-        if self.halting and early and (not late or any(map(_grave, early.values()))):
+        if self.fails:
+            self.unasked |= late
+            self._looked(early, is_early, early=True)
+        elif self.halting and early and (not late or any(map(_grave, early.values()))):
             guilty = self._looked(early, is_early, early=True)
             self.unasked = late if harmful(guilty) else set()
             suspects = {key: row for key, row in suspects.items() if key in late - self.unasked}

@@ -21,6 +21,7 @@ from precheck.observe.records import Trace
 from precheck.observe.run import low, observed, reference, run
 from precheck.observe.shadow.operations import Observation
 from precheck.precisions import Precision
+from precheck.rules.rule import Candidate
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,6 +35,14 @@ class Evidence:
     unseen: str = ""
     functions: bool = False  # whether the trace holds what functions return
     reference: Trace | None = None  # the float32 run on the same decisions, where the shadow of the run can serve as one
+    found: list[Candidate] | None = None  # what the rules on ops found, once it was asked for
+
+    def candidates(self) -> list[Candidate]:
+        """What the rules on ops found."""
+        if self.found is None:
+            unwatched = self.observation is None or self.verdict is None
+            self.found = [] if unwatched else self.verdict.candidates(self.observation)  # type: ignore[union-attr, arg-type]
+        return self.found
 
 
 def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, functions: bool = True, refers: bool = False) -> Evidence:
@@ -100,7 +109,7 @@ def concluded(report: Report, evidence: Evidence) -> None:
         report.facts["diagnosis"] = f"none: {evidence.unseen}"
     if evidence.observation is None or evidence.verdict is None:
         return
-    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict, evidence.trace, report.boundaries)
+    found = conclusion.concluded(report.findings, evidence.observation, evidence.candidates(), evidence.trace, report.boundaries)
     report.findings = []
     report.add(found)
     shown(report, evidence.observation)

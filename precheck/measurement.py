@@ -24,7 +24,8 @@ from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
-from precheck.judge.traces import judged, located
+from precheck.judge.conclusion import fails_early
+from precheck.judge.traces import judged, located, table
 from precheck.observe.adapters import Called, received
 from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
@@ -155,19 +156,21 @@ class Measurement:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
         rows, halting = self._look(1), self.precision.is_low and self.job.loss is not None
-        closer = Scrutiny(self, rows, settled=False, halting=halting)
+        fails = halting and fails_early(self.seen.candidates())
+        closer = Scrutiny(self, rows, settled=False, halting=halting, fails=fails)
         if not (self._decided_alike() and (settled(rows) or (not self.brief and closer.at_once()))):
             rows = self._look(FIRST_LOOK)
-            narrow = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
+            narrow = fails or (self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values()))
             flipping = not narrow and any(place.unsettled(self.precision) for place in decisions.places(self.reference, self.noises))
             if flipping:
                 rows = self._look(SECOND_LOOK)
-            closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting)
+            closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting, fails=fails)
         closer.taken({row.record.key: row for row in boundaries.starved(self.low, closer.rows, self.precision)})
         rows = closer.rows
-        report = judged(self.low, self.reference, rows, self.precision, explained=closer.explained, unstable=closer.unstable)
-        if closer.unasked:
-            report.facts["unasked"] = sorted(closer.unasked)  # tensors beyond their limits after an error, which got no closer look
+        asked = [row for row in rows if row.record.key not in closer.unasked] if fails else rows
+        report = judged(self.low, self.reference, asked, self.precision, explained=closer.explained, unstable=closer.unstable)
+        report.boundaries = table(rows)
+        report.facts |= {"unasked": sorted(closer.unasked)} if closer.unasked else {}  # beyond their limits after an error: no closer look
         if self.brief:
             return report
         report.add(flipped(self._flips(), self.precision))

@@ -35,12 +35,13 @@ class Screening:
         failed.first_look()
         self.log, self.reference, self.spreads = failed.log, failed.reference, drift.spreads(failed.reference, failed.noises[:FIRST_LOOK])
         self.setting = dataclasses.replace(low(self.precision), functions=failed.functions)
-        if self.job.loss is not None and all(error.phase == "forward" and error.step <= 1 for error in report.errors):
+        errors = [error for error in report.errors if error.phase != "scaler"]  # what a scaler does follows from the others
+        if self.job.loss is not None and errors and all(error.phase == "forward" and error.step <= 1 for error in errors):
             self.job, self.setting = dataclasses.replace(self.job, optimizer=None, steps=1), dataclasses.replace(self.setting, early=True)
             early = {key: record for key, record in self.reference.records.items() if is_early(record)}
             self.reference = dataclasses.replace(self.reference, records=early)
         shown = {error.tensor for error in self._judged(failed.low).errors}
-        self.tells, self.covers = bool(shown), all(error.tensor in shown for error in report.errors)
+        self.tells, self.covers = bool(shown), all(error.tensor in shown for error in errors)
 
     def report(self) -> Report | None:
         """Runs the model as it is now, and returns the report. None if it fails perhaps only by other decisions, random draws or buffers."""
@@ -56,11 +57,8 @@ class Screening:
     def _comparable(self, log: DecisionLog, errors: list[Finding]) -> bool:
         """Whether the run made the decisions and random draws of the first run, also in the backward pass if an error lies there."""
         backward = all(error.phase != "forward" for error in errors)
-        return all(
-            _same(chosen, log.entries.get(key))
-            for key, chosen in self.log.entries.items()
-            if backward or key[0] != "backward"
-        )
+        asked = log.entries if self.setting.early else self.log.entries  # the first run went on
+        return all(_same(self.log.entries.get(key), log.entries.get(key)) for key in asked if backward or key[0] != "backward")
 
     def _rounds_buffers(self) -> bool:
         """Whether modules that stay in float32 now hold buffers that were rounded in the reference."""
@@ -68,8 +66,8 @@ class Screening:
         return stored and any(buffer.is_floating_point() for module in float32_parts.kept(self.job.model) for buffer in module.buffers())
 
 
-def _same(one: tuple[torch.Tensor | None, ...], other: tuple[torch.Tensor | None, ...] | None) -> bool:
-    if other is None or len(one) != len(other):
+def _same(one: tuple[torch.Tensor | None, ...] | None, other: tuple[torch.Tensor | None, ...] | None) -> bool:
+    if one is None or other is None or len(one) != len(other):
         return False
     return all(
         mine is theirs or (mine is not None and theirs is not None and mine.shape == theirs.shape and torch.equal(mine, theirs.to(mine.dtype)))

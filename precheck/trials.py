@@ -15,7 +15,7 @@ from precheck.precisions import Precision, resolve
 from precheck.screening import Screening
 from precheck.words import counted
 
-PATIENCE, LEAST = 5.0, 0.2
+PATIENCE, LEAST = 5.0, 0.1
 """How long the search for a remedy after a failed test may take, unless the user asks for more: PATIENCE times a low and a float32 step, but at least
 LEAST seconds. That is enough for three or four trials of one low run each. The measurement of what was found comes on top."""
 

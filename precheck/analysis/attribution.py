@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import MOVING, SUMS, elements
@@ -176,6 +176,12 @@ def makes_most(cause: Operation | None, error: float) -> bool:
     return cause is not None and 2 * own(cause, cause.outputs[0]) ** 2 >= error**2
 
 
+def abated(cause: Operation | None, value: Value) -> bool:
+    """Whether an error is smaller in a value than where it was made. Roundings on the way are independent and make it larger, so part of it has
+    cancelled: a common factor of both terms of a quotient. By chance two roundings cancel up to four standard deviations, 4/√n of the square."""
+    return cause is not None and drift(value) ** 2 < (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2
+
+
 def later(one: Operation | None, other: Operation | None) -> Operation | None:
     """The later of two ops that may have made a rounding. If both are on one line, `one`."""
     if one is None or other is None or one.blamed == other.blamed:
@@ -198,7 +204,18 @@ def own(operation: Operation, value: Value) -> float:
     rooted = operation.base in ops.ROOTS and value.zeros <= operation.inputs[0].zeros  # the root of a zero has a larger share of the norm
     lossy = value.low and operation.base not in SUMS and not rooted
     flushed = value.zeroed - before if lossy else 0.0  # a part of a tensor may have more of its zeros
-    return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, flushed)
+    return max(0.0 if _rounds_nothing(operation, value) else causes.own(value), value.local or 0.0, flushed)
+
+
+def _rounds_nothing(operation: Operation, value: Value) -> bool:
+    """Whether each number of a result is one that the op was given in the same format: moved, selected, cut at a bound, or with another sign."""
+    if causes.only_moved(operation, value):
+        return True
+    given = {source.dtype for source in operation.inputs if source.roundoff}
+    if operation.base not in ops.UNROUNDED or operation.base == "copy" or given != {value.dtype}:
+        return False
+    kept = formats.of_dtype(value.dtype)
+    return all(kept.round(bound) == bound for bound in operation.scalars)
 
 
 def moments(operation: Operation, cause: Operation) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 
 from precheck import ops
 from precheck.analysis import attribution
@@ -67,9 +67,8 @@ class Recurrence:
         self.turns.follow(observation.judged)
         found = list[Fact]()
         for values in self.turns.ended():
-            for value in _latest_and_worst(values):
-                state = self.turns.states[value]
-                made = value not in explained and _read_outside(value, state, readers) and _wrong(value, state)
+            for value in _latest_and_worst(values, lambda value: _read_outside(value, self.turns.states[value], readers)):
+                made = value not in explained and _wrong(value, self.turns.states[value])
                 if made and (facts := _facts(value, self.turns.states, observation, readers)):
                     found += facts
                     break
@@ -80,17 +79,28 @@ class Recurrence:
         self.turns.keep(values)
 
 
-def _latest_and_worst(values: list[Value]) -> Iterator[Value]:
+def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Iterator[Value]:
     """The states to judge of those that one op updates: the latest. Also the one with the largest error, if all of them together have too large an
     error.
 
-    Among many states with right roundings, a few have a larger error than usual by chance.
+    Among many states with right roundings, a few have a larger error than usual by chance. A loop over parameters has a state for each. Only those
+    that are `read` count: a state that nobody gets says nothing of the others.
     """
-    latest, worst = values[-1], max(values, key=lambda value: value.drift if math.isfinite(value.drift) else 0.0)
+    latest = next(filter(read, reversed(values)), None)
+    if latest is None:
+        return
     yield latest
     size = math.hypot(*(value.norm for value in values))
-    if worst is not latest and size and math.hypot(*(value.drift * value.norm for value in values)) > ADDED * effective_roundoff(worst) * size:
-        yield worst
+    worst = max(values, key=_error)
+    if size and math.hypot(*(value.drift * value.norm for value in values)) > ADDED * effective_roundoff(worst) * size:
+        worst = next(filter(read, sorted(values, key=_error, reverse=True)), latest)
+        if worst is not latest:
+            yield worst
+
+
+def _error(value: Value) -> float:
+    """The error of a state, or 0 if it is not finite."""
+    return value.drift if math.isfinite(value.drift) else 0.0
 
 
 def _wrong(value: Value, state: State) -> bool:

@@ -199,12 +199,13 @@ class Misroundings:
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
-        Earlier roundings may cancel on the way, and are then smaller than they seem."""
+        Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`)."""
         source = operation.drifting
         if source is None:
             return None
         cause = causes.entered(source, self.causes)
-        if attribution.makes_most(cause, source.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
+        arrived = attribution.makes_most(cause, source.drift) and not attribution.abated(cause, source)
+        if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
         return attribution.later(cause, self._storing(operation, source, bool))
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from precheck.analysis.choices import BY_DIFFERENCE
 from precheck.findings import Finding, Row
 from precheck.judge import culprit
-from precheck.judge.ops import Verdict, distinct, finding_of
+from precheck.judge.ops import distinct, finding_of
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.rules.rule import Candidate
@@ -31,14 +31,15 @@ Place = tuple[str, int, int]
 """A function in the source: its file, its first line and its last line."""
 
 
-def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()) -> list[Finding]:
+def concluded(
+    boundaries: Sequence[Finding], observation: Observation, candidates: list[Candidate], trace: Trace, rows: Sequence[Row] = ()
+) -> list[Finding]:
     """Returns the findings of the run in the order of the ops that show them. Findings that no op shows come last.
 
     The op that shows an error may come long after the op that caused it. Findings that show earlier are listed earlier.
 
-    `rows`: how far each boundary is from its reference, and how far it may be.
+    `candidates`: those of the ops. `rows`: how far each boundary is from its reference, and how far it may be.
     """
-    candidates = verdict.candidates(observation)
     behind = [_with_cause(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
     reported = [finding for finding, _ in behind]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
@@ -51,6 +52,16 @@ def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: 
     ordered = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
     ordered += [(finding, first_shown.get(_mechanism_and_line(finding), math.inf)) for finding in ops]
     return [finding for finding, _ in sorted(ordered, key=lambda each: each[1])]
+
+
+def fails_early(candidates: Sequence[Candidate]) -> bool:
+    """Whether an op of the first forward pass has an error that no boundary can excuse, so that the run fails whatever its gradients show."""
+    required, never = _required_places(candidates, None), {*OURS, *WEIGHTS, "decision-flip"}
+    for candidate in candidates:
+        if candidate.severity == "error" and candidate.operation.phase == "forward" and candidate.operation.step <= 1 and candidate.rule not in never:
+            if candidate.rule not in culprit.AMPLIFIED or _mechanism_and_line(finding_of(candidate)) not in required:
+                return True
+    return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -122,7 +122,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini(
         "remedy_trials",
         f"how many trials to make after a failure, to find which modules must stay in float32; 0 makes none. A number has no limit of time; "
-        f"the default makes up to {TRIALS}, within 5 times the time of one low and one float32 step, or 0.2 seconds",
+        f"the default makes up to {TRIALS}, within 5 times the time of one low and one float32 step, or 0.1 seconds",
         default=TRIALS,  # a number, while a value that a user gives is text
     )
     parser.addini("precision_durations", "default of --precision-durations")

@@ -152,7 +152,7 @@ def test_the_pre_commit_page_names_hooks_that_there_are() -> None:
 def test_contributing_md_names_what_there_is() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf8")
     assert set(re.findall(r"-e '\.\[([a-z,]+)\]'", page)[0].split(",")) <= extras()
-    for name in re.findall(r"(?:suites|precheck|docs|\.ci)/[\w/.]+", page):
+    for name in re.findall(r"(?:suites|precheck|docs|\.ci)/[\w/.-]+", page):
         assert (ROOT / name.rstrip("./")).exists(), name
 
 

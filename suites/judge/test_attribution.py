@@ -155,3 +155,34 @@ def test_parts_of_one_tensor_that_are_joined_are_parts_of_it_still() -> None:
     graph.op("sub.Tensor", joined, joined, makes={"shape": (4,)})
     assert causes.moved(joined) is running
     assert causes.shares_operand(graph.last)
+
+
+SIZES = 1 + uniform(4000)
+
+
+def angle_of_a_quotient() -> torch.Tensor:
+    size = SIZES.to(LOW)
+    length = (size.square() + (0.05 * size).square()).sqrt()
+    cosine = size / length  # fault
+    return torch.acos(cosine)
+
+
+def angle_of_a_quotient_in_float32() -> torch.Tensor:
+    size = SIZES.to(LOW).float()
+    length = (size.square() + (0.05 * size).square()).sqrt()
+    return torch.acos(size / length)
+
+
+def test_a_rounding_that_has_cancelled_on_the_way_is_not_named() -> None:
+    """Both terms of the quotient have the error of one cast, which cancels. What is left is lost where the quotient is stored."""
+    finds(angle_of_a_quotient, "amplified-rounding", says="by aten.acos.default")
+    passes(angle_of_a_quotient_in_float32)
+
+
+@pytest.mark.parametrize(("bound", "rounds"), [(1.0, False), (0.9999, True)])
+def test_a_cut_rounds_nothing_but_a_bound_that_the_format_does_not_hold(bound: float, rounds: bool) -> None:
+    graph = Graph()
+    stored = graph.op("mul.Tensor", given(), makes={"drift": 0.42 * 2.0**-8})
+    cut = graph.op("clamp.default", stored, makes={"drift": 0.3 * 2.0**-8}, scalars=(-1.0, bound))
+    shares = Attribution(cut, graph.observation.operations).shares
+    assert (shares[graph.observation.operations[-1]] > 0.5) is rounds

@@ -23,7 +23,7 @@ WIDE = {"dtype": "float32", "roundoff": U, "low": False, "kept_low": False}
 
 
 def concluded(graph: Graph, boundaries: list[Finding], trace: Trace | None = None, rows: list[Row] | None = None) -> list[Finding]:
-    return conclusion.concluded(boundaries, graph.observation, Verdict(), trace or Trace(), rows or [])
+    return conclusion.concluded(boundaries, graph.observation, Verdict().candidates(graph.observation), trace or Trace(), rows or [])
 
 
 def moments() -> Graph:

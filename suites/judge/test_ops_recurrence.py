@@ -104,6 +104,24 @@ def test_a_list_of_states_is_told_once() -> None:
     finds(list_of_averages, "accumulated-drift", says="carries this state on 200 times")
 
 
+def first_of_a_list(dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    states = [torch.ones(64).to(dtype) for _ in range(3)]
+    for term in TERMS:
+        for state, kept in zip(states, (0.99, 0.999, 0.98), strict=True):
+            state.mul_(kept).add_(term)  # fault
+    return states[0]
+
+
+def first_of_a_wide_list() -> torch.Tensor:
+    return first_of_a_list(torch.float32)
+
+
+def test_a_state_that_nobody_takes_does_not_stand_for_the_others() -> None:
+    """A loop over parameters, whose last one and whose worst one are let go."""
+    finds(first_of_a_list, "accumulated-drift", says="stored in float32 it would be")
+    passes(first_of_a_wide_list)
+
+
 def list_of(*offs: float) -> Graph:
     """A loop that adds to each of a list of sums on line 1, one after the other; they end off by as much."""
     graph, sums = Graph(), [given() for _ in offs]

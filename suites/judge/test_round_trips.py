@@ -38,7 +38,7 @@ def test_a_round_trip_that_only_low_precision_brings_is_a_bug() -> None:
     line = Path(__file__).read_text(encoding="utf8").splitlines().index("        return (x + 100.3).to(dtype).float() - 100.3  # culprit") + 1
     assert report.errors, report.summary()
     assert report.errors[0].source.endswith(f"test_round_trips.py:{line}")
-    assert f"test_round_trips.py:{line}: its rounding shows at aten.sub.Tensor" in report.summary()
+    assert f"test_round_trips.py:{line}: its rounding error grows at aten.sub.Tensor" in report.summary()
 
 
 def test_a_round_trip_that_float32_makes_as_well_is_meant() -> None:

@@ -102,6 +102,26 @@ def test_an_error_of_the_forward_pass_takes_no_more_backward_passes(made: list[s
     assert all("gradient" in key for key in report.facts["unasked"])
 
 
+class Positions(nn.Module):
+    """Whole numbers up to 400 in the format of its input. Little of their error reaches its result."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1e-6 * torch.arange(400, dtype=x.dtype).cos().mean()
+
+
+def test_an_error_of_an_op_in_the_forward_pass_leaves_gradients_unasked(made: list[str]) -> None:
+    """No boundary shows it, and a gradient is off as well. Without it, that gradient takes closer runs of every op."""
+    report = precheck.measure(**model(Positions(), CoarseBackward()), precision="bf16-true")
+    assert [error.rule for error in report.errors] == ["integer-rounding"]
+    assert report.facts["unasked"]
+    assert not any("every op" in kind for kind in made)
+    assert "gradient of 0" not in report.summary().partition("worst tensors")[0]
+    made.clear()
+    report = precheck.measure(**model(CoarseBackward()), precision="bf16-true")
+    assert "accumulated-drift" in [error.rule for error in report.errors]
+    assert any("every op" in kind for kind in made)
+
+
 def test_flips_that_are_too_many_for_few_noise_runs_take_no_more(made: list[str]) -> None:
     torch.manual_seed(0)
     ranked = nn.Sequential(nn.Linear(48, 48), Ranked())
@@ -208,6 +228,15 @@ def test_one_closer_run_explains_what_one_noise_run_leaves_open(kind: str, close
     if explained:
         looked.taken({})
         assert noises.asked == asked  # no more is asked
+
+
+def test_a_run_that_fails_by_an_op_asks_about_its_forward_pass_only() -> None:
+    output, gradient = row(9.0, 0.0, 1.0, 1.0), row(9.0, 0.0, 1.0, 1.0, kind="parameter-gradient")
+    noises = Noises([output, gradient])
+    looked = Scrutiny(noises, [output, gradient], settled=True, halting=True, fails=True)
+    looked.taken({gradient.record.key: gradient})
+    assert looked.unasked == {gradient.record.key}
+    assert not any("every op" in asked for asked in noises.asked)
 
 
 def test_a_result_that_rounding_may_drown_takes_another_noise_run() -> None:

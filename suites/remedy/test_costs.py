@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from faulty import Functional, Stack, job, measured, squared
+from faulty import Functional, Site, Stack, job, measured, squared
 from torch import nn
 
 import precheck
-from precheck import remedies, trials
+from precheck import remedies, screening, trials
 from precheck.measurement import Measurement
+from precheck.observe.run import run
 from precheck.precisions import resolve
 from precheck.remedies import searched
 from precheck.screening import Screening
@@ -39,6 +40,24 @@ def test_most_trials_are_no_measurement(whole: list[Any]) -> None:
     assert cure.modules == ("blocks.0.norm", "blocks.3.norm")
     assert cure.runs > 8
     assert len(whole) == 1
+
+
+def test_trials_of_a_fault_in_the_forward_pass_end_after_it(whole: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run went on and drew a mask in each step. That makes no trial doubtful, for which it would have to be a measurement."""
+    it = job(
+        lambda: nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), Site(lambda x: (x + 300) - 300), nn.Linear(16, 16), nn.ReLU()),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        steps=2,
+    )
+    report = measured(it, "bf16-mixed")
+    settings = []
+    monkeypatch.setattr(screening, "run", lambda job, setting: settings.append(setting) or run(job, setting))
+    cure = searched(it, resolve("bf16-mixed"), report, most=12)
+    assert cure is not None
+    assert cure.modules == ("2",)
+    assert len(whole) == 1
+    assert len(settings) == cure.runs
+    assert all(setting.early for setting in settings)
 
 
 def test_updates_that_are_lost_take_one_trial(whole: list[Any]) -> None:

@@ -19,28 +19,25 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class Cast:
-    """A cast that made scales zero: its place, its result, and the smallest number of its format."""
+    """A cast of scales to a narrower format: its place, the scales before and after it, and the smallest number of its format."""
 
     place: Operation
+    before: torch.Tensor
     made: torch.Tensor
     smallest: float
-    remark: Flushed
-    gone: torch.Tensor  # where
 
 
 def follow(codes: Codes, planned: OpPlan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-    """After an op: notes a cast that makes scales zero, and keeps the note with what is made of these scales."""
+    """After an op: notes a cast of scales to a narrower format, and keeps the note with what is made of these scales. Whether the cast has made some
+    of them zero is asked when they are used, since an accelerator would have to be waited for."""
     result, source = results[0], inputs[-1]
     if not codes.scales.made.get(result):
         return
     if planned.base in ops.CASTS and source.is_floating_point() and source.element_size() > result.element_size():
-        before, made = source.detach().float(), result.detach().float()
-        gone = (made == 0) & (before != 0)
-        if bool(gone.any()):
-            lost = float(before[gone].norm() / before.norm().clamp_min(1e-30))
-            format_of = torch.finfo(result.dtype)
-            smallest = format_of.tiny * format_of.eps  # its smallest subnormal number
-            codes.flushed.put(result, Cast(codes.described(planned.name), made, smallest, Flushed(float(gone.float().mean()), lost), gone))
+        format_of = torch.finfo(result.dtype)
+        smallest = format_of.tiny * format_of.eps  # its smallest subnormal number
+        before, made = source.detach().to(torch.float32, copy=True), result.detach().to(torch.float32, copy=True)
+        codes.flushed.put(result, Cast(codes.described(planned.name), before, made, smallest))
     elif codes.flushed:
         found = next(filter(None, map(codes.flushed.get, inputs)), None)
         if found is not None:
@@ -53,9 +50,12 @@ def used(codes: Codes, scale: torch.Tensor) -> None:
     if cast is None:
         return
     codes.flushed.drop(scale)
-    if scale.numel() != cast.made.numel():
+    gone = (cast.made == 0) & (cast.before != 0)
+    if scale.numel() != cast.made.numel() or not bool(gone.any()):
         return
     now, kept = scale.detach().float().reshape(cast.made.shape), (cast.made != 0)
     factor = float((now[kept] / cast.made[kept]).median()) if bool(kept.any()) else 1.0
-    if bool((now[cast.gone].abs() < cast.smallest * abs(factor)).all()):
-        codes.mode.record(dataclasses.replace(cast.place, number=codes.mode.observation.seen, coded=cast.remark))
+    if bool((now[gone].abs() < cast.smallest * abs(factor)).all()):
+        lost = float(cast.before[gone].norm() / cast.before.norm().clamp_min(1e-30))
+        remark = Flushed(float(gone.float().mean()), lost)
+        codes.mode.record(dataclasses.replace(cast.place, number=codes.mode.observation.seen, coded=remark))

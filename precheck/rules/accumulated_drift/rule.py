@@ -61,7 +61,8 @@ class AccumulatedDrift(Rule):
         if isinstance(fact, Carried):
             wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
             text = f"a loop carries this state on {fact.turns} times and stores it in {fact.dtype} each time: it is "
-            return text + f"{percent(fact.off)} % off in the end, {fact.measured:.1f} unit roundoffs; stored in float32 it would be {wide} % off"
+            wider = "float64" if fact.dtype == "float32" else "float32"
+            return text + f"{percent(fact.off)} % off in the end, {fact.measured:.1f} unit roundoffs; stored in {wider} it would be {wide} % off"
         return super().words(fact)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
