@@ -40,7 +40,7 @@ BUGS = [
         planted="    x = x.to(low).clamp(1e-5, 1 - 1e-5)  # culprit\n",
         precisions=("bf16-mixed", "16-mixed"),
         part="function:inverse_sigmoid",
-        rules=("cancellation", "amplified-rounding", "local-drift", "nan", "overflow", "vanished-constant", "division-by-zero", "infinite"),
+        rules=("cancellation", "amplified-rounding", "local-drift", "nan", "overflow", "vanished-constant"),
         why="A middle at 0.998 of the width is one in bfloat16, so one less it is zero; 1 - 1e-5 is one.",
         source="https://github.com/IDEA-Research/detrex/pull/198",
         more=(("    return torch.log(x / (1 - x))\n", "    return torch.log(x / (1 - x)).float().clamp(-12, 12)  # culprit\n"),),
