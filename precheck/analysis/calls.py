@@ -81,10 +81,13 @@ class Calls:
         self.attempts = Attempts()
         self.cancelled: set[Value] = set()  # sums whose terms cancel, and values made from them
 
-    def error(self, operation: Operation, value: Value) -> OwnError | None:
-        """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error."""
+    def error(self, operation: Operation, value: Value, *, given: bool = False) -> OwnError | None:
+        """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error.
+
+        `given`: what else is wrong comes from the run's inputs, as the precision stores them.
+        """
         line = operation.call, operation.name, operation.blamed
-        if not self._its_own(operation, value) or not self.attempts.due(line):
+        if not self._its_own(operation, value, 0.0 if given else OWN) or not self.attempts.due(line):
             return None
         splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
@@ -97,12 +100,12 @@ class Calls:
             return None
         return self._described(operation, value, cause, made, limit)
 
-    def _its_own(self, operation: Operation, value: Value) -> bool:
-        """Whether a result that leaves its function has an error beyond rounding, most of which the function made itself."""
+    def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
+        """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
         cancelled = self._cancels(operation, value)
         if cancelled or value.restarted <= ADDED * effective_roundoff(value) or operation.base in MOVING or not self._leaves(operation, value):
             return False
-        return value.restarted**2 >= OWN * value.drift**2 and determined(operation, value)
+        return value.restarted**2 >= least * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution) -> Operation | None:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line."""

@@ -145,8 +145,11 @@ class Errors:
             self.nothing.add(value)
         elif shaken(value) and value.dead > SHAKEN:
             self.unstable.update(fact for fact in above if fact is not None)
-        if above or value in self.spoiled:
+        if value in self.spoiled:
             return  # downstream of what is suspected already
+        if above:
+            self._own_beside(operation, value, above)
+            return
         if kernel:
             fact = self.ops.of(operation, value) if self.ops.local(operation, value) else None
             if fact is not None and fact.how == "accumulated":
@@ -172,6 +175,21 @@ class Errors:
             self.excuses[fact] = value, [small if fact.how == "a product" else outweighed]
         elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
+
+    def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
+        """The error that a function makes itself, on inputs that are wrong already.
+
+        It is measured on these inputs, so a fault before the call is no part of it. It is reported if it makes most of the error, or if the rest
+        comes from how the precision stores the run's inputs, which no code can mend. A fault in the same call does explain it, and so may what has
+        no fact.
+        """
+        facts = [fact for fact in above if fact is not None and fact.operation.call != operation.call]
+        if not operation.call or len(facts) < len(above):
+            return
+        own = self.calls.error(operation, value, given=all(fact.operation.converts == "given" for fact in facts))
+        if own is not None:
+            self.suspects.append(own)
+            self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value says nothing of what it is made from: a sum that cancels, or an error that comes from one."""

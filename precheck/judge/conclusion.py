@@ -25,8 +25,6 @@ OURS = frozenset({"scaler-skip", "scaler-order", "scaler-collapse"})
 WEIGHTS = frozenset({"lost-update", "missing-gradient"})
 """Rules on whole parameters. Boundaries and ops give the same findings, and those of boundaries are about all parameters at once."""
 
-AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
-"""Rules on a rounding that later ops amplify."""
 GRADIENTS = frozenset({"gradient", "parameter-gradient", "parameter"})
 """Kinds of boundaries that errors of a backward pass reach."""
 Place = tuple[str, int, int]
@@ -61,7 +59,7 @@ def fails_early(candidates: Sequence[Candidate]) -> bool:
     required, never = _required_places(candidates, None), {*OURS, *WEIGHTS, "decision-flip"}
     for candidate in candidates:
         if candidate.severity == "error" and candidate.operation.phase == "forward" and candidate.operation.step <= 1 and candidate.rule not in never:
-            if candidate.rule not in AMPLIFIED or _mechanism_and_line(finding_of(candidate)) not in required:
+            if candidate.rule not in culprit.AMPLIFIED or _mechanism_and_line(finding_of(candidate)) not in required:
                 return True
     return False
 
@@ -137,7 +135,7 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
     that the user's code adds. `required`: the places of required roundings. `choices`: no boundary drifted, so that decisions changed no more often
     than under noise.
     """
-    amplified = finding.rule in AMPLIFIED and _mechanism_and_line(finding) in required
+    amplified = finding.rule in culprit.AMPLIFIED and _mechanism_and_line(finding) in required
     if finding.severity == "error" and (amplified or (choices and finding.rule == "decision-flip" and _is_choice_by_difference(finding))):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
         return dataclasses.replace(finding, severity="note", message=text)

@@ -25,6 +25,8 @@ _CAUSES = {
     "nan": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
 }  # fmt: skip
 """Rules that can explain a non-finite value at a boundary. Every rule can explain a drift."""
+AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
+"""Rules on a rounding that later ops amplify."""
 
 
 def explained(
@@ -36,6 +38,7 @@ def explained(
     """
     place = None if record is None else record.place
     fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
+    fitting.sort(key=required)
     if fitting:
         behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
         return _named(finding, behind, place), shown(behind)
@@ -53,6 +56,14 @@ def explained(
     if made is not showing:
         cause = f"{placed(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
+
+
+def required(candidate: Candidate) -> bool:
+    """Whether a candidate is a rounding that the precision requires, which later ops amplify.
+
+    Noise runs contain it, so what it does to a boundary is in that boundary's floor. An error beyond the floor has another cause, if there is one.
+    """
+    return candidate.rule in AMPLIFIED and (candidate.operation.plain or bool(candidate.operation.converts))
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:

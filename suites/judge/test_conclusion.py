@@ -67,6 +67,17 @@ def test_what_noise_explains_in_a_function_is_a_note_where_another_errs(asked: b
     assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]
 
 
+@pytest.mark.parametrize(("asked", "line"), [(True, "model.py:3"), (False, "model.py:1")])
+def test_an_error_beyond_the_floor_comes_of_a_rounding_that_noise_lacks(asked: bool, line: str) -> None:
+    """Noise runs have what a conversion of the inputs rounds, so the floor has it as well. A later cast of the user's is beyond the floor."""
+    graph = converted(asked)
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED})
+    graph.op("sin.default", cast, makes={"drift": 40 * ROUNDED, "dead": 0.1, "alive": True})
+    gradient = Finding("accumulated-drift", "error", "gradient of weight: off", phase="forward", step=1, tensor="weight")
+    found = concluded(graph, [gradient])
+    assert next(finding.source for finding in found if finding.rule == "accumulated-drift") == line
+
+
 def amplified_in(phase: str, module: str = "") -> Graph:
     """What a module of torch's own rounds on line 1, and a sine on line 2 amplifies."""
     graph = Graph()

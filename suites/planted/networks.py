@@ -25,6 +25,8 @@ FOURTH = ("delta_rule", "folding", "optical_flow", "preference", "separation", "
 """The fourth batch, frozen in the same way."""
 FIFTH = ("gaussian_process", "returns", "rwkv", "splats", "survival", "weather")
 """The fifth batch, frozen in the same way."""
+SIXTH = ("bodies", "lidar", "matching", "query_boxes", "speech_units")
+"""The sixth batch, frozen in the same way."""
 
 
 @dataclasses.dataclass(frozen=True)
