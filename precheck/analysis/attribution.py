@@ -176,12 +176,6 @@ def makes_most(cause: Operation | None, error: float) -> bool:
     return cause is not None and 2 * own(cause, cause.outputs[0]) ** 2 >= error**2
 
 
-def abated(cause: Operation | None, value: Value) -> bool:
-    """Whether an error is smaller in a value than where it was made. Roundings on the way are independent and make it larger, so part of it has
-    cancelled: a common factor of both terms of a quotient. By chance two roundings cancel up to four standard deviations, 4/√n of the square."""
-    return cause is not None and drift(value) ** 2 < (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2
-
-
 def later(one: Operation | None, other: Operation | None) -> Operation | None:
     """The later of two ops that may have made a rounding. If both are on one line, `one`."""
     if one is None or other is None or one.blamed == other.blamed:

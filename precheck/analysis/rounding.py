@@ -17,6 +17,7 @@ from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.calls import ADDED
+from precheck.analysis.cancelled_errors import abated
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.few_terms import of_few_terms
@@ -204,7 +205,7 @@ class Misroundings:
         if source is None:
             return None
         cause = causes.entered(source, self.causes)
-        arrived = attribution.makes_most(cause, source.drift) and not attribution.abated(cause, source)
+        arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
         return attribution.later(cause, self._storing(operation, source, bool))

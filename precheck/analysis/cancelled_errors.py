@@ -1,0 +1,25 @@
+"""Errors that cancel on their way, in a quotient of two terms that have them in common."""
+
+from __future__ import annotations
+
+import math
+
+from precheck import ops
+from precheck.analysis import causes
+from precheck.analysis.attribution import drift
+from precheck.analysis.provenance import MOVING, elements
+from precheck.observe.shadow.operations import Operation, Value
+
+
+def abated(cause: Operation | None, value: Value) -> bool:
+    """Whether an error is smaller in a value than where it was made, since a quotient of two terms with an error in common lies between. Products and
+    moves keep the rest. By chance two roundings cancel up to four standard deviations, 4/√n of the square."""
+    if cause is None or drift(value) ** 2 >= (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2:
+        return False
+    maker = value.maker
+    while maker is not None and maker is not cause and maker.base in MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:
+        terms = [term for term in maker.inputs if drift(term)]
+        if maker.base == "div" and len(terms) > 1:
+            return any(map(drift, set.intersection(*(causes.ancestors([term]) for term in terms))))
+        maker = terms[0].maker if len(terms) == 1 else None
+    return False
