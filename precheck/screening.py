@@ -52,7 +52,9 @@ class Screening:
 
     def _judged(self, seen: Trace) -> Report:
         rows = drift.compare(seen, self.reference, self.spreads, self.precision, samples=FIRST_LOOK)
-        return judged(seen, self.reference, rows, self.precision, explained=self.excused)
+        report = judged(seen, self.reference, rows, self.precision, explained=self.excused)
+        report.findings = [_placed(finding, seen) for finding in report.findings]
+        return report
 
     def _comparable(self, log: DecisionLog, errors: list[Finding]) -> bool:
         """Whether the run made the decisions and random draws of the first run, also in the backward pass if an error lies there."""
@@ -64,6 +66,12 @@ class Screening:
         """Whether modules that stay in float32 now hold buffers that were rounded in the reference."""
         stored = self.precision.is_low and not self.precision.autocasts
         return stored and any(buffer.is_floating_point() for module in float32_parts.kept(self.job.model) for buffer in module.buffers())
+
+
+def _placed(finding: Finding, seen: Trace) -> Finding:
+    """A finding on what a function returns, with the module whose code has called the function."""
+    caller = seen.makers.get(f"returned:{finding.tensor}@{finding.step}", "")
+    return dataclasses.replace(finding, module=caller.partition("#")[0]) if caller and not finding.module else finding
 
 
 def _same(one: tuple[torch.Tensor | None, ...] | None, other: tuple[torch.Tensor | None, ...] | None) -> bool:

@@ -14,7 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from precheck.observe.containers import tensors
 from precheck.observe.recorder import Recorder
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import in_backward, is_transformed, version
+
+if TYPE_CHECKING:
+    from precheck.observe.module_hooks import Position
 
 _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -36,8 +39,8 @@ class _Call:
 class Functions:
     """Records the results of functions while `watched`. The code in `forwards` belongs to modules, whose results are recorded elsewhere."""
 
-    def __init__(self, recorder: Recorder, forwards: Collection[CodeType]) -> None:
-        self.recorder, self.forwards = recorder, forwards
+    def __init__(self, recorder: Recorder, forwards: Collection[CodeType], position: Position) -> None:
+        self.recorder, self.forwards, self.position = recorder, forwards, position
         self.frames, self.kinds = Frames(), dict[int, tuple[bool, CodeType]]()  # by id, since hashing code is slow
         self.calls: Counter[CodeType] = Counter()
         self.stack: list[_Call] = []
@@ -96,7 +99,9 @@ class Functions:
             if self._fresh(tensor):
                 name = f"{getattr(code, 'co_qualname', code.co_name)}(){number}{path}"
                 self.recorder.add("returned", name, self.step, tensor, max(1, len(call.lines)))
-                self.recorder.trace.records[f"returned:{name}@{self.step}"].place = _place(code)
+                key = f"returned:{name}@{self.step}"
+                self.recorder.trace.records[key].place = _place(code)
+                self.recorder.trace.makers[key] = self.position.call
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
         """Whether it is dense and real, and no other function has returned it already."""

@@ -88,7 +88,7 @@ class Boundaries:
         self.recorder = Recorder(trace, sampled=sampled, finds_sample_sizes=finds_sample_sizes, glance=glance, witness=witness, unmeasured=unmeasured)
         self.compiled, self.witness = compiled, witness
         self.position = Position()
-        self.functions = Functions(self.recorder, _forwards(model, loss)) if functions else None
+        self.functions = Functions(self.recorder, _forwards(model, loss), self.position) if functions else None
         if self.functions is not None:
             self.position.rounded = self.functions.rounded
         self.enabled = True
