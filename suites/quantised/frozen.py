@@ -36,3 +36,12 @@ def assert_found(program: Program, batch: ModuleType, rules: Mapping[str, str], 
     assert errors, f"{program.__name__}: nothing is found"
     assert errors[0].rule == rules[program.__name__]
     assert int(errors[0].source.rpartition(":")[2]) in culprits(batch)
+
+
+def assert_harmful_and_unchanged(program: Program) -> None:
+    """The fault changes the result by 5 % of its norm or makes it Inf or NaN, and a watched run gives the same bits."""
+    bug, twin = program(True).float(), program(False).float()
+    assert not float((bug - twin).norm() / twin.norm()) < 0.05  # a comparison with NaN is False
+    with precheck.watch():
+        again = program(True).float()
+    assert torch.equal(bug.nan_to_num(123.0), again.nan_to_num(123.0))

@@ -1,6 +1,7 @@
 """The fourth batch: recipes after faults that were reported in public, frozen before precheck was run on them, and healthy code that looks like them.
 
 As found: 8 of 12 on their line, none of the 12 twins and 1 of the 12 look-alikes accused (`zero_point_in_the_bias`).
+Since: 11 of 12, none and none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import fourth_recipes
 import pytest
 import torch
 from fourth_healthy import HEALTHY
-from frozen import Program, assert_found, watched
+from frozen import Program, assert_found, assert_harmful_and_unchanged, watched
 
 import precheck
 
@@ -36,11 +37,7 @@ def test_the_same_code_without_the_fault_is_left_in_peace(program: Program) -> N
 
 @programs
 def test_a_fault_does_harm_and_watching_changes_no_bit(program: Program) -> None:
-    bug, twin = program(True).float(), program(False).float()
-    assert not float((bug - twin).norm() / twin.norm()) < 0.05  # NaN is harm
-    with precheck.watch():
-        again = program(True).float()
-    assert torch.equal(bug.nan_to_num(123.0), again.nan_to_num(123.0))
+    assert_harmful_and_unchanged(program)
 
 
 @pytest.mark.parametrize("program", HEALTHY, ids=lambda program: program.__name__)
