@@ -7,16 +7,28 @@ unit roundoff, and of 3.8 if a low product passes a softmax. In one with a large
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, effective_roundoff, is_alias, percent
+from precheck.analysis.provenance import (
+    MOVING,
+    PRODUCTS,
+    REDUCTIONS,
+    SUMS,
+    determined,
+    effective_roundoff,
+    elements,
+    is_alias,
+    percent,
+    smallest_normal,
+)
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -45,9 +57,10 @@ COARSE = Limit(
     as bfloat16.""",
 )  # fmt: skip
 
-Making = Literal["a difference", "the op itself", "small numbers", "a rounding"]
+Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
 _MECHANISM: dict[Making, str] = {
     "a difference": "cancellation", "the op itself": "local-drift", "small numbers": "underflow", "a rounding": "amplified-rounding",
+    "a constant": "vanished-constant",
 }  # fmt: skip
 
 
@@ -91,14 +104,16 @@ class Calls:
             return None
         splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
-        cause = self._owner(made)
+        constant = _constant(made, value)
+        cause = self._owner(made, added=constant is None)
         if cause is None:
             self.attempts.failed(line)
             return None
         off, limit = value.restarted, self._limit(cause)
-        if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) else effective_roundoff(value)):
+        constant = constant if _below(cause) else None
+        if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) and constant is None else effective_roundoff(value)):
             return None
-        return self._described(operation, value, cause, made, limit)
+        return self._described(operation, value, cause, made, limit, constant)
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
@@ -107,20 +122,24 @@ class Calls:
             return False
         return value.restarted**2 >= least * value.drift**2 and determined(operation, value)
 
-    def _owner(self, made: Attribution) -> Operation | None:
-        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line."""
+    def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
+        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`)."""
         cause = made.cause()
         if cause is None or not attribution.written(cause):
             return None
-        if any(each.absorbed is not None and each.blamed == cause.blamed for each in made.shares):
+        if added and any(each.absorbed is not None and each.blamed == cause.blamed for each in made.shares):
             return None
         return cause if made.of_line(cause) >= OWNED or made.difference(cause, self.functions) is not None else None
 
-    def _described(self, operation: Operation, value: Value, cause: Operation, taken: Attribution, limit: float) -> OwnError:
+    def _described(
+        self, operation: Operation, value: Value, cause: Operation, taken: Attribution, limit: float, constant: Operation | None
+    ) -> OwnError:
         own, place = attribution.own(cause, cause.outputs[0]), self.functions.get(operation.blamed)
         difference = taken.difference(cause, self.functions)
         made: Making = "a rounding"
-        if difference is not None:
+        if constant is not None:
+            difference, made = constant, "a constant"
+        elif difference is not None:
             made = "a difference"
         elif not own or own == cause.outputs[0].local:
             made = "the op itself"
@@ -188,6 +207,27 @@ def _below(cause: Operation) -> bool:
     """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
     made = cause.outputs[0]
     return attribution.own(cause, made) > 2 * max(made.rounded, made.local or 0.0)
+
+
+def _constant(made: Attribution, value: Value) -> Operation | None:
+    """The last op that adds a number with too few bits, among those that most of a value's error passed through. None if the value is as small."""
+    if value.norm / math.sqrt(elements(value) or 1) < smallest_normal(value):
+        return None
+    passed = (operation for operation, part in made.through.items() if part >= attribution.TOGETHER and coarse_number(operation) is not None)
+    return max(passed, key=attribution.number, default=None)
+
+
+def coarse_number(operation: Operation) -> tuple[float, float] | None:
+    """A Python number that an op adds, of which the format keeps no bit or few, and what it keeps. Only if it is most of the result.
+
+    It is no rounding of a small result: a coefficient of a polynomial is multiplied by large numbers later.
+    """
+    value = operation.outputs[0] if operation.outputs else None
+    if value is None or operation.base not in SUMS or not value.low or not value.norm:
+        return None
+    kept, size = formats.of_dtype(value.dtype), value.norm / math.sqrt(elements(value) or 1)
+    added = ((scalar, kept.round(scalar)) for scalar in operation.scalars if abs(scalar) >= OWNED * size)
+    return next(((number, held) for number, held in added if abs(held - number) > ROUNDED * value.roundoff * abs(number)), None)
 
 
 def error_in(call: int) -> Callable[[Value], float]:

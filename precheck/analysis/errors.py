@@ -17,7 +17,7 @@ from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import REDUCTIONS, SUMS, Origins, effective_roundoff
-from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, Misroundings
+from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, PLAIN, SUM_ROUNDINGS, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -156,13 +156,15 @@ class Errors:
                 self.suspects.append(fact)
                 self.under[value] = (fact,)
             return
-        fact = None if value in self.mild else constants.behind(self.ops.of(operation, value))
+        fact = constants.behind(self.ops.of(operation, value))
+        chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > self.ops.gain(operation, value)
+        fact = fact if chained or value not in self.mild else None
         own = self.calls.error(operation, value) if operation.call and (fact is None or fact.healed) else None
         if own is not None:
             self.suspects.append(own)
             self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
             return
-        if value in self.mild:
+        if value in self.mild and not chained:
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:

@@ -111,7 +111,7 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
         return False  # a weight is stepped again and again
     made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
     only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
-    return only_compared or (bool(made) and all(dominated(reader, result) for reader, result in made))
+    return only_compared or (bool(made) and all(dominated(reader, result, value) for reader, result in made))
 
 
 @exempts(

@@ -31,17 +31,22 @@ NEAR = 64
 WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
 
 
-def shown(observation: Observation) -> set[Value]:
+def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
     """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
 
     Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
-    parameters. A comparison is no end: the shadow takes its outcome from the run, and flips are judged separately.
+    parameters. A comparison is no end: the shadow takes its outcome from the run, and flips are judged separately. `infinite`: Inf and NaN at an end
+    count. They have causes of their own (`nonfinite`), so they show zeros, and not that a finite number on the way has lost digits.
     """
+
+    def wrong(value: Value) -> bool:
+        return (infinite and bool(value.nonfinite)) or _shows(value)
+
     reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
     dropped = _dropped(observation)
-    found = {value for _, value in observation.made() if value not in read and value not in dropped and _shows(value)}
-    found |= {value for _, value, _ in observation.gradients.values() if _shows(value)}
+    found = {value for _, value in observation.made() if value not in read and value not in dropped and wrong(value)}
+    found |= {value for _, value, _ in observation.gradients.values() if wrong(value)}
     lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
     for operation in reversed(reading):
         lasting.update(value for value in operation.outputs if value.alive)
@@ -50,7 +55,7 @@ def shown(observation: Observation) -> set[Value]:
         onwards = any(value in found for value in operation.outputs)
         last = _ends(operation)
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
-        found.update(value for value in operation.inputs if onwards or (last and _shows(value)) or (thrown and thrown_off(operation, value)))
+        found.update(value for value in operation.inputs if onwards or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
     return found
 
 
@@ -67,7 +72,7 @@ def _ends(reader: Operation) -> bool:
 
 
 def _shows(value: Value) -> bool:
-    return bool(value.nonfinite) or value.drift >= ROUNDINGS * effective_roundoff(value) or value.dead >= DEAD
+    return value.drift >= ROUNDINGS * effective_roundoff(value) or value.dead >= DEAD
 
 
 def thrown_off(reader: Operation, step: Value) -> bool:
@@ -138,9 +143,10 @@ def _weighed(reader: Operation, value: Value) -> bool:
     return reader.base in PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
 
 
-def dominated(reader: Operation, result: Value) -> bool:
-    """Whether a sum hides the error of a small difference, since the other term is large."""
-    return reader.base in SUMS and result.drift < ROUNDINGS * effective_roundoff(result) and result.dead < DEAD
+def dominated(reader: Operation, result: Value, value: Value) -> bool:
+    """Whether a sum hides the error of a value, since the other term is larger: the relative error is at most half of that before."""
+    small = result.drift < ROUNDINGS * effective_roundoff(result) and result.dead < DEAD
+    return reader.base in SUMS and small and 2 * result.drift <= value.drift
 
 
 def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:

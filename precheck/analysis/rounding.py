@@ -8,7 +8,6 @@ A copy of the shadow, disturbed by 2^-20, shows the last.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -18,6 +17,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.calls import ADDED
 from precheck.analysis.cancelled_errors import abated
+from precheck.analysis.differences import DIGITS, gained, gained_before, lost_at, of_computed_terms
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.few_terms import of_few_terms
@@ -96,12 +96,14 @@ class Misroundings:
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
+        self.ends: dict[bool, set[Value]] = {}  # the values that lead to a wrong end, also to one of Inf or NaN
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], Operation | None] = {}  # the op that stored the term of a difference, by the difference's op and line
 
-    @functools.cached_property
-    def _shown(self) -> set[Value]:
-        return shown(self.observation)
+    def _shown(self, *, infinite: bool = False) -> set[Value]:
+        if infinite not in self.ends:
+            self.ends[infinite] = shown(self.observation, infinite=infinite)
+        return self.ends[infinite]
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
@@ -112,8 +114,13 @@ class Misroundings:
         few = operation.base in ops.REDUCTIONS and of_few_terms(operation, value) and determined(operation, value)
         above = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
         subtracts = operation.base in ops.SUMS or few or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
-        if above and subtracts and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
-            return self._difference(operation, value, roundings)
+        together = gain * gained_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
+        if above and subtracts and stored and together >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
+            return self._difference(operation, value, roundings, together)
+        if above and gain >= PLAIN and roundings >= SUM_ROUNDINGS and of_computed_terms(operation, value):
+            if cause := lost_at(operation, self.observation, self.readers):
+                blamed, severity = "cancellation" if cause is operation else causes.kind(cause), self._severity(value)
+                return self._fact(blamed, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
         starving = self._starving(operation, value)
         if starving or (value.zeroed >= FAIR and _flushed(value)):
             return self._starved(operation, value, starving)
@@ -134,13 +141,10 @@ class Misroundings:
         if not spread:
             return None
         if causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; the wide spacing of subnormal numbers lost them
-            return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value))
+            return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value, below=True))
         return self._gradual(operation, value)
 
-    @staticmethod
-    def gain(operation: Operation, value: Value) -> float:
-        """The factor by which an op amplifies an error."""
-        return value.drift / max(operation.drift_in, value.rounded)
+    gain = staticmethod(gained)
 
     @staticmethod
     def _fact(
@@ -163,9 +167,9 @@ class Misroundings:
         consumers = (reader for reader in self.readers.get(value, ()) if reader.base in ops.SUMS)
         return not any(causes.moved(kept) is causes.moved(source) for reader in consumers for source in reader.inputs)
 
-    def _difference(self, operation: Operation, value: Value, roundings: float) -> Misrounded | None:
+    def _difference(self, operation: Operation, value: Value, roundings: float, gain: float) -> Misrounded | None:
         """The fact on a difference of nearly equal numbers. Its terms may have been rounded much earlier."""
-        readers = {} if value in self._shown else self.readers
+        readers = {} if value in self._shown() else self.readers
         shares = [normalised(power, readers) for power in exponentials(value, readers)]
         if softmax_written_out(shares):
             return None
@@ -179,7 +183,7 @@ class Misroundings:
         if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
             cause = None
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
-        return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
+        return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
         """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply."""
@@ -190,8 +194,8 @@ class Misroundings:
 
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
-        severity = self._severity(value)
-        if causes.subnormal(value) >= causes.HALF * value.drift:
+        severity = self._severity(value, below=(below := causes.subnormal(value) >= causes.HALF * value.drift))
+        if below:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
         cause = self._stored(self._behind(operation) or operation)
         how: How = "digits lost" if loses_digits else "amplified"
@@ -210,8 +214,9 @@ class Misroundings:
             return cause
         return attribution.later(cause, self._storing(operation, source, bool))
 
-    def _severity(self, value: Value) -> Severity:
-        return "error" if value in self._shown or averaged(value, self.readers) else "note"
+    def _severity(self, value: Value, *, below: bool = False) -> Severity:
+        """`below`: the value's numbers are subnormal, and may become zero."""
+        return "error" if value in self._shown(infinite=below) or averaged(value, self.readers) else "note"
 
     def _storing(self, operation: Operation, term: Value, wanted: Callable[[Operation], bool] = attribution.written) -> Operation | None:
         """The `wanted` op that stored the term of a difference. It is searched once for all turns of a loop."""

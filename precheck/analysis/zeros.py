@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection
 
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import determined, is_alias, rounded_bound, smallest_normal, underflow_threshold, zero_origin
+from precheck.analysis.provenance import determined, elements, is_alias, rounded_bound, smallest_normal, underflow_threshold, zero_origin, zero_share
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -80,28 +81,56 @@ def _drowns(value: Value, readers: Readers) -> bool:
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Starved(Fact):
-    """A parameter's gradient that became mostly zero without a sufficient loss scale."""
+    """A parameter's gradient that became mostly zero without a sufficient loss scale, or was made from one that did."""
 
     parameter: str
     scale: float  # the loss scale
+    dead: float = 0.0  # share of its elements without a correct digit, if it is made from a gradient that became zero
 
 
 def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> list[Starved]:
-    """Parameter gradients that were mostly flushed to zero without a sufficient loss scale."""
-    found = []
-    for name, value, scale in observation.gradients.values():
-        maker = value.maker
-        if maker is None or value.zeroed <= LOST or value in spoiled or not determined(maker, value):
+    """Gradients that were mostly flushed to zero without a sufficient loss scale: those of parameters, and those that the user's own code reads."""
+    found, told = [], set[Operation]()
+    for name, value, scale in [*observation.gradients.values(), *_asked_for(observation)]:
+        flushed = _flushed_before(value)
+        if flushed is None or flushed.maker is None or value in spoiled or not determined(flushed.maker, flushed):
             continue
-        rule, cause = zero_origin(value)
-        if rule == "cancellation":
-            continue  # no loss scale prevents that
-        if any(made.zeroed and made.largest_zeroed > 2 * underflow_threshold(made) for made in cause.outputs):
+        rule, cause = zero_origin(flushed)
+        if rule == "cancellation" or (cause in told and not name):
+            continue  # no loss scale prevents a cancellation
+        if any(made.zeroed and _size_of_zeroed(made) > 2 * underflow_threshold(made) for made in cause.outputs):
             continue  # the format can hold it: rounded terms have cancelled, or the gradient really is zero here
+        told.add(cause)
         found.append(
             Starved(
-                mechanism="gradient-underflow", operation=cause, measured=value.zeroed, limit=LOST,
+                mechanism="gradient-underflow", operation=cause, measured=flushed.zeroed, limit=LOST,
                 severity="warning" if scale > 1 else "error", parameter=name, scale=scale,  # the scaler may still grow until it fits
+                dead=0.0 if flushed is value else value.dead,
             )
         )  # fmt: skip
     return found
+
+
+def _size_of_zeroed(value: Value) -> float:
+    """Root mean square of the elements that became zero, in the reference. Earlier roundings may have made zero of a few larger ones as well."""
+    return value.zeroed * value.norm / math.sqrt(max(1.0, zero_share(value) * elements(value)))
+
+
+def _asked_for(observation: Observation) -> list[tuple[str, Value, float]]:
+    """Gradients that the user's own code reads, as `torch.autograd.grad` returns them, with their loss scales."""
+    known = {value for _, value, _ in observation.gradients.values()}
+    read = (value for operation in observation.operations if operation.phase == "forward" and not operation.derived for value in operation.inputs)
+    asked = dict.fromkeys(value for value in read if value.maker is not None and value.maker.derived and value not in known)
+    return [("", value, value.maker.scale) for value in asked if value.maker is not None]
+
+
+def _flushed_before(value: Value) -> Value | None:
+    """The gradient that became mostly zero: this one, or one that it was made from, if most of its elements have no correct digit for that."""
+    if value.zeroed > LOST:
+        return value
+    held: Value | None = value
+    while value.dead > LOST and held is not None and held.maker is not None and held.maker.derived and held.drift >= value.drift:
+        if held.zeroed > LOST:
+            return held
+        held = held.maker.drifting
+    return None

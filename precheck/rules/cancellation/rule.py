@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from precheck.analysis.attribution import GROWN
 from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.differences import DIGITS, ENLARGED
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.few_terms import RESULTS, TERMS
@@ -24,7 +25,7 @@ from precheck.rules.rule import Rule, difference
 class Cancellation(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        PLAIN, SUM_ROUNDINGS, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ADDED, ROUNDED, OWNED, OWN, GROWN,
+        PLAIN, SUM_ROUNDINGS, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ADDED, ROUNDED, OWNED, OWN, GROWN,
     )  # fmt: skip
 
     def words(self, fact: Fact) -> str:

@@ -35,6 +35,9 @@ class GradientUnderflow(Rule):
         if isinstance(fact, Starved):
             under = f"under a loss scale of {fact.scale:g}" if fact.scale > 1 else "without a loss scale"
             of = fact.parameter or "a parameter"
+            if fact.dead:
+                return (f"{100 * fact.measured:.0f} % of a gradient is zero here {under}, so that {100 * fact.dead:.0f} % of the gradient of "
+                        f"{of} have no correct digit{self.room}")  # fmt: skip
             return f"{100 * fact.measured:.0f} % of the gradient of {of} is flushed to zero {under}, first here{self.room}"
         return super().words(fact)
 

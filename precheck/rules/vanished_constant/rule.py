@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from precheck.analysis.calls import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
@@ -17,7 +18,7 @@ from precheck.rules.vanished_constant.about import ABOUT
 
 class VanishedConstant(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WRONG, PLAIN, SUM_ROUNDINGS, FELT, RECURRENT, COHERENT)
+    limits: ClassVar[tuple[Limit, ...]] = (WRONG, PLAIN, SUM_ROUNDINGS, FELT, RECURRENT, COHERENT, ROUNDED, OWNED, OWN)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
@@ -29,6 +30,10 @@ class VanishedConstant(Rule):
         if isinstance(fact, Misrounded):
             return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)} % off"
         return super().words(fact)
+
+    def own_error(self, fact: OwnError) -> str:
+        number, held = coarse_number(fact.operation) or (0.0, 0.0)
+        return f"{number:.3g} is {held:.3g} in {fact.operation.outputs[0].dtype}" if held else self._constant(fact)
 
     @staticmethod
     def _constant(fact: Fact) -> str:

@@ -123,10 +123,12 @@ def unusual(mixed: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("margin-of-an-angle", "ronghuaiyang/arcface-pytorch#91", ("cancellation", "amplified-rounding", "nan", "overflow"), "aten.rsub.Scalar",
-        lambda: faces(False), lambda: faces(True), module="ArcMargin"),
-    Bug("residual-of-a-stencil", "jhhuangchloe/DiffusionPDE#13", ("cancellation", "amplified-rounding"), "aten.convolution.default",
+        lambda: faces(False), lambda: faces(True), module="ArcMargin",
+        expected_miss="the sines are right to three roundings, since few of them are small; the derivative of a root near zero makes the error, and "
+                      "of backward passes that autograd derives only the kernels are judged, and zeros"),
+    Bug("residual-of-a-stencil", "jhhuangchloe/DiffusionPDE#13", ("integer-rounding", "cancellation", "amplified-rounding"), "aten._to_copy.default",
         lambda: flow(True), lambda: flow(False)),
-    Bug("superposed-structures", "RosettaCommons/foundry#283", ("cancellation", "amplified-rounding"), "aten.mm.default",
+    Bug("superposed-structures", "RosettaCommons/foundry#283", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: structures(True), lambda: structures(False)),
     Bug("warped-views", "kwea123/CasMVSNet_pl#11", ("overflow",), "aten._to_copy.default", lambda: views(True), lambda: views(False)),
     Bug("distance-from-the-usual", "rivercold/BERT-unsupervised-OOD#7", ("cancellation", "amplified-rounding"), "aten.mm.default",

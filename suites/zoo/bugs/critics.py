@@ -142,14 +142,13 @@ def zeroth_order(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("value-out-of-bins", "pytorch/rl#4065", ("amplified-rounding",), "aten.exp.default", lambda: returns(False), lambda: returns(True),
-        module="TwoHot"),
+    Bug("value-out-of-bins", "pytorch/rl#4065", ("amplified-rounding",), "aten.sum.dim_IntList", lambda: returns(False), lambda: returns(True)),
     Bug("weight-of-the-critic", "PKU-YuanGroup/WF-VAE#7", ("gradient-underflow", "underflow"), "aten.convolution_backward.default",
         lambda: autoencoder(True), lambda: autoencoder(False), phase="backward"),
     Bug("product-with-the-hessian", "khanrc/pt.darts#43", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: searched(True),
         lambda: searched(False)),
     Bug("atoms-between-bins", "Curt-Park/rainbow-is-all-you-need#76", ("cancellation", "amplified-rounding", "decision-flip"), "aten.sub.Tensor",
         lambda: distributions(LOW), lambda: distributions(WIDE)),
-    Bug("gradient-by-two-losses", "princeton-nlp/MeZO#42", ("absorption", "cancellation", "accumulated-drift"), "aten.add_.Tensor",
+    Bug("gradient-by-two-losses", "princeton-nlp/MeZO#42", ("cancellation", "absorption", "accumulated-drift"), "aten.sub.Tensor",
         lambda: zeroth_order(LOW), lambda: zeroth_order(WIDE)),
 )  # fmt: skip

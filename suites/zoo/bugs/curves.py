@@ -99,11 +99,12 @@ def restored(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("cube-of-an-activation", "facebookresearch/fairseq#2235", ("overflow", "nan"), "aten.pow.Tensor_Scalar", lambda: activated(HALF),
-        lambda: activated(WIDE)),
+    Bug("cube-of-an-activation", "facebookresearch/fairseq#2235", ("overflow", "nan"), "aten.mul.Scalar", lambda: activated(HALF),
+        lambda: activated(WIDE), phase="backward"),
     Bug("squares-of-long-vectors", "pytorch/pytorch#69512", ("overflow",), "aten.mul.Tensor", lambda: similar(HALF), lambda: similar(WIDE)),
-    Bug("steps-of-a-curve", "kornia/kornia#1682", ("cancellation",), "aten.sub.Tensor", lambda: segmented(HALF), lambda: segmented(WIDE)),
-    Bug("quotient-of-polynomials", "Tencent/ncnn#6979", ("underflow", "vanished-constant"), "aten.mul.Tensor", lambda: saturated(HALF),
+    Bug("steps-of-a-curve", "kornia/kornia#1682", ("amplified-rounding", "cancellation"), "aten.rsub.Scalar", lambda: segmented(HALF),
+        lambda: segmented(WIDE)),
+    Bug("quotient-of-polynomials", "Tencent/ncnn#6979", ("vanished-constant", "underflow"), "aten.add.Tensor", lambda: saturated(HALF),
         lambda: saturated(WIDE), module="RationalTanh"),
     Bug("errors-of-dark-pictures", "open-mmlab/mmagic#1340", ("underflow", "overflow"), "aten.pow.Tensor_Scalar", lambda: restored(HALF),
         lambda: restored(WIDE)),

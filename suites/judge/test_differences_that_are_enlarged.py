@@ -1,0 +1,118 @@
+"""Differences whose own gain does not show what they lose: quotients by a small step, results beside data, two differences in a row, lost numbers."""
+
+from __future__ import annotations
+
+import torch
+from scenario import finds, passes, watched
+from torch.nn import functional
+
+LOW, HALF = torch.bfloat16, torch.float16
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def loss(weight: torch.Tensor, low: bool) -> torch.Tensor:
+    with torch.autocast("cpu", LOW, enabled=low):
+        made = (normal(64, 16) @ weight).tanh()
+    return functional.mse_loss(made.float(), normal(64, 8, seed=1))
+
+
+def slope(low: bool = True, step: float = 1e-3) -> torch.Tensor:
+    way = normal(16, 8, seed=2)
+    above, below = (loss(normal(16, 8, seed=3) / 4 + sign * step * way, low) for sign in (1, -1))
+    return (above - below) / (2 * step)  # fault
+
+
+def improvement(low: bool) -> torch.Tensor:
+    """What a step gains, which nobody divides by it."""
+    before, after = (loss(normal(16, 8, seed=3) / 4 + step * normal(16, 8, seed=2), low) for step in (0.0, 1e-3))
+    return torch.stack([before, after, before - after])
+
+
+def ratio(low: bool) -> torch.Tensor:
+    """A policy's ratio to what it was before a small step."""
+    with torch.autocast("cpu", LOW, enabled=low):
+        new, old = (normal(64, 16) @ (normal(16, 8, seed=3) + step * normal(16, 8, seed=2)) for step in (1e-4, 0.0))
+    return torch.exp(torch.log_softmax(new.float(), -1) - torch.log_softmax(old.float(), -1))
+
+
+def test_a_difference_quotient_of_a_low_function_is_told() -> None:
+    finds(slope, "cancellation", says="nearly equal numbers")
+    passes(lambda: slope(False), wide=True)
+    passes(lambda: slope(True, step=1.0))
+
+
+def test_differences_that_nobody_enlarges_are_what_the_precision_means() -> None:
+    passes(lambda: improvement(True))
+    passes(lambda: ratio(True))
+
+
+def residual(spread: float = 0.02, low: bool = True) -> torch.Tensor:
+    """How far points are from where they should be, after a turn that autocast makes low."""
+    points, turn, shift = 30 * normal(60, 3), torch.linalg.qr(normal(3, 3, seed=1))[0], torch.tensor([4.0, -9.0, 2.0])
+    should = points @ turn.T + shift + spread * normal(60, 3, seed=2)
+    with torch.autocast("cpu", LOW, enabled=low):
+        turned = points @ turn.T + shift  # fault
+    return (turned - should).norm(dim=-1)
+
+
+def test_a_result_beside_what_it_should_be_is_blamed_on_the_line_that_made_it() -> None:
+    finds(residual, "amplified-rounding", says="a difference of nearly equal numbers")
+    passes(lambda: residual(low=False), wide=True)
+    passes(lambda: residual(spread=20.0))
+
+
+def places(dtype: torch.dtype = LOW) -> torch.Tensor:
+    """Parts of a cell, on a grid whose spacing is a difference of neighbours."""
+    grid = torch.linspace(-10, 10, 51).to(dtype)
+    place = (8 * torch.rand(200, generator=torch.Generator().manual_seed(0)) + 1).to(dtype) / (grid[1] - grid[0])  # fault
+    return place - place.floor()
+
+
+def test_the_gains_of_two_differences_multiply() -> None:
+    finds(places, "cancellation", says="its rounding error grows")
+    passes(lambda: places(torch.float32), wide=True)
+
+
+def polynomial(x: torch.Tensor, last: float) -> torch.Tensor:
+    square = x * x
+    return x * (0.00489 + square * (0.000637 + square * (1.49e-05 + square * (square * 1e-12 + last)))) / 0.00489
+
+
+def evaluated(dtype: torch.dtype, last: float) -> torch.Tensor:
+    return polynomial((16 * torch.rand(400, generator=torch.Generator().manual_seed(0)) - 8).half().to(dtype), last)
+
+
+def test_a_coefficient_with_few_bits_is_told() -> None:
+    told = watched(lambda: evaluated(HALF, 4.1e-08)).findings[0]
+    assert (told.rule, told.severity) == ("vanished-constant", "error")
+    assert "4.1e-08 is 5.96e-08 in float16" in told.message
+    passes(lambda: evaluated(HALF, 2e-5))
+    passes(lambda: evaluated(torch.float32, 4.1e-08))
+
+
+def exponential_less_one() -> torch.Tensor:
+    """A value from its logarithm, which is a mean that is stored low."""
+    scores = (8.53 + 0.1 * normal(40, 64)).to(LOW)
+    logarithms = scores.mean(-1)  # fault
+    return logarithms.exp() - 1
+
+
+def test_a_sum_that_leaves_an_error_as_it_is_does_not_hide_it() -> None:
+    finds(exponential_less_one, "amplified-rounding", says="so few numbers cost nothing in float32")
+
+
+def ratio_of_gradients(low: bool = True) -> torch.Tensor:
+    weight = (normal(8, 16) / 4).requires_grad_()
+    with torch.autocast("cpu", HALF, enabled=low):
+        made = functional.linear(normal(4096, 16, seed=1), weight)
+        judged = functional.linear(made, 1e-4 * normal(1, 8, seed=2)).mean()  # fault
+    (gradient,) = torch.autograd.grad(judged, weight)
+    return gradient.norm()
+
+
+def test_a_gradient_that_the_program_reads_itself_is_searched_for_zeros() -> None:
+    finds(ratio_of_gradients, "gradient-underflow", says="without a loss scale")
+    passes(lambda: ratio_of_gradients(False), wide=True)
