@@ -259,8 +259,9 @@ class Measurement:
         return self._compared_with(made[:count])
 
     def _compared_with(self, noises: list[Trace]) -> list[drift.Comparison]:
-        spreads, floor_unknown = drift.spreads(self.reference, noises), drift.floor_unknown(self.reference, noises)
-        return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), floor_unknown=floor_unknown)
+        spreads, free = drift.spreads(self.reference, noises), drift.independent(self.reference, noises)
+        unknown = drift.floor_unknown(self.reference, noises)
+        return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), floor_unknown=unknown, independent=free)
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
         disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)

@@ -17,7 +17,7 @@ from precheck.formats import FP16
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import tensors_in
 from precheck.observe.shadow.step_records import Backward
 
@@ -28,6 +28,15 @@ class Backwards:
     def __init__(self, memory: Memory, later: Deferred, scales: Scales) -> None:
         self.memory, self.later, self.scales = memory, later, scales
         self.now = Backward()
+        scales.maker = self.written
+
+    def written(self, gradient: torch.Tensor) -> Operation | None:
+        """The op of a backward pass of the user that made a gradient, which autograd may have cast or moved since. None if there is none."""
+        cell = self.memory.find(gradient)
+        maker = None if cell is None else cell.value.maker
+        while maker is not None and maker.derived and len(maker.inputs) == 1:
+            maker = maker.inputs[0].maker
+        return maker if maker is not None and maker.phase == "backward" and not maker.derived else None
 
     def passed(self, result: Any) -> None:
         """After each op under a loss scale: measures the float16 gradients among its results."""

@@ -265,6 +265,7 @@ class Shadow(UncompiledMode):
         if mine is not None and addressable(mine):
             cell = self.memory.find(mine)
             self.exponents.gradient(name, self.where.step, mine, number)
+            self.observation.mixed += [each for each in [self.scales.mixture(mine)] if each is not None and each not in self.observation.mixed]
             if cell is not None:
                 value = partial_writes.found(cell, mine)[0]
                 self.later.after(self.observation.came_as, number, name, value, self.where.scale)
