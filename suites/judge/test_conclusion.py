@@ -17,6 +17,7 @@ from precheck.findings import Finding, Row
 from precheck.judge import conclusion
 from precheck.judge.ops import Verdict
 from precheck.observe.records import Trace
+from precheck.observe.shadow.source import Function
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U
@@ -121,6 +122,34 @@ def test_a_second_rounding_is_no_error_where_noise_runs_have_as_much_before_it(p
     """Without it at least 0.7 of the error is left. It is an error if it is the larger one, or if the user's code made the first one too."""
     found = [finding for finding in concluded(rounded_twice(plain=plain, first=first), []) if finding.rule == "amplified-rounding"]
     assert {finding.severity for finding in found} == {severity}, found
+
+
+def losing(name: str, *, drift: float = 10 * U) -> Graph:
+    """A function whose low op on line 2 makes an error of ten unit roundoffs of its own, of what line 1 has rounded once."""
+    graph = Graph()
+    graph.observation.functions = {f"model.py:{line}": Function("model.py:1", "waves") for line in (1, 2)}
+    scaled = graph.op("mul.Tensor", given(), given(), makes={"drift": ROUNDED, "restarted": ROUNDED}, call=1)
+    graph.op(name, scaled, given(), makes={"drift": drift, "restarted": 10 * U, "norm": 8 * ROUNDED / (10 * U), "alive": True}, call=1)
+    return graph
+
+
+@pytest.mark.parametrize(("name", "drift", "r", "severity"), [
+    ("sub.Tensor", 10 * U, 4.5, "error"),
+    ("mul.Tensor", 10 * U, 4.5, "warning"),
+    ("sub.Tensor", 15 * U, 4.5, "warning"),
+    ("sub.Tensor", 10.9 * U, 3.1, "warning"),
+    ("sub.Tensor", 10 * U, 2.9, "warning"),
+])  # fmt: skip
+def test_a_low_difference_beyond_its_functions_limit_is_an_error(name: str, drift: float, r: float, severity: str) -> None:
+    """It is a warning if no difference makes it, if the function was given half of it, and if its own error alone is within the limit."""
+    warning = Finding(
+        "accumulated-drift", "warning", "what waves() returns: off", phase="forward", step=1, tensor="waves()", measured=r, limit=3.0
+    )
+    record = SimpleNamespace(place=("model.py", 1, 9), shape=(64,), kind="returned")
+    found = concluded(losing(name, drift=drift), [warning], Trace(records={"returned:waves()@1": record}))  # type: ignore[dict-item]
+    [first] = [finding for finding in found if finding.rule == "accumulated-drift"]
+    assert first.severity == severity
+    assert (first.cause_rule, first.source) == (("cancellation", "model.py:2") if severity == "error" else ("", ""))
 
 
 def waves(positions: torch.Tensor) -> torch.Tensor:
