@@ -39,6 +39,9 @@ def explained(
     place = None if record is None else record.place
     fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
     fitting.sort(key=required)
+    decided = _decided(finding, observation) if finding.rule == "decision-flip" and all(map(required, fitting)) else None
+    if decided is not None:
+        return decided
     if fitting:
         behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
         return _named(finding, behind, place), shown(behind)
@@ -83,6 +86,21 @@ def cancelling(finding: Finding, observation: Observation, record: Record) -> Fi
     text = f"cancellation: {placed(difference)}: the relative error is {grown}"
     named = dataclasses.replace(finding, severity="error", op=difference.title, source=shortened(difference.blamed), via=via(difference))
     return dataclasses.replace(named, cause=text, cause_rule="cancellation")
+
+
+def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Operation] | None:
+    """Too many flips of a decision, with the line that made most of the error of the numbers that decide, and the op that decides.
+
+    The decision itself is exact: it differs since its numbers do, however small their error is beside them.
+    """
+    same = [each for each in observation.operations if each.title.startswith(finding.op) and each.module == finding.module and each.phase == "forward"]
+    deciding = max((each for each in same if each.flips is not None), key=lambda each: each.flips.changed, default=None)  # type: ignore[union-attr]
+    scores = max(deciding.inputs, key=attribution.drift, default=None) if deciding is not None else None
+    if deciding is None or scores is None or not attribution.drift(scores):
+        return None
+    made = Attribution(scores, observation.operations).cause(attribution.written) or deciding
+    cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), deciding
 
 
 def required(candidate: Candidate) -> bool:

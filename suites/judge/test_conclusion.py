@@ -17,6 +17,7 @@ from precheck.findings import Finding, Row
 from precheck.judge import conclusion
 from precheck.judge.ops import Verdict
 from precheck.observe.records import Trace
+from precheck.observe.shadow.operations import Flips
 from precheck.observe.shadow.source import Function
 
 U = formats.of_dtype("bfloat16").unit_roundoff
@@ -122,6 +123,27 @@ def test_a_second_rounding_is_no_error_where_noise_runs_have_as_much_before_it(p
     """Without it at least 0.7 of the error is left. It is an error if it is the larger one, or if the user's code made the first one too."""
     found = [finding for finding in concluded(rounded_twice(plain=plain, first=first), []) if finding.rule == "amplified-rounding"]
     assert {finding.severity for finding in found} == {severity}, found
+
+
+def deciding() -> Graph:
+    """Low distances that line 2 makes of what line 1 has made, and line 3 chooses the nearest. A sine of an input, on line 5, is beside the point."""
+    graph = Graph()
+    first = graph.op("mul.Tensor", given("float32"), makes=WIDE | {"drift": 0.0}, module="codes")
+    distances = graph.op("add.Tensor", first, given("float32"), makes={"drift": ROUNDED}, module="codes")
+    graph.op("argmin.default", distances, makes={"dtype": "int64"}, module="codes", flips=Flips(40, 400, 0, 0.03, 1.0))
+    graph.last.outputs = ()
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED}, converts="given")
+    graph.op("sin.default", cast, makes={"drift": 40 * ROUNDED, "dead": 0.1, "alive": True})
+    return graph
+
+
+def test_a_decision_that_flips_too_often_is_named_where_the_numbers_that_decide_got_their_error() -> None:
+    """However small that is beside them. A conversion of the inputs, which noise runs have as well, is not the cause."""
+    flips = Finding("decision-flip", "error", "aten.argmin in codes: 40 of 400", op="aten.argmin", phase="forward", module="codes", step=1)
+    found = concluded(deciding(), [flips])
+    [first] = [finding for finding in found if finding.rule == "decision-flip"]
+    assert first.source == "model.py:2"
+    assert "the numbers that aten.argmin.default at model.py:3 compares are off by 0.16% of their norm" in first.cause
 
 
 def losing(name: str, *, drift: float = 10 * U) -> Graph:
