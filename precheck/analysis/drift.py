@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypedDict
 
 from precheck import formats
 from precheck.analysis import noise
@@ -182,6 +183,17 @@ def floor_unknown(reference: Trace, noises: Sequence[Trace]) -> set[str]:
     """
     every = ((key, record, other.records.get(key)) for other in noises for key, record in reference.records.items())
     return {key for key, record, other in every if other is not None and other.nonfinite > record.nonfinite}
+
+
+class Known(TypedDict):
+    """What noise runs tell beside spreads, under the names of arguments of `compare`."""
+
+    floor_unknown: Collection[str]
+    independent: Mapping[str, float]
+
+
+def known_of(reference: Trace, noises: Sequence[Trace]) -> Known:
+    return {"floor_unknown": floor_unknown(reference, noises), "independent": independent(reference, noises)}
 
 
 def independent(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:

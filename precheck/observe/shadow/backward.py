@@ -19,7 +19,7 @@ from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import tensors_in
-from precheck.observe.shadow.step_records import Backward
+from precheck.observe.shadow.step_records import Backward, ScalingEvent
 
 
 class Backwards:
@@ -27,7 +27,7 @@ class Backwards:
 
     def __init__(self, memory: Memory, later: Deferred, scales: Scales) -> None:
         self.memory, self.later, self.scales = memory, later, scales
-        self.now = Backward()
+        self.now, self.mixed = Backward(), list[ScalingEvent]()
         scales.maker = self.written
 
     def written(self, gradient: torch.Tensor) -> Operation | None:
@@ -49,8 +49,10 @@ class Backwards:
                 shadow = self.memory.view(cell, tensor)
                 self.later([torch.where(shadow.isfinite(), shadow.abs(), 0).amax()], functools.partial(_saw, self.now, cell.value, factor))
 
-    def came(self, name: str, value: Value) -> None:
-        """A parameter's gradient has been accumulated: notes the first one that is not finite."""
+    def came(self, name: str, value: Value, gradient: torch.Tensor) -> None:
+        """A parameter's gradient has been accumulated: notes the first one that is not finite, and sums of terms under two scales."""
+        mixture = self.scales.mixture(gradient)
+        self.mixed += [mixture] if mixture is not None and mixture not in self.mixed else []
         self.later.after(_came, self.now, name, value)
 
     def done(self) -> None:

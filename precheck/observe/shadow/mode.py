@@ -265,11 +265,10 @@ class Shadow(UncompiledMode):
         if mine is not None and addressable(mine):
             cell = self.memory.find(mine)
             self.exponents.gradient(name, self.where.step, mine, number)
-            self.observation.mixed += [each for each in [self.scales.mixture(mine)] if each is not None and each not in self.observation.mixed]
             if cell is not None:
                 value = partial_writes.found(cell, mine)[0]
                 self.later.after(self.observation.came_as, number, name, value, self.where.scale)
-                self.backwards.came(name, value)
+                self.backwards.came(name, value, mine)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation. Its row in the table is filled once its numbers have been fetched."""
@@ -297,5 +296,5 @@ class Shadow(UncompiledMode):
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
         self.where.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
-        self.observation.exponents = list(self.exponents.found.values())
+        self.observation.exponents, self.observation.mixed = list(self.exponents.found.values()), self.backwards.mixed
         return self.observation
