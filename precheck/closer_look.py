@@ -189,16 +189,16 @@ def certain(rows: list[Comparison], made: int, planned: int) -> bool:
     further run adds more than that to the mean square.
     """
     first = rows[0]
-    luck = noise.allowed(first.record.numel, made) / _LUCK
+    luck = noise.allowed(first.errors, made) / _LUCK
     least = first.r / math.sqrt((made + (planned - made) * luck**2) / planned)
-    needed = noise.allowed(first.record.numel, planned)
+    needed = noise.allowed(first.errors, planned)
     plain = first.record.is_result or first.record.kind in ("loss", "parameter-gradient")
     return first.failed and least > needed * (1 if plain else boundaries.PLAIN)
 
 
 def _grave(row: Comparison) -> bool:
     """Whether the row may be an error: it fails, or it would fail by the limit for the largest number of noise runs."""
-    return row.failed or row.r > noise.allowed(row.record.numel, noise.MOST)
+    return row.failed or row.r > noise.allowed(row.errors, noise.MOST)
 
 
 def _innocent(row: Comparison, before: Comparison) -> bool:
@@ -208,7 +208,7 @@ def _innocent(row: Comparison, before: Comparison) -> bool:
 def _stays_within(row: Comparison, before: Comparison, made: int, planned: int) -> bool:
     """Whether the row also stays within its limit by the floor of `planned` runs, even if the further runs add nothing to the mean square."""
     most = row.r * math.sqrt(planned / made)
-    return most <= (noise.allowed(row.record.numel, planned) if before.failed else _near(row, planned))
+    return most <= (noise.allowed(row.errors, planned) if before.failed else _near(row, planned))
 
 
 def _near(row: Comparison, samples: int) -> float:
@@ -218,7 +218,7 @@ def _near(row: Comparison, samples: int) -> float:
 
 def _limit(row: Comparison, samples: int) -> float:
     """The r from which the row may be an error, by the floor of `samples` runs or of the largest number of runs."""
-    return min(noise.allowed(row.record.numel, samples), noise.allowed(row.record.numel, noise.MOST))
+    return min(noise.allowed(row.errors, samples), noise.allowed(row.errors, noise.MOST))
 
 
 def settled(rows: list[Comparison]) -> bool:

@@ -83,6 +83,7 @@ def _gathered(job: Job, precision: Precision, depth: Depth, log: DecisionLog, *,
         log = DecisionLog(imposed=log.imposed)
         trace = run(job, dataclasses.replace(setting, records=log))  # if the error is the model's own, it is raised again here
         return Evidence(trace, log, unseen=f"{type(error).__name__}: {error}", functions=setting.functions)
+    seen.observation.scaling = [*seen.observation.scaling, *seen.observation.mixed]  # no gradient of a measurement is discarded
     # the shadow may skip casts to a low format and back that a float32 run would make, so it cannot be the reference here
     beside = None if log.meant else seen.reference
     return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=beside)

@@ -259,8 +259,8 @@ class Measurement:
         return self._compared_with(made[:count])
 
     def _compared_with(self, noises: list[Trace]) -> list[drift.Comparison]:
-        spreads, floor_unknown = drift.spreads(self.reference, noises), drift.floor_unknown(self.reference, noises)
-        return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), floor_unknown=floor_unknown)
+        spreads, known = drift.spreads(self.reference, noises), drift.known_of(self.reference, noises)
+        return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), **known)
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
         disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)

@@ -32,13 +32,13 @@ def largest(numel: int, samples: int, blocks: int) -> float:
     return math.sqrt(_quantile(max(1, numel), max(1, numel) * max(1, samples), CHANCE / max(1, blocks)))
 
 
-def freedom(mean: float, square: float, samples: int) -> float:
-    """The number of independent errors in a sum of squares, from its mean over noise runs and the mean of its square. Inf if there are too few runs.
+def freedom(mean: float, square: float, samples: int, *, enough: int = ENOUGH) -> float:
+    """The number of independent errors in a sum of squares, from its mean over noise runs and the mean of its square. Inf if they are not `enough`.
 
     The variance of a sum of n equal squares is 2/n times its squared mean. The variance of the mean, which is smaller by the number of runs, is
     subtracted.
     """
-    if samples < ENOUGH or mean <= 0:
+    if samples < max(2, enough) or mean <= 0:
         return math.inf
     variance = max(0.0, (square / mean**2 - 1) * samples / (samples - 1))
     return 2 * (1 - min(variance / samples, 0.5)) / variance if variance > 0 else math.inf

@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypedDict
 
 from precheck import formats
 from precheck.analysis import noise
+from precheck.analysis.chance import ENOUGH
 from precheck.analysis.limit import Limit
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record, Trace
@@ -19,6 +21,7 @@ UNDETERMINED = Limit(
     0.5, "share of the norm",
     "If correct rounding may change a larger share of a tensor, nothing can be said about it at this precision.",
 )  # fmt: skip
+_NONE: Mapping[str, float] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Comparison:
     floor: float
     allowed: float  # the limit of r
     floor_unknown: bool = False  # whether some noise run has Inf or NaN there, so that it is unknown what rounding explains
+    independent: float = math.inf  # how many independent errors the noise runs show; two runs show it roughly
 
     @functools.cached_property
     def r(self) -> float:
@@ -48,6 +52,11 @@ class Comparison:
         return self.drift / self.reference.norm if self.reference.norm else (0.0 if self.drift == 0 else math.inf)
 
     @property
+    def errors(self) -> int:
+        """The number of independent errors: that of the elements, or fewer."""
+        return max(1, round(min(self.record.numel, self.independent)))
+
+    @property
     def undetermined(self) -> bool:
         """Whether rounding alone may change most of the tensor, such as a gradient that is zero in theory (a bias before a norm, a key's bias)."""
         return self.floor > UNDETERMINED * self.reference.norm
@@ -59,7 +68,7 @@ class Comparison:
     @property
     def doubtful(self) -> bool:
         """Whether it has not failed, but is near its limit, or beyond the limit that holds after the largest number of noise runs."""
-        settled = min(self.allowed, noise.allowed(self.record.numel, noise.MOST))
+        settled = min(self.allowed, noise.allowed(self.errors, noise.MOST))
         return not self.failed and not self.undetermined and not self.floor_unknown and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
 
 
@@ -96,17 +105,25 @@ class Sorted:
 
 
 def compare(
-    low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int, floor_unknown: Collection[str] = ()
+    low: Trace,
+    reference: Trace,
+    spreads: Mapping[str, float],
+    precision: Precision,
+    *,
+    samples: int,
+    floor_unknown: Collection[str] = (),
+    independent: Mapping[str, float] = _NONE,
 ) -> list[Comparison]:
     """Compares every record of `low` with the reference's of the same shape, in the order of `low`.
 
-    `floor_unknown`: keys from the function of that name.
+    `spreads`, `floor_unknown`, `independent`: what the functions of these names give.
     """
     rows = []
     for key, record in low.records.items():
         counterpart = reference.records.get(key)
         if record.kind != "input" and counterpart is not None and counterpart.shape == record.shape and record.numel:
-            row = compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale)
+            free = independent.get(key, math.inf)
+            row = compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale, independent=free)
             rows.append(dataclasses.replace(row, floor_unknown=True) if key in floor_unknown else row)
     return rows + _results(low, reference, spreads, precision, samples=samples)
 
@@ -121,7 +138,9 @@ def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precisi
     return rows
 
 
-def compared(record: Record, reference: Record, spread: float, precision: Precision, *, samples: int, scale: float = 1.0) -> Comparison:
+def compared(
+    record: Record, reference: Record, spread: float, precision: Precision, *, samples: int, scale: float = 1.0, independent: float = math.inf
+) -> Comparison:
     fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
     scaled = record.kind in ("gradient", "parameter-gradient")
     stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # a wide result of the user's code has no subnormal limit
@@ -132,7 +151,19 @@ def compared(record: Record, reference: Record, spread: float, precision: Precis
         step=noise.step_near_zero(precision.compute) / (scale if scaled else 1.0) if precision.is_low and stored else 0.0,
         weight_roundings=_stored_weights(record, fmt),
     )
-    return Comparison(record, reference, distance(record.sketch, reference.sketch), floor, noise.allowed(record.numel, samples))
+    errors = _together(record, spread, floor, independent)
+    row = Comparison(record, reference, distance(record.sketch, reference.sketch), floor, 0.0, independent=errors)
+    return dataclasses.replace(row, allowed=noise.allowed(row.errors if samples >= ENOUGH else record.numel, samples))
+
+
+def _together(record: Record, spread: float, floor: float, independent: float) -> float:
+    """The number of independent errors in a floor: those of its spread over noise runs, and one of each element in the rest.
+
+    Variances add up. That of the square of n errors is 2/n times the square of their sum.
+    """
+    rest, free = max(0.0, floor**2 - spread**2), min(independent, record.numel)
+    varying = spread**4 / free + rest**2 / record.numel
+    return float(min(record.numel, floor**4 / varying)) if varying > 0 else math.inf
 
 
 _KNOWN = ("bfloat16", "float16", "float32", "float64")
@@ -152,6 +183,23 @@ def floor_unknown(reference: Trace, noises: Sequence[Trace]) -> set[str]:
     """
     every = ((key, record, other.records.get(key)) for other in noises for key, record in reference.records.items())
     return {key for key, record, other in every if other is not None and other.nonfinite > record.nonfinite}
+
+
+class Known(TypedDict):
+    """What noise runs tell beside spreads, under the names of arguments of `compare`."""
+
+    floor_unknown: Collection[str]
+    independent: Mapping[str, float]
+
+
+def known_of(reference: Trace, noises: Sequence[Trace]) -> Known:
+    return {"floor_unknown": floor_unknown(reference, noises), "independent": independent(reference, noises)}
+
+
+def independent(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
+    """How many independent errors the noise runs show in each record (`noise.independent`), by its key, for what has a spread."""
+    present = spreads(reference, noises)
+    return {key: noise.independent(reference.records[key], [other.records[key] for other in noises]) for key in present}
 
 
 def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:

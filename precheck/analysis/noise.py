@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Sequence
 
+from precheck.analysis.chance import freedom
 from precheck.analysis.limit import Limit
 from precheck.formats import FP16, Format
 from precheck.observe.noise import ONE_ROUNDING
@@ -74,6 +75,18 @@ def spread(reference: Record, noises: Sequence[Record]) -> float:
     if not noises:
         return 0.0
     return math.sqrt(sum(distance(noise.sketch, reference.sketch) ** 2 for noise in noises) / len(noises))
+
+
+def independent(reference: Record, noises: Sequence[Record]) -> float:
+    """How many independent errors rounding makes in a tensor, by how much the distances of noise runs differ. Inf with fewer than two runs.
+
+    The squared distance of n independent errors varies by √(2/n) of itself. A tensor that follows from few roundings, such as the state of a
+    loop that a weight's rounding moves the same way in each turn, has few independent errors, however many elements it has.
+    """
+    squares = [distance(noise.sketch, reference.sketch) ** 2 for noise in noises]
+    if not squares:
+        return math.inf
+    return freedom(sum(squares) / len(squares), sum(each**2 for each in squares) / len(squares), len(squares), enough=2)
 
 
 def floor(reference: Record, spread: float, *, roundoff: float, step: float = 0.0, weight_roundings: float = 0.0) -> float:

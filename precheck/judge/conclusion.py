@@ -21,7 +21,8 @@ from precheck.rules.rule import Candidate
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
 """Rules on boundaries whose errors are caused by an op."""
 OURS = frozenset({"scaler-skip", "scaler-order", "scaler-collapse"})
-"""Rules on how a training loop uses its scaler. They do not apply to a measurement, whose loop is precheck's own and finds the loss scale itself."""
+"""Rules on how a training loop uses its scaler. They do not apply to a measurement, whose loop is precheck's own and finds the loss scale itself. An
+op is the user's: a backward pass of the user may compare a scaled gradient with a number, or add one without the scale."""
 WEIGHTS = frozenset({"lost-update", "missing-gradient"})
 """Rules on whole parameters. Boundaries and ops give the same findings, and those of boundaries are about all parameters at once."""
 
@@ -100,9 +101,8 @@ def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> se
     nothing drifted."""
     explained_places, other_places = set[tuple[str, str]](), set[tuple[str, str]]()
     for candidate in candidates:
-        required_here = candidate.operation.plain or candidate.operation.converts
         here = sound is None or sound.at(culprit.shown(candidate))
-        places = explained_places if required_here and here else other_places
+        places = explained_places if here and culprit.in_noise(candidate) else other_places
         places.add(_mechanism_and_line(finding_of(candidate)))
     return explained_places if sound is None else explained_places - other_places
 
@@ -113,6 +113,9 @@ def _with_cause(
     """Returns a finding on a boundary with its cause where one is found, and the op that shows it. `record`: the tensor that the finding is about."""
     if finding.rule == "lost-update":
         return culprit.written(finding, observation), None
+    if finding.severity == "warning" and finding.rule == "accumulated-drift" and record is not None and record.kind == "returned":
+        finding = culprit.cancelling(finding, observation, record)
+        return finding, None
     has_cause = finding.severity == "error" and finding.rule in EFFECTS
     return culprit.explained(finding, observation, candidates, record) if has_cause else (finding, None)
 
@@ -152,7 +155,8 @@ def _not_reported_yet(ops: Iterable[Finding], reported: Sequence[Finding]) -> It
     rules = {finding.rule for finding in reported}
     for finding in ops:
         repeated = _mechanism_and_line(finding) in causes or (finding.rule in WEIGHTS and finding.rule in rules)
-        if finding.rule not in OURS and not repeated:
+        of_loop = finding.rule in OURS and not (finding.rule == "scaler-order" and finding.op and finding.severity == "error")
+        if not of_loop and not repeated:
             yield finding
 
 

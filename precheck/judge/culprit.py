@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from precheck.analysis import attribution
+from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution, Splits
-from precheck.analysis.calls import OwnError, error_in
+from precheck.analysis.calls import ADDED, OWN, OwnError, error_in
 from precheck.analysis.nonfinite import Broken
-from precheck.analysis.provenance import placed, via
+from precheck.analysis.provenance import determined, effective_roundoff, placed, via
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.findings import Finding
@@ -39,6 +39,9 @@ def explained(
     place = None if record is None else record.place
     fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
     fitting.sort(key=required)
+    decided = _decided(finding, observation) if finding.rule == "decision-flip" and all(map(required, fitting)) else None
+    if decided is not None:
+        return decided
     if fitting:
         behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
         return _named(finding, behind, place), shown(behind)
@@ -58,12 +61,70 @@ def explained(
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
 
 
+def cancelling(finding: Finding, observation: Observation, record: Record) -> Finding:
+    """Returns a warning on what a function returns as an error if a low difference in the function made that error.
+
+    A function's result is a warning up to twice its limit, since many rows may lose the same term where noise averages out. That doubt is about the
+    floor. Here a second measure confirms it: on the inputs that the call had, the function's own error alone is beyond the limit, it is larger
+    than that of any healthy function, and it comes from two bits or more that one difference loses.
+    """
+    found, call = _largest_error(finding, observation, record), 0
+    if found is not None:
+        (operation, value), call = found, found[0].call
+    if not call or record.place is None or finding.measured is None or finding.limit is None or not finding.measured > finding.limit:
+        return finding
+    own = value.restarted
+    alone = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
+    if not alone or own**2 < OWN * value.drift**2 or not determined(operation, value):
+        return finding
+    attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
+    cause = attributed.cause(attribution.written)
+    difference = None if cause is None else attributed.difference(cause, observation.functions)
+    if difference is None or not within(difference, record.place):
+        return finding
+    grown = f"{percents(difference.drift_in)} before it and {percents(difference.outputs[0].drift)} after it"
+    text = f"cancellation: {placed(difference)}: the relative error is {grown}"
+    named = dataclasses.replace(finding, severity="error", op=difference.title, source=shortened(difference.blamed), via=via(difference))
+    return dataclasses.replace(named, cause=text, cause_rule="cancellation")
+
+
+def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Operation] | None:
+    """Too many flips of a decision, with the line that made most of the error of the numbers that decide, and the op that decides.
+
+    The decision itself is exact: it differs since its numbers do, however small their error is beside them.
+    """
+    forward = (each for each in observation.operations if each.flips is not None and each.phase == "forward")
+    same = (each for each in forward if each.title.startswith(f"{finding.op}.") and each.module == finding.module)
+    deciding = max(same, key=lambda each: each.flips.changed if each.flips is not None else 0, default=None)
+    scores = max(deciding.inputs, key=attribution.drift, default=None) if deciding is not None else None
+    if deciding is None or scores is None or not attribution.drift(scores):
+        return None
+    made = Attribution(scores, observation.operations).cause(attribution.written) or deciding
+    cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), deciding
+
+
 def required(candidate: Candidate) -> bool:
     """Whether a candidate is a rounding that the precision requires, which later ops amplify.
 
     Noise runs contain it, so what it does to a boundary is in that boundary's floor. An error beyond the floor has another cause, if there is one.
     """
-    return candidate.rule in AMPLIFIED and (candidate.operation.plain or bool(candidate.operation.converts))
+    return candidate.rule in AMPLIFIED and in_noise(candidate)
+
+
+def in_noise(candidate: Candidate) -> bool:
+    """Whether noise runs contain the rounding that is blamed: torch's own module made it, or a conversion that the user asked for.
+
+    They contain as much if the op rounds what such a module has rounded, by no more than that. Squares add up, so without the op's rounding at
+    least 1/√2 of the error is left.
+    """
+    operation = candidate.operation
+    if operation.plain or operation.converts:
+        return True
+    carried = operation.drifting if isinstance(candidate.fact, Misrounded) and candidate.fact.how in ("digits lost", "amplified") else None
+    if carried is None or attribution.own(operation, operation.outputs[0]) > operation.drift_in:
+        return False
+    return (behind := causes.entered(carried)) is not None and behind.plain
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:

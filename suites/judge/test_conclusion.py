@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,8 @@ from precheck.findings import Finding, Row
 from precheck.judge import conclusion
 from precheck.judge.ops import Verdict
 from precheck.observe.records import Trace
+from precheck.observe.shadow.operations import Flips
+from precheck.observe.shadow.source import Function
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U
@@ -104,6 +107,71 @@ def test_what_noise_explains_in_a_module_or_in_all_gradients_is_a_note_too(phase
     records: dict[str, Any] = {"returned:waves()@1": returned(1), "returned:other()@1": returned(20)}
     found = concluded(amplified_in(phase, module), [other], Trace(records=records), rows)
     assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]
+
+
+def rounded_twice(*, plain: bool, first: str = "bfloat16") -> Graph:
+    """What line 1 rounds to the format `first` is rounded to bfloat16 by a sum on line 2, and a softmax on line 3 amplifies both."""
+    graph, before = Graph(), 0.42 * formats.of_dtype(first).unit_roundoff
+    made = graph.op("mm.default", given("float32"), makes={"drift": before, "dtype": first}, plain=plain)
+    added = graph.op("add.Tensor", made, given("float32"), makes={"drift": math.hypot(before, ROUNDED)})
+    graph.op("_softmax.default", added, makes={"drift": 40 * ROUNDED, "dead": 0.1, "alive": True})
+    return graph
+
+
+@pytest.mark.parametrize(("plain", "first", "severity"), [(True, "bfloat16", "note"), (True, "float16", "error"), (False, "bfloat16", "error")])
+def test_a_second_rounding_is_no_error_where_noise_runs_have_as_much_before_it(plain: bool, first: str, severity: str) -> None:
+    """Without it at least 0.7 of the error is left. It is an error if it is the larger one, or if the user's code made the first one too."""
+    found = [finding for finding in concluded(rounded_twice(plain=plain, first=first), []) if finding.rule == "amplified-rounding"]
+    assert {finding.severity for finding in found} == {severity}, found
+
+
+def deciding() -> Graph:
+    """Low distances that line 2 makes of what line 1 has made, and line 3 chooses the nearest. A sine of an input, on line 5, is beside the point."""
+    graph = Graph()
+    first = graph.op("mul.Tensor", given("float32"), makes=WIDE | {"drift": 0.0}, module="codes")
+    distances = graph.op("add.Tensor", first, given("float32"), makes={"drift": ROUNDED}, module="codes")
+    graph.op("argmin.default", distances, makes={"dtype": "int64"}, module="codes", flips=Flips(40, 400, 0, 0.03, 1.0))
+    graph.last.outputs = ()
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED}, converts="given")
+    graph.op("sin.default", cast, makes={"drift": 40 * ROUNDED, "dead": 0.1, "alive": True})
+    return graph
+
+
+def test_a_decision_that_flips_too_often_is_named_where_the_numbers_that_decide_got_their_error() -> None:
+    """However small that is beside them. A conversion of the inputs, which noise runs have as well, is not the cause."""
+    flips = Finding("decision-flip", "error", "aten.argmin in codes: 40 of 400", op="aten.argmin", phase="forward", module="codes", step=1)
+    found = concluded(deciding(), [flips])
+    [first] = [finding for finding in found if finding.rule == "decision-flip"]
+    assert first.source == "model.py:2"
+    assert "the numbers that aten.argmin.default at model.py:3 compares are off by 0.16% of their norm" in first.cause
+
+
+def losing(name: str, *, drift: float = 10 * U) -> Graph:
+    """A function whose low op on line 2 makes an error of ten unit roundoffs of its own, of what line 1 has rounded once."""
+    graph = Graph()
+    graph.observation.functions = {f"model.py:{line}": Function("model.py:1", "waves") for line in (1, 2)}
+    scaled = graph.op("mul.Tensor", given(), given(), makes={"drift": ROUNDED, "restarted": ROUNDED}, call=1)
+    graph.op(name, scaled, given(), makes={"drift": drift, "restarted": 10 * U, "norm": 8 * ROUNDED / (10 * U), "alive": True}, call=1)
+    return graph
+
+
+@pytest.mark.parametrize(("name", "drift", "r", "severity"), [
+    ("sub.Tensor", 10 * U, 4.5, "error"),
+    ("mul.Tensor", 10 * U, 4.5, "warning"),
+    ("sub.Tensor", 15 * U, 4.5, "warning"),
+    ("sub.Tensor", 10.9 * U, 3.1, "warning"),
+    ("sub.Tensor", 10 * U, 2.9, "warning"),
+])  # fmt: skip
+def test_a_low_difference_beyond_its_functions_limit_is_an_error(name: str, drift: float, r: float, severity: str) -> None:
+    """It is a warning if no difference makes it, if the function was given half of it, and if its own error alone is within the limit."""
+    warning = Finding(
+        "accumulated-drift", "warning", "what waves() returns: off", phase="forward", step=1, tensor="waves()", measured=r, limit=3.0
+    )
+    record = SimpleNamespace(place=("model.py", 1, 9), shape=(64,), kind="returned")
+    found = concluded(losing(name, drift=drift), [warning], Trace(records={"returned:waves()@1": record}))  # type: ignore[dict-item]
+    [first] = [finding for finding in found if finding.rule == "accumulated-drift"]
+    assert first.severity == severity
+    assert (first.cause_rule, first.source) == (("cancellation", "model.py:2") if severity == "error" else ("", ""))
 
 
 def waves(positions: torch.Tensor) -> torch.Tensor:

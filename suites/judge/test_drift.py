@@ -124,6 +124,39 @@ def test_spreads_need_every_noise_run() -> None:
     assert spreads["output:a@1"] == pytest.approx(0.01 * reference.records["output:a@1"].norm, rel=0.2)
 
 
+def moved_by_noise(together: bool, runs: int = 8) -> list[Comparison]:
+    """A tensor that is eight times as far off as noise runs are: in each run all elements move by one random number, or each by its own."""
+    exact, draws = record("output", "a", VALUES), torch.Generator().manual_seed(1)
+    size = 0.02 * VALUES.square().mean().sqrt()
+    steps = [size * torch.randn(1 if together else 4000, generator=draws) * torch.ones(4000) for _ in range(runs)]
+    noises = [trace(record("output", "a", VALUES + step)) for step in steps]
+    low, reference = trace(record("output", "a", VALUES + 8 * size)), trace(exact)
+    spreads, free = drift.spreads(reference, noises), drift.independent(reference, noises)
+    return drift.compare(low, reference, spreads, BF16, samples=runs, independent=free)
+
+
+def test_the_limit_is_that_of_as_many_errors_as_the_noise_runs_show() -> None:
+    """A loop may add up the rounding of one weight in each turn: its state then has one error, of which eight runs say little."""
+    [one], [many] = moved_by_noise(together=True), moved_by_noise(together=False)
+    assert one.errors <= 4
+    assert many.errors > 100
+    assert not one.failed
+    assert many.failed
+    assert one.allowed == noise.allowed(one.errors, 8) > many.allowed == noise.FAIL
+
+
+def test_two_noise_runs_do_not_tell_how_many_errors_there_are() -> None:
+    (row,) = moved_by_noise(together=True, runs=2)
+    assert row.allowed == noise.FAIL
+
+
+def test_what_a_tensor_rounds_itself_are_errors_of_its_elements() -> None:
+    """Where noise runs hardly move it, its own last rounding is most of the floor."""
+    low, reference = record("output", "a", VALUES), record("output", "a", VALUES)
+    spread = 0.01 * ONE_ROUNDING * U * reference.norm
+    assert drift.compared(low, reference, spread, BF16, samples=8, independent=1.0).errors > 3900
+
+
 def test_the_first_failed_row_is_named_and_the_others_counted() -> None:
     found = beside(DRIFT, BF16, [off_by(1.0, name="a"), off_by(4.0, name="b", is_result=True), off_by(9.0, name="c")])
     assert [(f.rule, f.severity, f.tensor, f.module) for f in found] == [("accumulated-drift", "error", "b", "b")]

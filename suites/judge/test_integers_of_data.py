@@ -100,6 +100,7 @@ READ: dict[str, Callable[[torch.Tensor], object]] = {
     "a number in Python": lambda made: made.max().item(),
     "after integer arithmetic": lambda made: SCORES[(made * 2 + 1).clamp(max=1999)],
     "changed in place": lambda made: SCORES[made.add_(1)],
+    "an angle of many turns": lambda made: (made.float()[:, None] * torch.tensor([1.0, 0.1])).sin(),
     "nobody": lambda made: None,
 }
 AMOUNTS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -108,6 +109,8 @@ AMOUNTS: dict[str, Callable[[torch.Tensor], object]] = {
     "clamped, and back": lambda made: made.clamp_(max=300).double(),
     "moved, and back": lambda made: torch.stack([made, made])[0].float(),
     "added up": lambda made: (made + made.flip(0)).sum().float(),
+    "an angle within a turn": lambda made: (6.2 * made.float() / FRAMES).cos(),
+    "a root": lambda made: (0.5 * made.float()).sqrt(),
 }
 
 

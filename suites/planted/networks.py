@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from planted_bug import Planted
+from planted_bug import Harmless, Planted
 
 HERE = Path(__file__).parent
 PRECISIONS = ("bf16-mixed", "16-mixed", "bf16-true")
@@ -27,6 +27,8 @@ FIFTH = ("gaussian_process", "returns", "rwkv", "splats", "survival", "weather")
 """The fifth batch, frozen in the same way."""
 SIXTH = ("bodies", "lidar", "matching", "query_boxes", "speech_units")
 """The sixth batch, frozen in the same way."""
+SEVENTH = ("codec", "hierarchy", "spline_flow", "tabular", "transducer", "video")
+"""The seventh batch, frozen in the same way. It has changes that look like bugs and do no harm, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +38,10 @@ class Network:
     name: str
     text: str
     bugs: tuple[Planted, ...]
+    harmless: tuple[Harmless, ...] = ()
 
-    def code(self, bug: Planted | None = None) -> ModuleType:
-        """The network's module, healthy or with a bug. Each call imports it anew, from a file of its own, so that tracebacks show its lines."""
+    def code(self, bug: Planted | Harmless | None = None) -> ModuleType:
+        """The network's module, as it is or with a change. Each call imports it anew, from a file of its own, so that tracebacks show its lines."""
         name = f"{self.name}_{bug.name if bug else 'healthy'}".replace("-", "_")
         path = _folder() / f"{name}.py"
         path.write_text(bug.applied(self.text) if bug else self.text, encoding="utf8")
@@ -52,6 +55,10 @@ class Network:
     def bug(self, name: str) -> Planted:
         return next(bug for bug in self.bugs if bug.name == name)
 
+    def change(self, name: str) -> Planted | Harmless:
+        """The bug or the harmless change of that name."""
+        return next(each for each in (*self.bugs, *self.harmless) if each.name == name)
+
     @property
     def precisions(self) -> tuple[str, ...]:
         """Those under which the network is healthy."""
@@ -61,19 +68,19 @@ class Network:
 @functools.cache
 def network(name: str) -> Network:
     folder = HERE / name
-    bugs = _imported(f"planted_bugs_of_{name}", folder / "bugs.py").BUGS
-    return Network(name, (folder / "network.py").read_text(encoding="utf8"), tuple(bugs))
+    bugs = _imported(f"planted_bugs_of_{name}", folder / "bugs.py")
+    return Network(name, (folder / "network.py").read_text(encoding="utf8"), tuple(bugs.BUGS), tuple(getattr(bugs, "HARMLESS", ())))
 
 
 def names() -> list[str]:
     return sorted(path.parent.name for path in HERE.glob("*/bugs.py"))
 
 
-def cases() -> Iterator[tuple[Network, Planted | None, str]]:
-    """Every network under every precision that it is healthy under, and every bug under every precision in which it is one."""
+def cases() -> Iterator[tuple[Network, Planted | Harmless | None, str]]:
+    """Every network under every precision that it is healthy under, and every change of it under every precision that it is meant for."""
     for each in map(network, names()):
         yield from ((each, None, precision) for precision in each.precisions)
-        yield from ((each, bug, precision) for bug in each.bugs for precision in bug.precisions)
+        yield from ((each, change, precision) for change in (*each.harmless, *each.bugs) for precision in change.precisions)
 
 
 def _imported(name: str, path: Path) -> ModuleType:

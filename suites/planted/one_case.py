@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from harm import harm
 from networks import Network, network
-from planted_bug import Planted
+from planted_bug import Harmless, Planted
 from training_steps import Steps
 
 import precheck
@@ -105,12 +105,15 @@ def _line(source: str, name: str) -> int | None:
     return int(number) if number.isdigit() and Path(path).stem == name else None
 
 
-def case(of: Network, bug: Planted | None, precision: str, verbs: list[str]) -> dict[str, Any]:
+def case(of: Network, change: Planted | Harmless | None, precision: str, verbs: list[str]) -> dict[str, Any]:
+    bug = change if isinstance(change, Planted) else None
     row: dict[str, Any] = {"network": of.name, "bug": bug.name if bug else None, "precision": precision}
+    if isinstance(change, Harmless):
+        row["harmless"] = change.name
     if bug is not None:
         figures = harm(of, bug, precision)
         row |= {"part": _figure(figures.part), "result": _figure(figures.result)}
-    code = of.code(bug)
+    code = of.code(change)
     verbs = [verb for verb in verbs if verb in (bug.through if bug else verbs) and (verb == "watch" or not hasattr(code, "step"))]
     plain = plain_seconds(code, precision) if verbs else 0.0
     for verb in verbs:
@@ -135,15 +138,15 @@ def _figure(value: float) -> float | str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("network")
-    parser.add_argument("bug", help="healthy for none")
+    parser.add_argument("change", help="the name of a bug or of a harmless change; healthy for none")
     parser.add_argument("precision")
     parser.add_argument("--through", default="")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     precheck.measure(torch.nn.Linear(4, 4), torch.ones(2, 4), loss=lambda out: out.sum())  # what the first call of a process costs is no case's
     of = network(chosen.network)
-    bug = None if chosen.bug == "healthy" else of.bug(chosen.bug)
-    print(json.dumps(case(of, bug, chosen.precision, [each for each in chosen.through.split(",") if each])), file=sys.stdout, flush=True)
+    change = None if chosen.change == "healthy" else of.change(chosen.change)
+    print(json.dumps(case(of, change, chosen.precision, [each for each in chosen.through.split(",") if each])), file=sys.stdout, flush=True)
 
 
 if __name__ == "__main__":

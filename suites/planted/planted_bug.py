@@ -1,4 +1,4 @@
-"""One bug planted into a network: which lines change, where it is a bug, and which diagnoses of it would be right."""
+"""One change of a network's code: a bug, with the diagnoses of it that would be right, or what looks like one and does no harm."""
 
 from __future__ import annotations
 
@@ -30,10 +30,35 @@ class Planted:
 
     def applied(self, text: str) -> str:
         """The network's source with the bug in it."""
-        for healthy, planted in ((self.healthy, self.planted), *self.more):
-            if text.count(healthy) != 1:
-                raise ValueError(f"{self.name}: its healthy text occurs {text.count(healthy)} times in network.py; it must occur once:\n{healthy}")
-            text = text.replace(healthy, planted)
+        text = replaced(text, self.name, ((self.healthy, self.planted), *self.more))
         if "# culprit\n" not in f"{text}\n":
             raise ValueError(f"{self.name}: no line of it ends in '# culprit'")
         return text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Harmless:
+    """A replacement of whole lines that looks like a bug of low precision and does no harm, for the reason that `why` gives.
+
+    `healthy` and `more` are as in `Planted`; `changed` takes the place of `healthy`.
+    """
+
+    name: str
+    healthy: str
+    changed: str
+    precisions: tuple[str, ...]
+    why: str
+    more: tuple[tuple[str, str], ...] = ()
+
+    def applied(self, text: str) -> str:
+        """The network's source with the change in it."""
+        return replaced(text, self.name, ((self.healthy, self.changed), *self.more))
+
+
+def replaced(text: str, name: str, pairs: tuple[tuple[str, str], ...]) -> str:
+    """A source in which the second of each pair has taken the place of the first, which occurs once. `name` is for errors."""
+    for before, after in pairs:
+        if text.count(before) != 1:
+            raise ValueError(f"{name}: its healthy text occurs {text.count(before)} times in network.py; it must occur once:\n{before}")
+        text = text.replace(before, after)
+    return text

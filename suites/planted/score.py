@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from networks import HERE, cases
+from networks import HERE, cases, network
 from score_table import page, table
 
 TIME_LIMIT = 300
@@ -27,6 +27,8 @@ BEGIN, END = "<!-- made by score.py: begin -->", "<!-- made by score.py: end -->
 def scored(key: tuple[str, str, str], verbs: str) -> dict[str, Any]:
     """The row of a case, whatever becomes of its process."""
     row: dict[str, Any] = {"network": key[0], "bug": None if key[1] == "healthy" else key[1], "precision": key[2]}
+    if any(each.name == key[1] for each in network(key[0]).harmless):
+        row |= {"bug": None, "harmless": key[1]}
     command = [sys.executable, str(HERE / "one_case.py"), *key, "--through", verbs]
     paths = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:

@@ -101,7 +101,7 @@ def _listed(title: str, items: Iterable[str]) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    return f"{row['network']}/{row['bug'] or 'healthy'} {row['precision']}"
+    return f"{row['network']}/{row['bug'] or row.get('harmless') or 'healthy'} {row['precision']}"
 
 
 def _harm(row: Row) -> str:

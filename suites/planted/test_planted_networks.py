@@ -21,6 +21,8 @@ BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
 TRIED = [(name, bug.name) for name in names() for bug in network(name).bugs[: None if LONG else 1] if LONG or name not in {"lstm", *LOOPS}]
 """Those that every run of the suite tries: one of each network, none of those that walk over hundreds of steps in Python. PRECHECK_SLOW=1 tries
 them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
+LOOK_ALIKES = [(name, each.name) for name in names() for each in network(name).harmless[: None if LONG else 1]]
+"""Changes that look like bugs: one of each network that has some; PRECHECK_SLOW=1 tries them all."""
 MISSED = {
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
@@ -52,6 +54,13 @@ def test_a_healthy_network_passes_on_other_data(name: str, seed: int, precision:
     assert report.errors == [], report.summary()
 
 
+@pytest.mark.parametrize(("name", "change"), LOOK_ALIKES)
+def test_a_change_that_does_no_harm_passes(name: str, change: str) -> None:
+    of = network(name)
+    report = precheck.measure(**arguments(of.code(of.change(change))), precision=of.change(change).precisions[0])
+    assert report.errors == [], report.summary()
+
+
 @pytest.mark.skipif(not LONG, reason="figures that hang on the networks alone; PRECHECK_SLOW=1 makes them")
 @pytest.mark.parametrize(("name", "bug"), BUGS)
 def test_a_bug_does_harm_in_its_part(name: str, bug: str) -> None:
@@ -78,6 +87,18 @@ def test_a_function_that_errs_by_itself_is_named_before_what_it_was_given() -> N
     shorter = dataclasses.replace(of, text=of.text.replace("PENALTY = 101, 64, 56,", "PENALTY = 101, 64, 40,"))
     report = precheck.measure(**arguments(shorter.code(bug)), precision="bf16-true")
     assert {int(report.errors[0].source.rpartition(":")[2])} == shorter.culprits(bug), report.summary()
+
+
+@pytest.mark.parametrize(("name", "bug", "precision"), [
+    ("transducer", "cut-with-the-scale-on", "16-mixed"), ("rwkv", "penalty-unscaled", "16-mixed"), ("hierarchy", "pairs-low", "bf16-mixed"),
+    ("video", "sampled-low", "bf16-mixed"),
+])  # fmt: skip
+def test_a_bug_is_named_on_its_line(name: str, bug: str, precision: str) -> None:
+    """Two backward passes that do without the loss scale, a low difference in a function that is not twice beyond its limit, and numbers of frames
+    that become angles."""
+    of = network(name)
+    report = precheck.measure(**arguments(of.code(of.bug(bug))), precision=precision)
+    assert int(report.errors[0].source.rpartition(":")[2]) in of.culprits(of.bug(bug)), report.summary()
 
 
 def test_the_ledger_names_bugs_that_there_are() -> None:

@@ -17,9 +17,9 @@ from precheck.formats import FP16
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import tensors_in
-from precheck.observe.shadow.step_records import Backward
+from precheck.observe.shadow.step_records import Backward, ScalingEvent
 
 
 class Backwards:
@@ -27,7 +27,16 @@ class Backwards:
 
     def __init__(self, memory: Memory, later: Deferred, scales: Scales) -> None:
         self.memory, self.later, self.scales = memory, later, scales
-        self.now = Backward()
+        self.now, self.mixed = Backward(), list[ScalingEvent]()
+        scales.maker = self.written
+
+    def written(self, gradient: torch.Tensor) -> Operation | None:
+        """The op of a backward pass of the user that made a gradient, which autograd may have cast or moved since. None if there is none."""
+        cell = self.memory.find(gradient)
+        maker = None if cell is None else cell.value.maker
+        while maker is not None and maker.derived and len(maker.inputs) == 1:
+            maker = maker.inputs[0].maker
+        return maker if maker is not None and maker.phase == "backward" and not maker.derived else None
 
     def passed(self, result: Any) -> None:
         """After each op under a loss scale: measures the float16 gradients among its results."""
@@ -40,8 +49,10 @@ class Backwards:
                 shadow = self.memory.view(cell, tensor)
                 self.later([torch.where(shadow.isfinite(), shadow.abs(), 0).amax()], functools.partial(_saw, self.now, cell.value, factor))
 
-    def came(self, name: str, value: Value) -> None:
-        """A parameter's gradient has been accumulated: notes the first one that is not finite."""
+    def came(self, name: str, value: Value, gradient: torch.Tensor) -> None:
+        """A parameter's gradient has been accumulated: notes the first one that is not finite, and sums of terms under two scales."""
+        mixture = self.scales.mixture(gradient)
+        self.mixed += [mixture] if mixture is not None and mixture not in self.mixed else []
         self.later.after(_came, self.now, name, value)
 
     def done(self) -> None:

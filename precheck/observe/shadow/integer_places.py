@@ -1,11 +1,13 @@
 """Follows integers that were cast from floats, to learn whether the program uses them as positions or as amounts.
 
 A position, a length or a bucket is wrong if it differs by one. An amount (a code, a pixel) is then only off by a rounding. An amount is cast back to
-floats, and no other op reads it.
+floats, and no other op reads it. If a sine reads these floats, up to a factor or a sum, it is a position after all, unless all angles lie within one
+turn. A rounding u of an angle A is u A, so up to 2 pi it is a few roundings, and beyond many turns it may be a turn.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,12 +20,18 @@ from precheck.observe.shadow.storages import Storages
 ARITHMETIC = (ops.SUMS | ops.SCALING | ops.CUTS | ops.STEPS | ops.REDUCTIONS | ops.ORDERINGS | ops.GUARDS | ops.CASTS) - ops.SCATTERING
 """Ops that compute with integers as numbers. An op that moves floats uses its integers as positions."""
 
+TURN = 2 * math.pi
+PERIODIC = frozenset({"sin", "cos", "tan"})
+LINEAR = ops.SCALING | ops.SUMS | ops.MOVING | ops.CASTS
+"""Ops after which a number still counts in units."""
+
 
 class Places:
     """The storages of a watched run that hold such integers, and those that hold random numbers in a wide format."""
 
     def __init__(self) -> None:
         self.made: Storages[tuple[Operation, ...]] = Storages()
+        self.measured: Storages[tuple[Operation, ...]] = Storages()  # floats that are such integers times a factor, or in a sum
         self.drawn: Storages[bool] = Storages()
 
     def cast(self, operation: Operation, integers: torch.Tensor) -> None:
@@ -32,16 +40,23 @@ class Places:
 
     def read(self, planned: OpPlan, args: tuple[Any, ...], result: Any) -> Any:
         """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them. Returns `result`."""
-        found: dict[Operation, None] = {}
+        found, measured = dict[Operation, None](), dict[Operation, None]()
         for tensor in tensors_in(*args):
             if tensor.layout is torch.strided and not tensor.is_floating_point():
                 found |= dict.fromkeys(self.made.get(tensor) or ())
+            elif tensor.layout is torch.strided and self.measured:
+                measured |= dict.fromkeys(self.measured.get(tensor) or ())
         results = list(tensors_in(result))
         kind = results[0].dtype if results else torch.bool
         if kind is not torch.bool and not kind.is_floating_point and planned.base in ARITHMETIC | ops.MOVING:
             for each in results if found else ():
                 self.made.put(each, tuple(found))
             return result
+        if planned.base in PERIODIC and measured and _turns(args[0]):
+            found |= measured
+        elif kind.is_floating_point and planned.base in LINEAR and (found or measured):
+            for each in results:
+                self.measured.put(each, (*found, *measured))
         amount = kind.is_floating_point and planned.base in ARITHMETIC
         for operation in found:
             operation.taken = "amount" if amount and operation.taken != "place" else "place"
@@ -58,3 +73,8 @@ class Places:
                 if each.layout is torch.strided and each.is_floating_point():
                     self.drawn.put(each, True)
         return result
+
+
+def _turns(angles: torch.Tensor) -> bool:
+    """Whether some angle is beyond one turn."""
+    return bool(angles.numel()) and bool((angles.detach().abs() > TURN).any())

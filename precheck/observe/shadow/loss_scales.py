@@ -47,6 +47,7 @@ class Scales:
         self.noted: Counter[tuple[str, ...]] = Counter()  # events by kind and line
         self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # sums of gradients under two scales, an error only if they are used
         self._mixture: ScalingEvent | None = None
+        self.maker: Callable[[torch.Tensor], Any] = lambda tensor: None  # the op of a backward pass of the user that made a tensor
 
     def of(self, tensor: torch.Tensor) -> float:
         """The factor that the tensor carries: 1 if it is not scaled, NaN if unknown."""
@@ -218,7 +219,7 @@ class Scales:
             return carried
         if added == 1 and isinstance(other, torch.Tensor) and other.dim() == 0 and not matters([one, float(other.detach())], carried):
             return carried
-        return self._mixed(carried, added, where)
+        return self._mixed(carried, added, where, unscaled=one if carried == 1 else other if added == 1 else None)
 
     def _terms(self, base: str, values: list[Any], carried: list[float], where: Locate) -> float:
         """The factor of a sum or difference of two tensors, or of a tensor and a number, or of a loss that subtracts one from the other."""
@@ -227,8 +228,9 @@ class Scales:
         factor = self._sum(values[0], carried[0], values[1], carried[1], where)
         return factor if base in ops.SCALED_SUMS else math.nan
 
-    def _mixed(self, carried: float, added: float, where: Locate, text: str = "") -> float:
-        event = ScalingEvent("mixed", where(), carried, added, text)
+    def _mixed(self, carried: float, added: float, where: Locate, text: str = "", unscaled: Any = None) -> float:
+        made = self.maker(unscaled) if isinstance(unscaled, torch.Tensor) and in_backward() else None  # autograd only adds up what that pass gave
+        event = ScalingEvent("mixed", made or where(), carried, added, "backward" if made is not None else text)
         if not in_backward():
             self.add(event)
         else:
@@ -244,7 +246,7 @@ class Scales:
                     self._note("compared", first, self.of(other), where)
                     return math.nan
             elif isinstance(other, (int, float)) and first != 1 and other not in ANY and not self._asked_for(other, first):
-                self._note("compared", first, 1.0, where)
+                self._note("compared", first, 1.0, where, "backward" if in_backward() else "")
                 return math.nan
         return first
 

@@ -268,7 +268,7 @@ class Shadow(UncompiledMode):
             if cell is not None:
                 value = partial_writes.found(cell, mine)[0]
                 self.later.after(self.observation.came_as, number, name, value, self.where.scale)
-                self.backwards.came(name, value)
+                self.backwards.came(name, value, mine)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation. Its row in the table is filled once its numbers have been fetched."""
@@ -296,5 +296,5 @@ class Shadow(UncompiledMode):
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
         self.where.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
-        self.observation.exponents = list(self.exponents.found.values())
+        self.observation.exponents, self.observation.mixed = list(self.exponents.found.values()), self.backwards.mixed
         return self.observation

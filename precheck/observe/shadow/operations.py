@@ -229,6 +229,7 @@ class Observation:
     decays: list[Update] = dataclasses.field(default_factory=list)  # steps of weights whose gradient was zero
     undone: dict[int, Undone] = dataclasses.field(default_factory=dict)  # products with numbers close to one, by identity of the weight
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
+    mixed: list[ScalingEvent] = dataclasses.field(default_factory=list)  # sums of terms under two scales that a parameter's gradient is made from
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)
     each_loss: int = 1  # backward passes that one loss stands for
