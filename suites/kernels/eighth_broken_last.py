@@ -1,4 +1,7 @@
-"""The eighth frozen set of broken kernels, third part: attention."""
+"""The eighth frozen set of broken kernels, third part: attention.
+
+Two references were mended, which had the same fault: both kept scores in float16, as the kernels did.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ case = functools.partial(broken_cases.case, into=EIGHTH)
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return (q @ k.mT / math.sqrt(max(q.shape[-1], 1))).softmax(-1) @ v
+
+
+def in_float32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return attention(q.float(), k.float(), v.float()).to(q.dtype)
 
 
 def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
@@ -69,7 +76,7 @@ def not_cleared(wrong: bool) -> Callable[..., Any]:
     return attending(backward)
 
 
-@case("attention in float16: scaled behind the product", "kernel-rounding", "ultralytics/ultralytics/pull/24990", attention,
+@case("attention in float16: scaled behind the product", "kernel-rounding", "ultralytics/ultralytics/pull/24990", in_float32,
       drawn((9, 24), (11, 24), (11, 7), dtype=HALF))  # fmt: skip
 def scaled_behind(wrong: bool) -> Callable[..., Any]:
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -80,8 +87,8 @@ def scaled_behind(wrong: bool) -> Callable[..., Any]:
     return kernel
 
 
-@case("attention's gradients of keys and values: queries added up in float16", "kernel-accumulation", "facebookresearch/xformers/pull/467", attention,
-      drawn((40, 16), (12, 16), (12, 9), dtype=HALF))  # fmt: skip
+@case("attention's gradients of keys and values: queries added up in float16", "kernel-accumulation", "facebookresearch/xformers/pull/467",
+      in_float32, drawn((40, 16), (12, 16), (12, 9), dtype=HALF))  # fmt: skip
 def added_in_half(wrong: bool) -> Callable[..., Any]:
     def backward(q: Any, k: Any, v: Any, result: Any, sums: Any, gradient: Any, scale: float) -> tuple[torch.Tensor, ...]:
         kind = HALF if wrong else torch.float32

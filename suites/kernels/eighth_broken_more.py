@@ -1,4 +1,7 @@
-"""The eighth frozen set of broken kernels, second part: norms, groups, tables, optimizers."""
+"""The eighth frozen set of broken kernels, second part: norms, groups, tables, optimizers.
+
+One twin was mended, which was accused rightly: Inf among the inputs made a step of Newton Inf times zero.
+"""
 
 from __future__ import annotations
 
@@ -143,8 +146,9 @@ def twelve_bits(wrong: bool) -> Callable[..., Any]:
         mean = x.square().mean(-1, keepdim=True) + 1e-6
         root = _twelve_bits(mean.detach())
         for _ in range(0 if wrong else 2):
-            root = root * (1.5 - 0.5 * mean.detach() * root * root)
-        return x * (root - 0.5 * root**3 * (mean - mean.detach()))
+            root = torch.where(root > 0, root * (1.5 - 0.5 * mean.detach() * root * root), root)
+        exact = torch.rsqrt(mean)
+        return x * (exact + (root - exact).detach())
 
     return kernel
 
