@@ -1,6 +1,6 @@
 """An eighth batch, committed before the judge has seen any of it: keys and values from latents, experts beside a shared one, parallel blocks.
 
-Faults as ports have them: a turn of what should stay, shares with the bias that only chooses, a cap that is left out.
+Faults as ports have them: a turn of what should stay, shares with the bias that only chooses, a cap that is left out. One port could not run under autocast, and was mended.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Experts(nn.Module):
             order = chosen.flatten().argsort(stable=True)
             rows, counts = order // 2, chosen.flatten().bincount(minlength=4).tolist()
             parts = [F.silu(expert(some)) for expert, some in zip(self.experts, flat[rows].split(counts), strict=True)]
-            made = torch.zeros_like(parts[0].new_zeros(flat.shape)).index_add(0, rows, torch.cat(parts) * shares.flatten()[order, None])
+            weighed = torch.cat(parts) * shares.flatten()[order, None]
+            made = weighed.new_zeros(flat.shape).index_add(0, rows, weighed)
         else:
             every = torch.stack([F.silu(expert(flat)) for expert in self.experts], 1)
             made = (every.gather(1, chosen[..., None].expand(-1, -1, W)) * shares[..., None]).sum(1)
