@@ -1,6 +1,7 @@
 """An eighth batch, committed before the judge has seen any of it: keys and values from latents, experts beside a shared one, parallel blocks.
 
-Faults as ports have them: a turn of what should stay, shares with the bias that only chooses, a cap that is left out. One port could not run under autocast, and was mended.
+Faults as ports have them: a turn of what should stay, shares with the bias that only chooses, a cap that is left out.
+One port could not run under autocast, and was mended.
 """
 
 from __future__ import annotations
