@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from projects import HEALTHY, OVERFLOWS, Project
 
+from precheck.report import schema
+
 STEPS = '''
 def test_steps(check_precision):
     check_precision(make(), data(), loss=loss, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-2), steps=2)
@@ -324,7 +326,7 @@ def test_kept(check_kernel):
 
 def test_kernels_are_asked_too(pytester: pytest.Pytester, project: Project) -> None:
     project(KERNELS)
-    result = pytester.runpytest_inprocess("--precheck-selftest")
+    result = pytester.runpytest_inprocess("--precheck-selftest", "--drift-report=json:drift.json")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -335,3 +337,6 @@ def test_kernels_are_asked_too(pytester: pytest.Pytester, project: Project) -> N
         ]
     )
     assert cells(result, "test_it.py::test_kernel")[:2] == ["caught", "caught"]
+    text = (pytester.path / "drift.json").read_text("utf8")
+    assert schema.fault("session", json.loads(text)) == ""
+    assert [check["verb"] for check in json.loads(text)["selftest"]] == ["check_kernel", "check_kernel"]
