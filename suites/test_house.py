@@ -28,7 +28,7 @@ FLOORS = [
     {"goldens", "pairs"},
     {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "keeping", "fewest"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
-    | {"pair_selftest", "screening", "closer_look", "trials", "hunt", "searching", "strategies"},
+    | {"kernel_selftest", "pair_selftest", "screening", "closer_look", "trials", "hunt", "searching", "strategies"},
     {"report", "kernel_command", "record_command"},
     {"plugin"},
 ]

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 
 from precheck.analysis import kernel_floor as floor
-from precheck.kernels import memory, number_kinds, reference_error, running, trials
+from precheck.kernels import memory, nonfinite, number_kinds, reference_error, running, trials
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
 from precheck.kernels.noise import base_roundoff
 from precheck.kernels.poison import poisoned
 from precheck.kernels.running import Outcome, Wishes
-from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, values_of
+from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, surplus, values_of
 from precheck.kernels.trials import Made, Trial
-from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
 """Noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
@@ -133,7 +132,7 @@ class Bench:
                 self.references.clear()
             made = made or self.make(trial)
             native = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial))
-            self.references[key] = Reference(native, native if native.error else self._exact(trial, made, native))
+            self.references[key] = Reference(native, native if native.error else self.exact_or_wider(trial, made, native))
         return self.references[key]
 
     def exact_of(self, trial: Trial, made: Made) -> Outcome:
@@ -145,11 +144,11 @@ class Bench:
         judged = Judged(trial)
         judged.outcome, held = self.call(trial, made)
         native = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial))
-        judged.reference = Reference(native, native if native.error else self._exact(trial, made, native), made=made)
+        judged.reference = Reference(native, native if native.error else self.exact_or_wider(trial, made, native), made=made)
         self._decide(judged, held)
         return judged.fault is None and not judged.refused and not judged.skipped
 
-    def _exact(self, trial: Trial, made: Made, native: Outcome) -> Outcome:
+    def exact_or_wider(self, trial: Trial, made: Made, native: Outcome) -> Outcome:
         exact = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
         if exact.error is None and exact.structure == native.structure:
             return exact
@@ -170,11 +169,13 @@ class Bench:
         elif outcome.error is not None:
             self._raised(judged, outcome)
         elif judged.trial.family in number_kinds.SPECIAL:
-            self._contract(judged, outcome, judged.reference)
+            nonfinite.judge(self, judged, outcome, judged.reference)
         else:
             judged.fault = form(outcome, native)
             if judged.fault is None:
                 self._measure(judged, outcome, judged.reference)
+            if judged.fault is None or judged.fault.backward:  # an output that is wrong says more than a gradient that should not be there
+                judged.fault = surplus(outcome, native) or judged.fault
 
     def _touched(self, outcome: Outcome, native: Outcome, held: Sequence[memory.Buffer]) -> Fault | None:
         for leaf, buffer in zip(self.example.leaves, held, strict=True):
@@ -191,41 +192,6 @@ class Bench:
             return
         subject = "output" if outcome.where == "forward" else "gradient"
         judged.fault = Fault("crash", subject, f"the candidate raises {text} in its {outcome.where} pass, where the reference gives a result")
-
-    def _contract(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
-        """Judges Inf and NaN among the inputs. NaN must reach every element that depends on it, and no more elements may be non-finite than in the
-        reference."""
-        for name, native in reference.native.values.items():
-            got, exact = outcome.values.get(name), reference.exact.values.get(name)
-            if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:
-                continue
-            lost = ~got.isfinite() & exact.isfinite() & native.isfinite()
-            if judged.trial.family == "NaN" and bool(lost.any()):  # the reference may hide a NaN, as torch 2.15's attention does
-                lost &= ~(got.isnan() & self._depends(judged.trial, name))
-            if bool(lost.any()):
-                among, where = number_kinds.WORDS[judged.trial.family], counted(int(lost.sum()), "element")
-                judged.fault = Fault("lost", name, f"{name}: not finite in {where} where the reference is, with {among} among the inputs")
-                return
-            if judged.trial.family == "NaN":
-                gone = native.isnan() & ~got.isnan() & self._depends(judged.trial, name)
-                if bool(gone.any()):
-                    judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int(gone.sum()), 'element')} computed from NaN")
-                    return
-
-    def _depends(self, trial: Trial, name: str) -> torch.Tensor:
-        """Whether each element of the exact result depends on the value in place of the NaN."""
-        made, results = self.make(trial), []
-        for number in (-3.0, 0.37, 3.0):
-            values = [each.nan_to_num(nan=number) if place == trial.leaf else each for place, each in enumerate(made.values)]
-            results.append(self._exact(trial, Made(values, made.numbers), self.of(trial).native).values.get(name))
-        first, *rest = results
-        if first is None:
-            return torch.zeros((), dtype=torch.bool)
-        changed = torch.zeros(first.shape, dtype=torch.bool)
-        for other in rest:
-            if other is not None:
-                changed |= (other - first).abs() > 1e-9 * first.abs()
-        return changed
 
     def _measure(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
         for more in self.ladder:

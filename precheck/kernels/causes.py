@@ -173,7 +173,11 @@ class Search:
             return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
         if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
             return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
-        return Cause("kernel-contract", f"with plain numbers it is right; here there are {what}")
+        lowered = lower_intermediates.reason(self.bench, judged)
+        if lowered:
+            return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
+        rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
+        return Cause(rule, f"with plain numbers it is right; here there are {what}")
 
     def _plain(self, judged: Judged) -> Cause:
         fault = judged.fault
@@ -186,8 +190,9 @@ class Search:
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self._rounds(judged):
             return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding")
-        if fault.kind == "values" and lower_intermediates.explains(self.bench, judged):
-            return Cause("kernel-rounding", "intermediates in a lower format explain it")
+        lowered = lower_intermediates.reason(self.bench, judged)
+        if lowered:
+            return Cause("kernel-rounding", lowered)
         cut = "" if fault.backward else lower_intermediates.otherwise(self.bench, judged)
         if cut:
             return Cause("kernel-rounding", f"whole numbers that are {cut} explain it")

@@ -86,6 +86,14 @@ def _addresses(args: tuple[Any, ...]) -> set[int]:
     return {each.data_ptr() for each in args if isinstance(each, torch.Tensor)}
 
 
+def reason(bench: Bench, judged: Judged) -> str:
+    """How an intermediate in a lower format explains the fault, in words, or ""."""
+    kind = judged.fault.kind if judged.fault is not None else ""
+    if kind == "values" and explains(bench, judged):
+        return "intermediates in a lower format explain it"
+    return "an intermediate becomes zero or Inf in a lower format" if kind == "lost" and loses(bench, judged) else ""
+
+
 def explains(bench: Bench, judged: Judged) -> bool:
     """Whether the error is a sum of the errors that rounding single ops of the reference makes."""
     name = judged.fault.subject if judged.fault else "output"
@@ -96,6 +104,26 @@ def explains(bench: Bench, judged: Judged) -> bool:
         return False
     error = _finite(got.double() - right)
     return any(_share(error, _errors(bench, judged, name, right, dtype)) > SHARE for dtype in LOW)
+
+
+def loses(bench: Bench, judged: Judged) -> bool:
+    """Whether the elements that are lost are those that the reference loses if one of its intermediates is in the format of the inputs."""
+    name = judged.fault.subject if judged.fault else "output"
+    if judged.outcome is None or judged.reference is None:
+        return False
+    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
+    if got is None or right is None or not right.is_floating_point() or got.shape != right.shape:
+        return False
+    lost = ~got.isfinite() & right.isfinite()
+    for dtype in {leaf.tensor.dtype for leaf in bench.example.leaves} & set(LOW):
+        for which in range(_MOST):
+            other, count = _run(bench, judged, which, dtype, "gradient" in name)
+            if which >= count:
+                break
+            made = other.values.get(name)
+            if other.error is None and made is not None and bool(lost.any()) and torch.equal(~made.isfinite() & right.isfinite(), lost):
+                return True
+    return False
 
 
 def _errors(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:

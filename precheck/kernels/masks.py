@@ -171,16 +171,38 @@ def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def trivial(bench: Bench, judged: Judged) -> bool:
-    """Whether the candidate is right if a mask among its inputs masks nothing."""
+    """Whether the candidate is right if a mask among its inputs masks nothing. A mask that chooses between two functions does not count: what is
+    wrong is one of these."""
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
     bounded = _asks_bounds(bench, judged, made)
     for place, value in enumerate(made.values):
+        if _chooses(bench, judged, made, place):
+            continue
         for plain in (*_plain(value, lengths), *(_full(value, lengths) if bounded else ())):
             values = [plain if other == place else each for other, each in enumerate(made.values)]
             if bench.passes_on(judged.trial, Made(values, made.numbers)):
                 return True
     return False
+
+
+def _chooses(bench: Bench, judged: Judged, made: Made, place: int) -> bool:
+    """Whether each element of a mask matters to the same element of each output alone. At a mask of a softmax, others of the row depend on it too."""
+    mask = made.values[place]
+    outputs = {name: right for name, right in judged.reference.exact.values.items() if name.startswith("output")} if judged.reference else {}
+    if mask.dtype is not torch.bool or not mask.numel() or any(right is None or right.shape != mask.shape for right in outputs.values()):
+        return False
+    index = judged.fault.distance.first if judged.fault is not None and judged.fault.distance is not None else ()
+    index = index if len(index) == mask.dim() else (0,) * mask.dim()
+    changed = mask.clone()
+    changed[index] = ~mask[index]
+    values = [changed if other == place else each for other, each in enumerate(made.values)]
+    found, same = bench.exact_of(judged.trial, Made(values, made.numbers)), torch.ones(mask.shape, dtype=torch.bool)
+    same[index] = False
+    return found.error is None and all(
+        right is not None and (now := found.values.get(name)) is not None and torch.equal(right[same].nan_to_num(), now[same].nan_to_num())
+        for name, right in outputs.items()
+    )
 
 
 def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:

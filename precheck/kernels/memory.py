@@ -9,7 +9,7 @@ import torch
 
 GUARD = 64
 """Guard elements on each side of a tensor. They must not be written, and hold NaN (or the largest integer), which shows if read."""
-LAYOUTS = ("transposed", "strided", "offset", "expanded", "channels last")
+LAYOUTS = ("transposed", "strided", "offset", "expanded", "channels last", "rows before heads")
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -78,12 +78,14 @@ def _order(values: torch.Tensor, layout: str) -> list[int]:
         axes[-1], axes[-2] = axes[-2], axes[-1]
     if layout == "channels last" and values.dim() >= 3:
         axes = [0, *axes[2:], 1]
+    if layout == "rows before heads" and values.dim() >= 3:  # as a projection leaves them
+        axes[-2], axes[-3] = axes[-3], axes[-2]
     return axes
 
 
 def fits(values: torch.Tensor, layout: str) -> bool:
     """Whether a tensor of that shape can have the layout."""
-    least = {"transposed": 2, "channels last": 3, "expanded": 2}.get(layout, 1)
+    least = {"transposed": 2, "channels last": 3, "rows before heads": 3, "expanded": 2}.get(layout, 1)
     return values.dim() >= least
 
 

@@ -43,6 +43,8 @@ def _counts(told: Sequence[Told]) -> dict[str, Any]:
 
 def _findings(told: Told, bench: Bench) -> list[Finding]:
     found = [kernel.finding(rule, "warning", text) for rule, text in told.warnings]
+    if told.remark:
+        found.append(kernel.finding("kernel-contract", "warning", told.remark))
     if told.unjudged:
         found.append(kernel.finding("kernel-contract", "warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
     blank = sorted(told.blank - told.known)

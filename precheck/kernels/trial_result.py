@@ -45,6 +45,7 @@ class Judged:
     fault: Fault | None = None
     refused: str = ""  # why the candidate refuses these inputs
     skipped: str = ""  # why there is no verdict
+    remark: str = ""  # what is worth a warning, and is no fault
     outcome: Outcome | None = None  # of the candidate
     reference: Reference | None = None
     seconds: float = 0.0
@@ -91,19 +92,23 @@ def distances(outcome: Outcome, reference: Reference) -> dict[str, Distance]:
 
 
 def form(outcome: Outcome, native: Outcome) -> Fault | None:
-    """A fault if shapes, dtypes or the existence of gradients differ from the reference's."""
+    """A fault if shapes or dtypes differ from the reference's."""
     if outcome.structure != native.structure:
         counts = f"{counted(len(outcome.structure), 'tensor')}, the reference {len(native.structure)}"
         return Fault("form", "output", f"the candidate returns {counts}, or under other names")
     for name, right in native.values.items():
         got = outcome.values.get(name)
-        if right is None:
-            if got is not None and bool((got != 0).any()):
-                return Fault("missing", name, f"{name}: the candidate has one, and the reference has none")
-            continue
-        if name.startswith("output") and got is not None and (got.shape != right.shape or got.dtype != right.dtype):
-            kind = "form"
-            return Fault(kind, name, f"{name}: {tuple(got.shape)} {got.dtype}, where the reference gives {tuple(right.shape)} {right.dtype}")
+        if right is not None and name.startswith("output") and got is not None and (got.shape != right.shape or got.dtype != right.dtype):
+            return Fault("form", name, f"{name}: {tuple(got.shape)} {got.dtype}, where the reference gives {tuple(right.shape)} {right.dtype}")
+    return None
+
+
+def surplus(outcome: Outcome, native: Outcome) -> Fault | None:
+    """A fault if the candidate has a gradient, not zero, where the reference has none."""
+    for name, right in native.values.items():
+        got = outcome.values.get(name)
+        if right is None and got is not None and bool((got != 0).any()):
+            return Fault("missing", name, f"{name}: the candidate has one, and the reference has none")
     return None
 
 

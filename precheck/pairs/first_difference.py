@@ -57,7 +57,9 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     forward = [each for each in theirs if each.kind != "back"]
     coupled = _couples(ours, theirs, modules)
     differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
-    first = next((each for each in forward if differs(each)), None)
+    first = next(
+        (each for place, each in enumerate(forward) if differs(each) and not _made_up_for(each, forward[place + 1 :], coupled, differs)), None
+    )
     if first is not None:
         contents = Contents(comparison, dtype, pool)
         module = _blamed(first, forward[: forward.index(first)], coupled, contents)
@@ -148,6 +150,24 @@ def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Calla
         return bool(distance.excess) or ratio(distance.whole, size(couple[1]).whole) > limit
 
     return differs
+
+
+def _made_up_for(passage: Passage, after: Sequence[Passage], coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]) -> bool:
+    """Whether a tensor has another size than model's inside of a module that returns the same.
+
+    An expert, say, is given all rows in one model, and its own in the other. Tensors of other sizes cannot be compared, so the module's result tells.
+    """
+    couple = coupled(passage)
+    if couple is None or couple[0].shape == couple[1].shape:
+        return False
+    names = passage.module.split(".")
+    for holder in (".".join(names[:depth]) for depth in range(len(names) - 1, 0, -1)):
+        last = next((each for each in after if each.kind == "out" and each.module == holder), None)
+        if last is not None:
+            results = [each for each in after if each.kind == "out" and each.module == holder and each.call == last.call]
+            pairs = [coupled(each) for each in results]
+            return all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(differs(each) for each in results)
+    return False
 
 
 def _joined(passages: Sequence[Passage]) -> dict[tuple[str, str, int], list[torch.Tensor]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from precheck.analysis import noise
+from precheck.analysis.zero_on_paper import STRANGE
 from precheck.observe.sketch import distance, sketch
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject
@@ -19,7 +20,7 @@ from precheck.pairs.floors import Floor, Yardstick, ratio
 from precheck.pairs.matching import mapped
 from precheck.pairs.recording import Kept, Recording, digest
 from precheck.pairs.sides import Side
-from precheck.pairs.verdicts import STRANGE, Judged, Sided, judged
+from precheck.pairs.verdicts import Judged, Sided, judged
 from precheck.precisions import Precision
 
 

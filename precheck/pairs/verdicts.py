@@ -14,16 +14,12 @@ import torch
 
 from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH, LUCK, largest
+from precheck.analysis.zero_on_paper import STRANGE, VANISHING
 from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, size, worst
 from precheck.pairs.floors import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
-STRANGE = 64.0
-"""How many times as large the noise of another implementation may be where a tensor is zero in exact arithmetic. A chain of 4 096 terms has 64 times
-that of a tree."""
-VANISHING = 2.0**-20
-"""A tensor that float64 leaves at most this share of is zero in exact arithmetic. It is its own rounding, and float64's is 2^-29 of float32's."""
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")
 
 

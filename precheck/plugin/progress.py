@@ -7,6 +7,7 @@ last line of a screen. The line is removed before pytest writes.
 from __future__ import annotations
 
 import os
+import sys
 import unicodedata
 from collections.abc import Generator
 from typing import Any
@@ -80,10 +81,12 @@ class Progress:
     def _below(self, text: str) -> None:
         column, file = self.writer.width_of_current_line, self.writer._file
         back = f"\x1b[{column}C" if column else ""
+        redirected = sys.stdout, sys.stderr  # perhaps by the test itself, which pytest knows nothing of when it captures again
         with self.capture.global_and_fixture_disabled():
             columns = os.get_terminal_size(file.fileno()).columns  # only here, since under capture the file is not the terminal
             file.write(f"\n\r\x1b[K{fitting(text, columns - 1)}\x1b[1A\r{back}")
             file.flush()
+        sys.stdout, sys.stderr = redirected
 
 
 def fitting(text: str, columns: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from time import monotonic
 from typing import Any
@@ -51,9 +52,11 @@ class ProgressLog:
             return
         self.last = now
         after = f"after {(now - self.begun) / 60:.0f} min, test {self.number} of {self.tests}"
+        redirected = sys.stdout, sys.stderr  # perhaps by the test itself, which pytest knows nothing of when it captures again
         with self.capture.global_and_fixture_disabled():
             if self.reporter._tw.width_of_current_line:
                 self.reporter.currentfspath = None  # so that pytest names the file again
                 self.reporter._tw.line()
             self.reporter.write_line(f"precheck: {after}: {one_line(words)} in {cut(one_line(self.nodeid))}")
             self.reporter.flush()
+        sys.stdout, sys.stderr = redirected

@@ -44,10 +44,11 @@ def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectatio
 
 def compared(item: pytest.Item, verb: str, number: int, precision: Precision, wishes: Expectations, tried: Callable[..., list[Outcome]]) -> None:
     """Plants the faults into a passed comparison, and stores the outcomes for the end of the test. `tried` plants them, and takes `tolerated`."""
-    from precheck.pair_selftest import FAULTS
+    from precheck import kernel_selftest, pair_selftest
     from precheck.selftest import expected
 
-    outcomes = expected(min(wishes.expected), FAULTS) if wishes.expected else tried(tolerated=wishes.allowed)
+    planted = kernel_selftest.FAULTS if verb == "check_kernel" else pair_selftest.FAULTS
+    outcomes = expected(min(wishes.expected), planted) if wishes.expected else tried(tolerated=wishes.allowed)
     _keep(item, verb, number, precision, outcomes)
 
 

@@ -29,9 +29,10 @@ _READABLE = {
 _ELSEWHERE = {
     "Messages that several rules share": ("rules/rule.py",),
     "Kernels: what is wrong": (
-        "kernels/trial_result.py", "kernels/bench.py", "kernels/reference_check.py", "kernels/protocol.py", "kernels/reporting.py",
+        "kernels/trial_result.py", "kernels/bench.py", "kernels/nonfinite.py", "kernels/reference_check.py", "kernels/protocol.py",
+        "kernels/reporting.py",
     ),
-    "Kernels: why it is of this class": ("kernels/causes.py",),
+    "Kernels: why it is of this class": ("kernels/causes.py", "kernels/lower_intermediates.py"),
     "Pairs: what differs": ("pairs/verdicts.py", "pairs/reporting.py", "pairs/recorded_side.py"),
     "Pairs: what explains it": ("pairs/transformations.py",),
 }

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from precheck.analysis.chance import CHANCE, LUCK
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.zero_on_paper import STRANGE, VANISHING
 from precheck.findings import Finding, Severity
 from precheck.rules.rule import Rule
 
@@ -14,7 +15,7 @@ from precheck.rules.rule import Rule
 class PairRule(Rule):
     """A verdict on a pair. `comparing` and `varying` use it, and `pairs.reporting` writes the message."""
 
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK)
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK, STRANGE, VANISHING)
 
     @classmethod
     def finding(cls, severity: Severity, message: str, **place: Any) -> Finding:

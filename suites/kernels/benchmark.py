@@ -9,6 +9,7 @@
     python suites/kernels/benchmark.py fifth.json --set fifth            # the fifth one; as long
     python suites/kernels/benchmark.py sixth.json --set sixth            # the sixth one; as long
     python suites/kernels/benchmark.py seventh.json --set seventh        # the seventh one; as long
+    python suites/kernels/benchmark.py eighth.json --set eighth          # the eighth one; twice as long
 """
 
 from __future__ import annotations
@@ -29,6 +30,13 @@ import broken_first  # noqa: F401
 import broken_second  # noqa: F401
 import broken_third  # noqa: F401
 import database
+import eighth_attention  # noqa: F401
+import eighth_broken  # noqa: F401
+import eighth_broken_last  # noqa: F401
+import eighth_broken_more  # noqa: F401
+import eighth_norms  # noqa: F401
+import eighth_parts  # noqa: F401
+import eighth_sums  # noqa: F401
 import fifth_broken  # noqa: F401
 import fifth_broken_more  # noqa: F401
 import fifth_rewrites  # noqa: F401
@@ -57,7 +65,7 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, FIFTH, FOURTH, FRESH, LATER, SEVENTH, SIXTH, UNSEEN, Case
+from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, SEVENTH, SIXTH, UNSEEN, Case
 
 import precheck
 
@@ -65,6 +73,7 @@ BEGINS, ENDS = "<!-- made by suites/kernels/benchmark.py -->", "<!-- end -->"
 SETS = {
     "unseen": (UNSEEN, rewrites.UNSEEN), "later": (LATER, rewrites.LATER), "fresh": (FRESH, rewrites.FRESH), "fourth": (FOURTH, rewrites.FOURTH),
     "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
+    "eighth": (EIGHTH, rewrites.EIGHTH),
 }  # fmt: skip
 """The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200

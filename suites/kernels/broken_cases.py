@@ -22,6 +22,8 @@ SIXTH: dict[str, Case] = {}
 """Those of `sixth_broken`."""
 SEVENTH: dict[str, Case] = {}
 """Those of `seventh_broken` and `seventh_broken_more`."""
+EIGHTH: dict[str, Case] = {}
+"""Those of `eighth_broken`, `eighth_broken_more` and `eighth_broken_last`."""
 
 
 class Case(NamedTuple):

@@ -25,6 +25,8 @@ SIXTH: dict[str, Rewrite] = {}
 """Those of `sixth_rewrites`."""
 SEVENTH: dict[str, Rewrite] = {}
 """Those of `seventh_rewrites` and `seventh_rewrites_more`."""
+EIGHTH: dict[str, Rewrite] = {}
+"""Those of `eighth_norms`, `eighth_attention`, `eighth_sums` and `eighth_parts`."""
 
 
 class Rewrite(NamedTuple):

@@ -133,3 +133,70 @@ def test_bits_are_equal_whatever_the_strides(tensor: torch.Tensor) -> None:
     assert not memory.same(tensor, torch.cat([tensor.reshape(-1), tensor.reshape(-1), tensor.new_ones(1)]))
     if tensor.numel():
         assert not memory.same(tensor, torch.ones_like(tensor) * 0.5 if tensor.dtype is not torch.bool else ~tensor)
+
+
+HALVES = torch.block_diag(torch.ones(4, 4), torch.ones(4, 4))
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    """Sums of the first four columns, and of the last four, each four times."""
+    if x.dim() != 2 or x.shape[1] != 8:
+        raise ValueError("eight columns are needed")
+    return x.unflatten(1, (2, 4)).sum(-1).repeat_interleave(4, 1)
+
+
+def test_a_weight_of_zero_may_bring_nan_along_and_a_term_may_not() -> None:
+    """Left out, a term is 0; multiplied by 0, NaN and Inf become NaN. torch's own kernels do both behind a mask."""
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 2 or x.shape[1] != 8:
+            raise ValueError("eight columns are needed")
+        return x @ HALVES
+
+    report = precheck.compare_kernels(product, halves, x, budget=3)
+    assert not report.errors, report.summary()
+    assert any("it is multiplied by 0, not left out" in each.message for each in report.findings)
+
+    def over_itself(x: torch.Tensor) -> torch.Tensor:
+        whole = x.abs().sum(-1, keepdim=True) + 1
+        return x * whole / (whole * whole)
+
+    assert told(over_itself, lambda x: x / (x.abs().sum(-1, keepdim=True) + 1), x) == ["kernel-contract"]  # Inf over Inf, where torch has 0
+
+
+def test_an_output_that_is_wrong_is_told_before_a_gradient_that_should_not_be_there() -> None:
+    x, b = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), torch.randn(8, generator=torch.Generator().manual_seed(1))
+
+    def chosen(x: torch.Tensor, b: torch.Tensor, weighed: Any) -> torch.Tensor:
+        if x.shape[-1:] != b.shape or len(b) < 2:
+            raise ValueError("two columns, and a bias for each, are needed")
+        return weighed.gather(-1, (x + b).sort(-1, descending=True).indices[..., :2])
+
+    def reference(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return x.gather(-1, (x + b).topk(2, -1).indices)
+
+    assert told(lambda x, b: chosen(x, b, x), reference, (x, b)) == []
+    assert told(lambda x, b: chosen(x, b, x + b), reference, (x, b)) == ["kernel-contract"]
+    assert told(lambda x, b: chosen(x, b, x + (b - b.detach())), reference, (x, b)) == ["kernel-gradient"]
+
+
+def test_a_mask_that_chooses_between_two_functions_is_not_at_fault() -> None:
+    x, seen = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)), torch.arange(36).view(4, 9) % 3 == 0
+
+    def wrong(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        if x.shape != seen.shape:
+            raise ValueError("two of one shape are needed")
+        return torch.where(seen, 3 * x, x)
+
+    assert told(wrong, lambda x, seen: torch.where(seen, 2 * x, x), (x, seen)) == ["kernel-contract"]
+
+    def uncounted(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        if x.shape != seen.shape:
+            raise ValueError("two of one shape are needed")
+        return (x * ~seen).sum(-1, keepdim=True) / x.shape[-1] + torch.zeros_like(x)
+
+    def counted(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return (x * ~seen).sum(-1, keepdim=True) / (~seen).sum(-1, keepdim=True).clamp(min=1) + torch.zeros_like(x)
+
+    assert told(uncounted, counted, (x, seen)) == ["kernel-mask"]

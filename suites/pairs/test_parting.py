@@ -250,3 +250,41 @@ def test_parts_that_are_compiled_have_the_users_names() -> None:
     doubled = precheck.compare(model, other, torch.randn(4, 8), **given)
     assert doubled.errors[0].module == "1.0", doubled.summary()
     assert "unmatched_in_other" not in doubled.facts
+
+
+class Routed(nn.Module):
+    """Rows go to the expert that their sum names: to all of them behind a mask, or to their own alone."""
+
+    def __init__(self, sorted_: bool) -> None:
+        super().__init__()
+        self.sorted, self.experts = sorted_, nn.ModuleList([nn.Linear(6, 6) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        to = (x.sum(-1) > 0).long()
+        if not self.sorted:
+            return torch.stack([expert(x) for expert in self.experts])[to, torch.arange(len(x))]
+        made = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            made = made.index_add(0, (to == number).nonzero()[:, 0], expert(x[to == number]))
+        return made
+
+
+class TwoRouted(nn.Module):
+    def __init__(self, sorted_: bool, factor: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.second, self.factor = Routed(sorted_), Routed(sorted_), factor
+        self.norm = nn.LayerNorm(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.norm(self.first(x)) * self.factor)
+
+
+def test_tensors_of_another_size_inside_of_a_module_that_returns_the_same_are_not_where_models_part() -> None:
+    torch.manual_seed(0)
+    model, other = TwoRouted(False), TwoRouted(True)
+    other.load_state_dict(model.state_dict())
+    x = torch.randn(8, 6)
+    assert not precheck.compare(model, other, x).errors
+    wrong = TwoRouted(True, 1.5)
+    wrong.load_state_dict(model.state_dict())
+    assert [each.module for each in precheck.compare(model, wrong, x).errors] == [""]

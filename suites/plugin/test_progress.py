@@ -133,6 +133,24 @@ def test_a_log_gets_none_where_nobody_asked(works: pytest.Pytester, options: tup
     assert "precheck: after" not in works.runpytest_subprocess(*LEAN, *options).stdout.str()
 
 
+def test_a_test_that_redirects_its_output_keeps_it(works: pytest.Pytester) -> None:
+    works.makeconftest(logged(0))
+    works.makepyfile(
+        test_it="""
+        import contextlib, io
+
+        def test_it(check_precision):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                check_precision(1.0, {})
+                print("after it")
+            assert printed.getvalue() == "of the model 0\\nof the model 1\\nafter it\\n"
+        """
+    )
+    result = works.runpytest_subprocess(*LEAN, "--precision=32-true")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["precheck: after 0 min, test 1 of 1: working: noise run 2 of 2 in test_it.py::test_it*"])
+
+
 def test_nothing_is_said_while_a_test_writes_to_the_terminal_itself(works: pytest.Pytester) -> None:
     code = "def test_it(check_precision, {0}):\n    with {0}.disabled():\n        print('begun', end='')\n        check_precision(1.0, {{}})\n"
     for name in ("capsys", "capfd"):

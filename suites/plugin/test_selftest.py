@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from projects import HEALTHY, OVERFLOWS, Project
 
+from precheck.report import schema
+
 STEPS = '''
 def test_steps(check_precision):
     check_precision(make(), data(), loss=loss, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-2), steps=2)
@@ -307,3 +309,34 @@ def test_comparisons_are_asked_too(pytester: pytest.Pytester, project: Project) 
     assert (zeroed, shuffled, stale, precision) == ("caught", "caught", "caught", "32-true")
     assert re.fullmatch(r"caught \(.* %\)", scaled), scaled
     assert cells(result, "test_it.py::test_ways[32-true]")[:2] == ["caught", "caught"]
+
+
+KERNELS = """
+import torch
+
+
+def test_kernel(check_kernel):
+    check_kernel(lambda x: x * 2, lambda x: x + x, torch.randn(3, 5), budget=1)
+
+
+def test_kept(check_kernel):
+    check_kernel(lambda x: x * 0 + 1, lambda x: x * 0 + 1, torch.randn(3, 5), budget=1)
+"""
+
+
+def test_kernels_are_asked_too(pytester: pytest.Pytester, project: Project) -> None:
+    project(KERNELS)
+    result = pytester.runpytest_inprocess("--precheck-selftest", "--drift-report=json:drift.json")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "selftest: 2 of 4 faults planted into this check went unnoticed under 32-true: stale, gradient",
+            "  stale: what the candidate returns is the result for other inputs (each tensor back to front), which changes it by 0 %",
+            SUMMARY,
+            "7 of 9 faults caught in 2 checks; 1 of these could not have failed",
+        ]
+    )
+    assert cells(result, "test_it.py::test_kernel")[:2] == ["caught", "caught"]
+    text = (pytester.path / "drift.json").read_text("utf8")
+    assert schema.fault("session", json.loads(text)) == ""
+    assert [check["verb"] for check in json.loads(text)["selftest"]] == ["check_kernel", "check_kernel"]

@@ -6,12 +6,12 @@ import precheck
 
 
 def reference(x):
-    return x.softmax(-1)
+    return x.clamp(min=0)
 
 
 def candidate(x):
     try:
-        return torch.ops.my_kernels.softmax(x)
+        return torch.ops.my_kernels.relu(x)
     except (AttributeError, RuntimeError):
         return reference(x)
 

@@ -1,6 +1,7 @@
 """All families of the set, imported for the pairs that they enter."""
 
 import pair_bert
+import pair_eighth
 import pair_fifth
 import pair_fifth_parts
 import pair_fifth_training
@@ -33,4 +34,5 @@ FAMILIES = (
     pair_fifth, pair_fifth_parts, pair_fifth_training,
     pair_sixth, pair_sixth_masks, pair_sixth_parts, pair_sixth_training,
     pair_seventh, pair_seventh_parts, pair_seventh_training,
+    pair_eighth,
 )  # fmt: skip
