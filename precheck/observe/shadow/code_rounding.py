@@ -185,6 +185,26 @@ def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, ma
     codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
 
 
+def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tensor) -> None:
+    """After a choice, element by element, between codes of the same numbers. If it is one between the numbers below and above, it is what has been
+    rounded. So its errors are judged, and not those of a floor before. If it gives codes their sign back, they have one."""
+    choices = [(each, track) for each in args[1:3] if isinstance(each, torch.Tensor) and (track := codes.tracks.get(each)) is not None]
+    made.unsigned = made.unsigned and all(track.unsigned for _, track in choices)
+    first, *others = (track.plains[0].seen(each) for each, track in choices)
+    if len(choices) < 2 or any(each.shape != first.shape or not torch.equal(each, first) for each in others):
+        return
+    for source, track in choices:
+        exact = track.exact.seen(source)
+        if exact.shape == result.shape and bool(((result.float() - exact).abs() <= 1).all()):
+            copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
+            made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
+            line = codes.casts.lines.get((track.rounded, False))
+            if line is not None:
+                line.skewed = None
+                _skewed(codes, line.place, True, exact, result.float())
+            return
+
+
 @dataclasses.dataclass(slots=True)
 class Line:
     """The casts of one line: calls, calls with clipping, and the worst of each kind."""

@@ -110,7 +110,7 @@ class Codes:
         self.turns.follow(func, planned, args, kwargs, inputs, results[0])
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        found = scale_of(args[0], args[1], self.scales, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+        found = scale_of(args[0], args[1], self.scales, self.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
         if found is None or not result.is_floating_point() or not whole(result):
             return
         data, scale = found
@@ -192,8 +192,8 @@ class Codes:
         self.put(result, tracks, exact, plains)
         kept = self.tracks.get(result)
         if kept is not None:
-            if planned.base == "where" and any(not each.unsigned for each in tracks):
-                kept.unsigned = False  # a power of two is subtracted where the codes are negative
+            if planned.base == "where":
+                code_rounding.chosen(self, args, kept, result)
             if planned.base in PRODUCTS:
                 kept.owed, kept.shifted = zero_points.owed(tracks), False
                 kept.early = kept.early if kept.dense else kept.multipliers

@@ -116,15 +116,25 @@ def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
     return bool((nearest <= LIKE * values).all())
 
 
-def scale_of(left: torch.Tensor, right: torch.Tensor | float, scales: Scales, *, quotient: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The data and the scale of a product or quotient. None if neither is clearly a scale. It reads no number of them."""
+def scale_of(
+    left: torch.Tensor, right: torch.Tensor | float, scales: Scales, scaled: Storages[Scaled], *, quotient: bool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The data and the scale of a product or quotient. None if neither is clearly a scale. It reads no number of them, but for a possible step."""
     if not isinstance(right, torch.Tensor):
         return None
     if right.is_floating_point() and _fewer(right, left, scales):
         return left, right
     if not quotient and left.is_floating_point() and _fewer(left, right, scales):
         return right, left
+    if quotient and scaled and scaled.get(left) is not None and left.shape == right.shape and steps(right):
+        return left, right
     return None
+
+
+def steps(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a power of two for each element, as the distances between a float format's neighbouring numbers are."""
+    fractions, _ = torch.frexp(tensor.detach()) if tensor.is_floating_point() else (tensor, None)
+    return bool((fractions == 0.5).all())
 
 
 def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:

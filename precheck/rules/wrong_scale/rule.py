@@ -1,7 +1,8 @@
 """Finds codes and scales that do not give the data back, even without rounding.
 
 The data and the dequantised data are both computed without rounding. Their quotient should be 1 in every element. If the operands of a product were
-rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor.
+rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Two more faults need no quotient: integers that
+have wrapped round, and two codes in the same bits of a packed number.
 """
 
 from __future__ import annotations
