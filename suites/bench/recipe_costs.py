@@ -1,7 +1,7 @@
 """`python suites/bench/recipe_costs.py`: what an emulated training step of each recipe costs, over its bfloat16 step.
 
 8 layers of 256 with GELU, 512 rows, forward and backward, one thread, processor time, the least of `REPEATS` steps. All are timed in turn, so that a
-busy machine disturbs the ratio little. Issue 25 asks for 5 times at most. With `--measure` a whole `measure` of each precision that is named is timed
+busy machine disturbs the ratio little. Issue 25 asks for 5 times at most. Of precisions that are named, a whole `measure` is timed
 too, over its step and one in float32.
 """
 
@@ -42,7 +42,7 @@ def measured(model: nn.Module, x: torch.Tensor, precision: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python suites/bench/recipe_costs.py", description=__doc__)
-    parser.add_argument("--measure", nargs="+", default=[], metavar="PRECISION")
+    parser.add_argument("measure", nargs="*", metavar="PRECISION", help="precisions whose whole `measure` is timed too")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
