@@ -37,20 +37,23 @@ def clamped(codes: Codes, func: Any, planned: OpPlan, args: tuple[Any, ...], kwa
 def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
     """After a clamp of sums of codes, which are in the unit of the codes as long as no scale has been multiplied by.
 
-    Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is.
+    Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is. Nothing
+    is said of numbers that no scale is multiplied by later: bytes of a picture saturate on purpose.
     """
-    track.read = True
     if track.multipliers or high not in LARGEST:
+        track.read = True
         return
     wide = source.float().clamp(min=0.0 if low == 0 else -math.inf)
     lost, norm, place = float((wide - result.float()).norm()), float(wide.norm()), codes.described("clamp")
     if not lost:
-        codes.casts.clean(place, sums=True)
+        codes.casts.clean(place, track.rounded)
         codes.passed(track, source, result)
-    elif norm:
-        rounding, share = float((source.float() - track.exact.seen(source)).norm()), float((wide != result.float()).float().mean())
-        codes.casts.dequantised(place.blamed)
-        codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, share, float(wide.abs().amax()) / high), sums=True)
+        return
+    exact, cut = track.exact.seen(source), wide != result.float()
+    rounding = float((source.float() - exact).norm())
+    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
+    kept = torch.where(cut, result.float() / exact, 1.0)  # the copies are cut off too, so that their scales still cancel
+    codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains])
 
 
 def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:

@@ -198,7 +198,7 @@ def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tenso
         if exact.shape == result.shape and bool(((result.float() - exact).abs() <= 1).all()):
             copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
             made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
-            line = codes.casts.lines.get((track.rounded, False))
+            line = codes.casts.lines.get((track.rounded, ""))
             if line is not None:
                 line.skewed = None
                 _skewed(codes, line.place, True, exact, result.float())
@@ -222,7 +222,7 @@ class Casts:
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
-        self.lines: dict[tuple[str, bool], Line] = {}  # by line, and whether sums of codes are kept in their format there
+        self.lines: dict[tuple[str, str], Line] = {}  # by line, and by the line that has made the codes if it is their sums that are kept there
         self.meant: set[str] = set()  # lines whose codes have been dequantised
         self.summed: set[str] = set()  # lines whose dequantised values are added to something
         self.centred: set[str] = set()  # lines whose codes have had half a step added
@@ -240,14 +240,14 @@ class Casts:
         """What was dequantised of that line is a term of a sum."""
         self.summed.add(rounded)
 
-    def _line(self, place: Operation, sums: bool = False) -> Line:
+    def _line(self, place: Operation, sums: str = "") -> Line:
         return self.lines.setdefault((place.blamed, sums), Line(place))
 
-    def clean(self, place: Operation, sums: bool = False) -> None:
-        """A cast without clipping."""
+    def clean(self, place: Operation, sums: str = "") -> None:
+        """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
         self._line(place, sums).calls += 1
 
-    def clipped(self, place: Operation, seen: Clipped, sums: bool = False) -> None:
+    def clipped(self, place: Operation, seen: Clipped, sums: str = "") -> None:
         line = self._line(place, sums)
         line.calls += 1
         line.clips += seen.lost > seen.rounding
@@ -265,8 +265,8 @@ class Casts:
 
     def tell(self) -> None:
         """Records the worst cast of each line, at the end of the run."""
-        for line in self.lines.values():
-            if line.place.blamed not in self.meant:
+        for (blamed, sums), line in self.lines.items():
+            if (sums or blamed) not in self.meant:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
             skewed = None if line.place.blamed in self.centred else line.skewed
