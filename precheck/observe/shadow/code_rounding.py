@@ -190,8 +190,8 @@ def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tenso
     rounded. So its errors are judged, and not those of a floor before. If it gives codes their sign back, they have one."""
     choices = [(each, track) for each in args[1:3] if isinstance(each, torch.Tensor) and (track := codes.tracks.get(each)) is not None]
     made.unsigned = made.unsigned and all(track.unsigned for _, track in choices)
-    first, *others = (track.plains[0].seen(each) for each, track in choices)
-    if len(choices) < 2 or any(each.shape != first.shape or not torch.equal(each, first) for each in others):
+    data = [track.plains[0].seen(each) for each, track in choices]
+    if len(data) < 2 or any(each.shape != data[0].shape or not torch.equal(each, data[0]) for each in data[1:]):
         return
     for source, track in choices:
         exact = track.exact.seen(source)
