@@ -69,17 +69,19 @@ def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     return (exact[large] / plain[large]).abs().sort().values
 
 
-def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> Track:
-    """The track of a result that is computed from the codes of `tracks`."""
+def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
+    """The track of a result that is computed from the codes of `tracks`. A product has the scales of all its operands. In a sum or a stack each
+    element has those of one."""
+    count = sum if product else max
     for track in tracks:
         track.read = True
     last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
     return Track(
         Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
-        scales=sum(track.scales for track in tracks), multipliers=sum(track.multipliers for track in tracks),
+        scales=count(track.scales for track in tracks), multipliers=count(track.multipliers for track in tracks),
         sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), unsigned=any(track.unsigned for track in tracks),
         dense=any(track.dense for track in tracks),
-        owed=max(track.owed for track in tracks), early=sum(track.early for track in tracks), last=last,
+        owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
         borrowed=tuple(factor for track in tracks for factor in track.borrowed),
         owned=tuple(scale for track in tracks for scale in track.owned), filled=any(track.filled for track in tracks),

@@ -189,7 +189,8 @@ class Codes:
         """Applies the op to both copies."""
         exact = self.replayed(func, planned, args, kwargs, -1)
         plains = [self.replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
-        self.put(result, tracks, exact, plains)
+        product = planned.base in PRODUCTS or planned.base == "mul"
+        self.tracks.put(result, merged(result, tracks, exact, plains, product=product))
         kept = self.tracks.get(result)
         if kept is not None:
             if planned.base == "where":
@@ -198,8 +199,7 @@ class Codes:
                 kept.owed, kept.shifted = zero_points.owed(tracks), False
                 kept.early = kept.early if kept.dense else kept.multipliers
                 kept.dense = True
-            if planned.base in PRODUCTS or planned.base == "mul":
-                kept.powers = combined((each.powers, 1.0) for each in tracks)
+            kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
             self._settled(kept, result)
 
     def replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:

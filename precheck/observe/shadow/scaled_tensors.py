@@ -156,5 +156,5 @@ def begins(base: str, args: tuple[Any, ...]) -> bool:
 
 def single(scale: torch.Tensor | None, *, base: str) -> list[float]:
     """The factor of an op with a scale of one number. Nothing for other scales."""
-    number = float(scale) if scale is not None and scale.numel() == 1 else 0.0
+    number = float(scale.detach()) if scale is not None and scale.numel() == 1 else 0.0
     return [] if number == 0 else [number if base == "mul" else 1 / number]
