@@ -34,10 +34,9 @@ from precheck.observe.op_sequence import alike
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
-from precheck.observe.surveys import surveyed
+from precheck.observe.surveys import found, run_beside
 from precheck.precisions import Precision, resolve
-from precheck.recipes import Recipe
-from precheck.recipes.survey import by_layer
+from precheck.recipes.survey import Survey, by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
@@ -125,14 +124,13 @@ class Measurement:
     chance. If an output has failed for good, gradients count as explained. Flips are not counted, and errors are not located.
     """
 
-    def __init__(
-        self, job: Job, precision: Precision, *, seen: Evidence | None = None, brief: bool = False, depth: Depth = "boundaries"
-    ) -> None:
+    def __init__(self, job: Job, precision: Precision, *, seen: Evidence | None = None, brief: bool = False, depth: Depth = "boundaries") -> None:
         self.job, self.precision, self.brief = job, precision, brief
         self.seen = evidence.gathered(job, precision, depth, refers=True) if seen is None else seen
         self.low, self.log = self.seen.trace, self.seen.log
         self.functions = self.seen.functions  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
+        self.survey: Survey | None = None  # what has watched the products of the reference run, under a recipe
         self.noises: list[Trace] = []
         self.early: list[Trace] = []  # further noise runs, which end after the first step's loss
         self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # closer runs, by (rounds at every op, ends after the loss)
@@ -174,10 +172,10 @@ class Measurement:
         if self.brief:
             return report
         report.add(flipped(self._flips(), self.precision))
-        if isinstance(self.precision.gemm, Recipe):
-            places = surveyed(self.job, [self.precision.gemm])
-            report.add(coarse(places, self.precision.gemm.name))
-            report.facts["layers"] = by_layer(places, self.precision.gemm.name)
+        if self.survey is not None:
+            places, name = found(self.job, self.survey), str(self.precision.gemm)
+            report.add(coarse(places, name))
+            report.facts["layers"] = by_layer(places, name)
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved_results(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
@@ -211,7 +209,8 @@ class Measurement:
         if self.borrowed and self.seen.reference is not None:
             self.reference = self.seen.reference
             return
-        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.log, decides=self.own, functions=self.functions))
+        setting = reference(self.dtype, self.precision, follows=self.log, decides=self.own, functions=self.functions)
+        self.reference, self.survey = run_beside(self.job, setting, None if self.brief else self.precision.gemm)
 
     def _located(self, report: Report) -> None:
         """Compares what modules pass to each other. Drift in a module's input is blamed on the code that made the input."""
@@ -276,8 +275,7 @@ class Measurement:
         return suspects if suspects and self._flips_matter() else []
 
     def _flips_matter(self) -> bool:
-        """Whether float32 with its own decisions gives a result that differs, beyond noise, from that with the run's decisions. A flip among
-        masked positions, or between equal scores, changes no result."""
+        """Whether float32 with its own decisions gives another result, beyond noise. A flip among masked positions or equal scores gives none."""
         free = run(self.job, reference(self.dtype, self.precision, follows=self.log.draws()))
         rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)

@@ -13,6 +13,8 @@ from precheck.formats.tiles import Tile
 from precheck.formats.whole import Integers
 from precheck.recipes.recipe import Quantiser
 
+UNCLIPPED = ("float32", "power of two", "mx")
+"""Scales that are made of a block's greatest magnitude and never put it beyond the format's largest number, so that nothing is clipped under them."""
 NEARLY = 1 + 2.0**-20
 """Tolerance for the ends of a block's range. Float32 scales put an end off by one or two roundings, and a block's greatest magnitude may lie on
 it."""
@@ -35,19 +37,23 @@ class Blocks:
         if not wide.numel():
             return
         tile = Tile(how.across, how.along)
+        rows, columns = tile.extents(tiles.matrix(wide))
+        self.blocks += -(-tiles.matrix(wide).shape[0] // rows) * -(-wide.shape[-1] // columns)
+        self.elements += wide.numel()
+        if how.scale not in UNCLIPPED or by is not None:
+            self._clips(wide, tile, how, by)
+        count = int(torch.count_nonzero(wide)) - int(torch.count_nonzero(made))  # what is zero stays zero
+        if count:
+            self.flushing += int(tiles.amax(((made == 0) & (wide != 0)).float(), tile).sum())
+            self.flushed += count
+
+    def _clips(self, wide: torch.Tensor, tile: Tile, how: Quantiser, by: torch.Tensor | None) -> None:
         lowest, highest = tiles.extremes(wide, tile) if isinstance(how.element, Integers) else _magnitudes(wide, tile)
         low, high = ends(lowest, highest, how, by)
-        self.blocks += highest.numel()
-        self.elements += wide.numel()
         if bool(((highest > high) | (lowest < low)).any()):  # else no element can
             clipped = (wide > tiles.spread(high, wide, tile)) | (wide < tiles.spread(low, wide, tile))
             self.clipping += int(tiles.amax(clipped.float(), tile).sum())
             self.clipped += int(clipped.sum())
-        flushed = (made == 0) & (wide != 0)
-        count = int(flushed.sum())
-        if count:
-            self.flushing += int(tiles.amax(flushed.float(), tile).sum())
-            self.flushed += count
 
 
 def _magnitudes(wide: torch.Tensor, tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:

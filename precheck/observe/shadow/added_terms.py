@@ -34,9 +34,10 @@ def without_unit(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
 
 
 def joined(codes: Codes, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-    """Marks the result of an op that has added a term. If the term may be in the codes' unit, nothing is said of the result."""
+    """Marks the result of an op that has added a term before all scales were multiplied by. If the term may be in the codes' unit, nothing is said of
+    the result."""
     made = codes.tracks.get(result)
-    if made is None or planned.base not in ops.ADDITIONS | FUSED:
+    if made is None or planned.base not in ops.ADDITIONS | FUSED or made.multipliers >= made.scales:
         return
     term = args[0] if planned.base in FUSED else next((each for each in inputs if codes.tracks.get(each) is None), None)
     if not isinstance(term, torch.Tensor) or codes.tracks.get(term) is not None or not bool(term.any()):

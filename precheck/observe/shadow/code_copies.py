@@ -10,6 +10,7 @@ import torch
 
 from precheck.observe.shadow.code_notes import Uncancelled
 from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat
 
 ALTERNATIVES = 8
@@ -31,12 +32,17 @@ class Track:
     multipliers: int = 0
     sure: bool = True  # whether all factors were recognised as scales
     shifted: bool = False  # whether a zero point has been added
+    unsigned: bool = False  # whether the codes have lost their sign, so that some are too large by a power of two
     dense: bool = False  # whether they have gone through a matrix product
     owed: int = 0  # corrections for zero points that are still to be subtracted from that product
     early: int = 0  # multipliers before that product
     read: bool = False  # whether an op has read it
     joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
     factors: tuple[float, ...] = ()  # scales of one number that it has been multiplied by
+    borrowed: tuple[float, ...] = ()  # those of them that some data has been rounded under
+    owned: tuple[float, ...] = ()  # scales of one number that the codes must be multiplied by
+    filled: bool = False  # whether some codes go up to the largest number of a float8 format
+    powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
     last: Operation | None = None  # the latest multiplication
 
@@ -63,17 +69,23 @@ def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     return (exact[large] / plain[large]).abs().sort().values
 
 
-def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> Track:
-    """The track of a result that is computed from the codes of `tracks`."""
+def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
+    """The track of a result that is computed from the codes of `tracks`. A product has the scales of all its operands. In a sum or a stack each
+    element has those of one."""
+    count = sum if product else max
     for track in tracks:
         track.read = True
     last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
     return Track(
         Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
-        scales=sum(track.scales for track in tracks), multipliers=sum(track.multipliers for track in tracks),
-        sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), dense=any(track.dense for track in tracks),
-        owed=max(track.owed for track in tracks), early=sum(track.early for track in tracks), last=last,
+        scales=count(track.scales for track in tracks), multipliers=count(track.multipliers for track in tracks),
+        sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), unsigned=any(track.unsigned for track in tracks),
+        dense=any(track.dense for track in tracks),
+        owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
+        borrowed=tuple(factor for track in tracks for factor in track.borrowed),
+        owned=tuple(scale for track in tracks for scale in track.owned), filled=any(track.filled for track in tracks),
+        powers=tracks[0].powers if len(tracks) == 1 else None,
         dead=next((track.dead for track in tracks if track.dead is not None), None),
     )  # fmt: skip
 
@@ -84,12 +96,15 @@ def spread(found: torch.Tensor) -> tuple[float, float]:
     return middle, high / low if low > 0 else float("inf")
 
 
-def uncancelled(track: Track, parts: Sequence[float] = ()) -> Uncancelled | None:
+def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False) -> Uncancelled | None:
     """The error of codes at a place where their scales must have cancelled. None if they have. `parts` are numbers that scales are products with.
+    `unit`: what reads them is an exponential.
 
     The code does not say which alternative is meant, so it is the one that explains most: all of the result but for one factor, if there is one.
     """
     exact = track.exact.numbers
+    if all(bool((~exact.isfinite() & each.numbers.isfinite()).any()) for each in track.plains):
+        return Uncancelled(track.rounded, track.scales, track.multipliers, math.inf, math.inf, math.inf, joined=track.joined)
     least: tuple[bool, float, float, float] | None = None
     for each in track.plains:
         found = ratios(exact, each.numbers)
@@ -100,7 +115,9 @@ def uncancelled(track: Track, parts: Sequence[float] = ()) -> Uncancelled | None
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault = "inverse" if whole and inverted(track.factors, least[2]) else ""
+    fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
+    if whole and not fault and unit and track.filled and track.powers:
+        fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None
     if whole and not fault and any(abs(least[2] * part - 1) <= LIKE for part in parts):
@@ -115,6 +132,22 @@ def inverted(factors: Sequence[float], off: float) -> bool:
     """
     once = [factor for factor in factors if sum(abs(each - factor) <= LIKE * abs(factor) for each in factors) == 1]
     return any(of_data(factor) and abs(off / factor**2 - 1) <= LIKE for factor in once)
+
+
+def foreign(track: Track, off: float) -> bool:
+    """Whether all of a result is off by one scale over another: it has been multiplied by the scale of other data, and not by its own.
+
+    Data has been rounded under both, so both are made of data, and no factor that a program means equals their quotient.
+    """
+    others = [each for each in track.factors if not any(_like(each, own) for own in track.owned)]
+    missing = [own for own in track.owned if not any(_like(each, own) for each in track.factors)]
+    if len(others) != 1 or len(missing) != 1 or others[0] not in track.borrowed or not of_data(others[0]) or not of_data(missing[0]):
+        return False
+    return _like(off * missing[0], others[0])
+
+
+def _like(one: float, other: float) -> bool:
+    return abs(one - other) <= LIKE * abs(other)
 
 
 def of_data(scale: float) -> bool:

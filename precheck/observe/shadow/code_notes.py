@@ -17,7 +17,8 @@ class Uncancelled:
     spread: float  # ninth decile of the ratio over its first
     whole: bool = False  # whether the result is off by one common factor
     joined: bool = False  # whether a term that no scale was divided out of had been added before the scales were multiplied by
-    fault: str = ""  # "inverse": that factor is the square of a scale; "forgotten": it is the inverse of one that scales are products with
+    fault: str = ""  # "inverse": that factor is the square of a scale; "forgotten": it is the inverse of one that scales are products with;
+    # "foreign": it is one scale over another; "left": it is not known, but depends on the data that a scale is made of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +26,22 @@ class Dead:
     """Codes that are NaN, since the data and its scale are 0."""
 
     share: float  # of the elements
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overlapped:
+    """Two codes in the same bits of a packed number. `rounded` is the line that made the first."""
+
+    rounded: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wrapped:
+    """Integer codes that are off by the number of integers of their dtype. `rounded` is the line that made them."""
+
+    rounded: str
+    share: float  # of the elements
+    dtype: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,4 +106,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unturned | Dead | Clipped | Flushed | Skewed | Repeated | Late
+Remark = Uncancelled | Unturned | Dead | Overlapped | Wrapped | Clipped | Flushed | Skewed | Repeated | Late

@@ -15,6 +15,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.repeated_noise import Noises
 from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat, whole
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 SAMPLE = 1 << 16
 WIDEST = 2.0
 """Steps. A larger error is not rounding."""
+FILLED = 15 / 16
+"""Share of a format's largest number. Codes under a scale that is made for the format go up to more."""
 FEWEST = 64
 """Elements that are needed to judge the mean of errors."""
 
@@ -87,15 +90,26 @@ def looked_up(codes: Codes, planned: OpPlan, inputs: list[torch.Tensor], result:
 
 
 def _become(
-    codes: Codes, planned: OpPlan, exact: torch.Tensor, data: torch.Tensor, bys: list[torch.Tensor], result: torch.Tensor
+    codes: Codes,
+    planned: OpPlan,
+    exact: torch.Tensor,
+    data: torch.Tensor,
+    bys: list[torch.Tensor],
+    result: torch.Tensor,
+    powers: Powers | None = None,
 ) -> Operation:
-    """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point."""
+    """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `powers`: what the first of these is made of."""
     place = codes.described(planned.name)
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
     units = [Flat.of(result, 1 / by) for by in bys]
+    first = bys[0].detach()
+    owned = (1 / float(first.amax()),) if first.numel() and bool(first.amax() == first.amin() != 0) else ()
+    end = torch.finfo(result.dtype).max if result.dtype in FLOATS else math.inf
+    filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
-    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None))
+    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
+                                   owned=owned, filled=filled, powers=powers))  # fmt: skip
     return place
 
 
@@ -133,7 +147,7 @@ def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, 
         return  # integers already
     exact, data, noisy = _exact(scaled, source)
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
-    place = _become(codes, planned, exact, data, bys, result)
+    place = _become(codes, planned, exact, data, bys, result, scaled.powers)
     if scaled.unclipped is not None:
         clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
     elif result.dtype in FLOATS:
@@ -171,6 +185,26 @@ def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, ma
     codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
 
 
+def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tensor) -> None:
+    """After a choice, element by element, between codes of the same numbers. If it is one between the numbers below and above, it is what has been
+    rounded. So its errors are judged, and not those of a floor before. If it gives codes their sign back, they have one."""
+    choices = [(each, track) for each in args[1:3] if isinstance(each, torch.Tensor) and (track := codes.tracks.get(each)) is not None]
+    made.unsigned = made.unsigned and all(track.unsigned for _, track in choices)
+    data = [track.plains[0].seen(each) for each, track in choices]
+    if len(data) < 2 or any(each.shape != data[0].shape or not torch.equal(each, data[0]) for each in data[1:]):
+        return
+    for source, track in choices:
+        exact = track.exact.seen(source)
+        if exact.shape == result.shape and bool(((result.float() - exact).abs() <= 1).all()):
+            copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
+            made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
+            line = codes.casts.lines.get((track.rounded, ""))
+            if line is not None:
+                line.skewed = None
+                _skewed(codes, line.place, True, exact, result.float())
+            return
+
+
 @dataclasses.dataclass(slots=True)
 class Line:
     """The casts of one line: calls, calls with clipping, and the worst of each kind."""
@@ -188,7 +222,7 @@ class Casts:
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[tuple[str, str], Line] = {}  # by line, and by the line that has made the codes if it is their sums that are kept there
         self.meant: set[str] = set()  # lines whose codes have been dequantised
         self.summed: set[str] = set()  # lines whose dequantised values are added to something
         self.centred: set[str] = set()  # lines whose codes have had half a step added
@@ -206,15 +240,15 @@ class Casts:
         """What was dequantised of that line is a term of a sum."""
         self.summed.add(rounded)
 
-    def _line(self, place: Operation) -> Line:
-        return self.lines.setdefault(place.blamed, Line(place))
+    def _line(self, place: Operation, sums: str = "") -> Line:
+        return self.lines.setdefault((place.blamed, sums), Line(place))
 
-    def clean(self, place: Operation) -> None:
-        """A cast without clipping."""
-        self._line(place).calls += 1
+    def clean(self, place: Operation, sums: str = "") -> None:
+        """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
+        self._line(place, sums).calls += 1
 
-    def clipped(self, place: Operation, seen: Clipped) -> None:
-        line = self._line(place)
+    def clipped(self, place: Operation, seen: Clipped, sums: str = "") -> None:
+        line = self._line(place, sums)
         line.calls += 1
         line.clips += seen.lost > seen.rounding
         if line.clipped is None or seen.lost > line.clipped.lost:
@@ -231,8 +265,8 @@ class Casts:
 
     def tell(self) -> None:
         """Records the worst cast of each line, at the end of the run."""
-        for line in self.lines.values():
-            if line.place.blamed not in self.meant:
+        for (blamed, sums), line in self.lines.items():
+            if (sums or blamed) not in self.meant:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
             skewed = None if line.place.blamed in self.centred else line.skewed

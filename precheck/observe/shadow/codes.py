@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import added_terms, code_rounding, flushed_scales, zero_points
+from precheck.observe.shadow import added_terms, code_limits, code_rounding, flushed_scales, zero_points
 from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
 from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.packed_codes import PackedCodes
 from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.scale_roots import combined
 from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of, single
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.observe.shadow.turns import Turns
@@ -34,6 +36,7 @@ LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num"}
 """Ops that keep two copies apart by a scale if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
+EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
 """Ops that look at codes and compute no result from them."""
 
@@ -48,7 +51,7 @@ class Codes:
         self.casts = code_rounding.Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
-        self.turns = Turns(self)
+        self.turns, self.packed = Turns(self), PackedCodes(self)
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """After an op: follows its codes. Returns `result` as it is. Never raises."""
@@ -64,7 +67,7 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         turns = self.turns
-        held = self.tracks, self.scaled, self.origins, self.scales.made, turns.held, turns.quantised, turns.fast.held
+        held = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, turns.held, turns.quantised, turns.fast.held
         known = [each.held for each in held if each]
         if not known:
             return False
@@ -90,7 +93,9 @@ class Codes:
         if not inputs or not results:
             return
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None]
-        if tracked:
+        if self.packed.follow(func, planned, args, kwargs, results[0]):
+            pass
+        elif tracked:
             self._read(func, planned, args, kwargs, inputs, tracked, results)
         elif planned.base in ("mul", "div") and len(results) == 1:
             self._scaled(planned.base, args, results[0])
@@ -105,7 +110,7 @@ class Codes:
         self.turns.follow(func, planned, args, kwargs, inputs, results[0])
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        found = scale_of(args[0], args[1], self.scales, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+        found = scale_of(args[0], args[1], self.scales, self.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
         if found is None or not result.is_floating_point() or not whole(result):
             return
         data, scale = found
@@ -114,7 +119,8 @@ class Codes:
         by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
         before = self.scaled.get(data)
         chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
-        self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN]))
+        powers = self.scales.multiplied({}, scale, base)
+        self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers))
         flushed_scales.used(self, scale)
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
@@ -130,13 +136,14 @@ class Codes:
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
             tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
-            self._passed(tracks[0], tracked[0], result)
+            code_limits.wrapped(self, planned, tracks[0], tracked[0], result)
+            self.passed(tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
             self._multiplied(func, planned, args, kwargs, inputs, tracked[0], result)
         elif base.startswith("clamp"):
-            self._clamped(func, planned, args, kwargs, tracks[0], tracked[0], result)
+            code_limits.clamped(self, func, planned, args, kwargs, tracks[0], tracked[0], result)
         elif base in ("add", "sub") and (product := zero_points.owing(self, inputs, result)) is not None:
             self._unmoved(func, planned, args, kwargs, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
@@ -146,7 +153,7 @@ class Codes:
             added_terms.joined(self, planned, args, inputs, result)
         else:
             for track in tracks:
-                self._judged(track)
+                self._judged(track, unit=base in EXPONENTIALS)
             self.tracks.drop(result)
 
     def _joined(self, inputs: list[torch.Tensor]) -> bool:
@@ -160,19 +167,19 @@ class Codes:
         if track is None:
             self.tracks.drop(result)
         elif held is None or whole(result):
-            self._passed(track, inputs[1], result)
+            self.passed(track, inputs[1], result)
         else:
             held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
             for mine, theirs in zip(held.plains, track.plains, strict=False):
                 mine.seen(result).copy_(theirs.seen(inputs[1]))
             held.read, track.read = False, True
 
-    def _passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
-        self._put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
-        self._measured(track, source, result)
+        self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
+        self.measured(track, source, result)
 
-    def _measured(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    def measured(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         """Gives the result's codes the steps of the source's."""
         made = self.tracks.get(result)
         if made is not None:
@@ -180,18 +187,22 @@ class Codes:
 
     def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
         """Applies the op to both copies."""
-        exact = self._replayed(func, planned, args, kwargs, -1)
-        plains = [self._replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
-        self._put(result, tracks, exact, plains)
+        exact = self.replayed(func, planned, args, kwargs, -1)
+        plains = [self.replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
+        product = planned.base in PRODUCTS or planned.base == "mul"
+        self.tracks.put(result, merged(result, tracks, exact, plains, product=product))
         kept = self.tracks.get(result)
         if kept is not None:
+            if planned.base == "where":
+                code_rounding.chosen(self, args, kept, result)
             if planned.base in PRODUCTS:
                 kept.owed, kept.shifted = zero_points.owed(tracks), False
                 kept.early = kept.early if kept.dense else kept.multipliers
                 kept.dense = True
+            kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
             self._settled(kept, result)
 
-    def _replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
+    def replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
         seen: list[int] = []
         data = only or tuple(tensors_in(*args))
@@ -215,18 +226,20 @@ class Codes:
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
-        exact = self._replayed(func, planned, args, kwargs, -1, source)
+        exact = self.replayed(func, planned, args, kwargs, -1, source)
         plains = [each.seen(source).expand(exact.shape) for each in track.plains]
         known = other is not None and (self.scales.known(other) or self._nested(other, track))
         if not known:
-            plains += [self._replayed(func, planned, args, kwargs, place, source) for place in range(len(track.plains))]
-        self._put(result, [track], exact, plains[:ALTERNATIVES])
+            plains += [self.replayed(func, planned, args, kwargs, place, source) for place in range(len(track.plains))]
+        self.put(result, [track], exact, plains[:ALTERNATIVES])
         made = self.tracks.get(result)
         if made is not None:
             made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
             made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
             if known:
                 made.factors = (*track.factors, *single(other, base=planned.base))
+                made.borrowed = (*track.borrowed, *(single(other, base=planned.base) if other is not None and self.scales.among(other) else ()))
+                made.powers = self.scales.multiplied(track.powers, other, planned.base)
                 made.last = self.described(planned.name)
                 self.casts.dequantised(track.rounded)
             self._settled(made, result)
@@ -247,36 +260,23 @@ class Codes:
             self.tracks.drop(result)
             return
         self._unmoved(func, planned, args, kwargs, source, result)
-        self._measured(track, source, result)
+        self.measured(track, source, result)
         made = self.tracks.get(result)
         if made is not None:
-            made.shifted = not track.shifted
+            made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
 
     def _unmoved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor,
                  result: torch.Tensor) -> None:  # fmt: skip
         """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-        track, exact = self.tracks.get(source), self._replayed(func, planned, args, kwargs, -1)
+        track, exact = self.tracks.get(source), self.replayed(func, planned, args, kwargs, -1)
         assert track is not None
-        self._put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
+        self.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
         made = self.tracks.get(result)
         if made is not None and made.owed:
             made.owed -= 1
             self._settled(made, result)
 
-    def _clamped(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], track: Track, source: torch.Tensor,
-                 result: torch.Tensor) -> None:  # fmt: skip
-        exact = self._replayed(func, planned, args, kwargs, -1)
-        before = track.exact.seen(source)
-        track.read = True
-        if not track.units:  # after other ops this is no clamp of codes
-            return
-        moved = zip(track.plains, track.units, strict=True)
-        self._put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
-        self._measured(track, source, result)
-        low, high = (code_rounding.bound(planned, args, kwargs, name) for name in ("min", "max"))
-        code_rounding.clipped(self, source, result, before, before.clamp(low - 0.5, high + 0.5))
-
-    def _put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
+    def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
         self.tracks.put(result, merged(result, tracks, exact, plains))
 
     def _settled(self, track: Track, result: torch.Tensor) -> None:
@@ -285,13 +285,13 @@ class Codes:
             track.read = True
             self.tracks.drop(result)
 
-    def _judged(self, track: Track) -> None:
-        """Records an error if the copies differ. The codes are where their scales must have cancelled."""
+    def _judged(self, track: Track, *, unit: bool = False) -> None:
+        """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: an exponential reads them."""
         track.read = True
         code_rounding.dead(self, track)
         if not track.multipliers or not track.sure or track.owed or track.last is None:
             return
-        remark = uncancelled(track, self.scales.parts)
+        remark = uncancelled(track, self.scales.parts, unit=unit)
         if remark is not None:
             self.mode.record(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
 

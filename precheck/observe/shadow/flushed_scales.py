@@ -33,7 +33,7 @@ def follow(codes: Codes, planned: OpPlan, inputs: Sequence[torch.Tensor], result
     result, source = results[0], inputs[-1]
     if not codes.scales.made.get(result):
         return
-    if planned.base in ops.CASTS and source.is_floating_point() and source.element_size() > result.element_size():
+    if planned.base in ops.CASTS and source.is_floating_point() and result.is_floating_point() and source.element_size() > result.element_size():
         format_of = torch.finfo(result.dtype)
         smallest = format_of.tiny * format_of.eps  # its smallest subnormal number
         before, made = source.detach().to(torch.float32, copy=True), result.detach().to(torch.float32, copy=True)

@@ -14,6 +14,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.code_copies import LIKE, of_data
 from precheck.observe.shadow.partial_writes import Region, region
+from precheck.observe.shadow.scale_roots import Powers, ScaleRoots, combined
 from precheck.observe.shadow.storages import Flat, Storages
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
@@ -32,6 +33,7 @@ class Scaled:
     bys: list[torch.Tensor]
     added: torch.Tensor | float | None = None  # noise, half a step or a zero point that was added
     unclipped: Flat | None = None  # its content before it was clamped
+    powers: Powers | None = None  # the greatest magnitudes that the last scale is made of; None if unknown
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
@@ -48,12 +50,13 @@ class Scales:
     def __init__(self) -> None:
         self.made: Storages[Literal["scale", "whole"]] = Storages()
         self.shares: Storages[bool] = Storages()  # quotients of integers
+        self.roots = ScaleRoots()
         self.used: list[torch.Tensor] = []
         self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a scale, by its origin or by its numbers. Extremes that were rounded to integers may be zero points."""
-        return self.made.get(tensor) == "scale" or self._among(tensor)
+        return self.made.get(tensor) == "scale" or self.among(tensor)
 
     def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """After an op: marks its results if they are computed only from extremes."""
@@ -62,9 +65,13 @@ class Scales:
         floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
         if base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results):
             made = True
+            if base != "aminmax":
+                self.roots.extreme(results[0])
         else:
             made = bool(self.made) and any(self.made.get(each) for each in inputs)
             made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
+        if made and base not in EXTREMES and len(results) == 1:
+            self.roots.follow(base, inputs, results[0])
         rounded = base in ops.STEPS or (base not in ops.MULTIPLYING and base not in ops.EXPONENTIALS and base not in ops.POWERS and base != "pow"
                                         and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip
         if made and base in ("mul", "div") and len(inputs) == 2:
@@ -73,6 +80,10 @@ class Scales:
                 self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
         for result in results if made else ():
             self.made.put(result, "whole" if rounded else "scale")
+
+    def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
+        """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""
+        return combined([(powers, 1.0), (None if scale is None else self.roots.held.get(scale), 1.0 if base == "mul" else -1.0)])
 
     def divides(self, data: torch.Tensor, by: torch.Tensor, result: torch.Tensor) -> bool:
         """Whether a quotient is one of integers. If it is truncated, that is an integer division, and nothing is quantised."""
@@ -86,7 +97,7 @@ class Scales:
         values = torch.unique(values[(values > 0) & values.isfinite()])
         self.used = [*self.used[-REMEMBERED:], torch.cat([values, 1 / values]).sort().values]
 
-    def _among(self, tensor: torch.Tensor) -> bool:
+    def among(self, tensor: torch.Tensor) -> bool:
         """Whether all its numbers are scales that data has been rounded under, or their inverses. The number 1 is no evidence."""
         values = torch.unique(tensor.detach().reshape(-1)[:LOOKED_AT].float().abs())
         if not self.used or bool(((values == 0) | (values == 1) | ~values.isfinite()).all()):
@@ -105,15 +116,25 @@ def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
     return bool((nearest <= LIKE * values).all())
 
 
-def scale_of(left: torch.Tensor, right: torch.Tensor | float, scales: Scales, *, quotient: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The data and the scale of a product or quotient. None if neither is clearly a scale. It reads no number of them."""
+def scale_of(
+    left: torch.Tensor, right: torch.Tensor | float, scales: Scales, scaled: Storages[Scaled], *, quotient: bool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The data and the scale of a product or quotient. None if neither is clearly a scale. It reads no number of them, but for a possible step."""
     if not isinstance(right, torch.Tensor):
         return None
     if right.is_floating_point() and _fewer(right, left, scales):
         return left, right
     if not quotient and left.is_floating_point() and _fewer(left, right, scales):
         return right, left
+    if quotient and scaled and scaled.get(left) is not None and left.shape == right.shape and steps(right):
+        return left, right
     return None
+
+
+def steps(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a power of two for each element, as the distances between a float format's neighbouring numbers are."""
+    fractions, _ = torch.frexp(tensor.detach()) if tensor.is_floating_point() else (tensor, None)
+    return bool((fractions == 0.5).all())
 
 
 def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
@@ -135,5 +156,5 @@ def begins(base: str, args: tuple[Any, ...]) -> bool:
 
 def single(scale: torch.Tensor | None, *, base: str) -> list[float]:
     """The factor of an op with a scale of one number. Nothing for other scales."""
-    number = float(scale) if scale is not None and scale.numel() == 1 else 0.0
+    number = float(scale.detach()) if scale is not None and scale.numel() == 1 else 0.0
     return [] if number == 0 else [number if base == "mul" else 1 / number]

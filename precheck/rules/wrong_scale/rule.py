@@ -1,11 +1,13 @@
 """Finds codes and scales that do not give the data back, even without rounding.
 
 The data and the dequantised data are both computed without rounding. Their quotient should be 1 in every element. If the operands of a product were
-rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor.
+rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Two more faults need no quotient: integers that
+have wrapped round, and two codes in the same bits of a packed number.
 """
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from precheck.analysis.codes import CANCELLED, Miscoded
@@ -14,7 +16,7 @@ from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
-from precheck.observe.shadow.code_notes import Dead, Uncancelled, Unturned
+from precheck.observe.shadow.code_notes import Dead, Overlapped, Uncancelled, Unturned, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -37,6 +39,19 @@ class WrongScale(Rule):
                     f"one of two scales of the codes of {shortened(seen.rounded)} is not multiplied by: all of the result is {seen.middle:.4g} times "
                     "what the numbers make that were quantised, and that is the inverse of the scale"
                 )
+            if seen.fault == "foreign":
+                return (
+                    f"codes of {shortened(seen.rounded)} are multiplied by the scale of other data, and not by their own: all of the result is "
+                    f"{seen.middle:.4g} times what the numbers make that were quantised, and that is one scale over the other"
+                )
+            if seen.fault == "left":
+                return (
+                    f"a scale of the codes of {shortened(seen.rounded)} or of their product's other operand is not multiplied by, and what an "
+                    f"exponential reads is {seen.middle:.4g} times what the numbers make that were quantised"
+                )
+            if math.isinf(seen.off):
+                return (f"codes of {shortened(seen.rounded)} times these scales make Inf or NaN without any rounding, where the numbers that were "
+                        "quantised make none")  # fmt: skip
             if seen.whole:
                 return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times the numbers that were quantised, "
                         "all over the tensor: "
@@ -69,4 +84,10 @@ class WrongScale(Rule):
                 f"{percent(fact.remark.share)} % of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
                 "give the scale a smallest value"
             )
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Overlapped):
+            rounded = shortened(fact.remark.rounded)
+            return f"two codes are put into the same bits of a packed number, which destroys both; the first was rounded at {rounded}"
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Wrapped):
+            return (f"{percent(fact.remark.share)} % of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
+                    "compute in a wider integer, or in float32")  # fmt: skip
         return super().words(fact)

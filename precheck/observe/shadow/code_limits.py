@@ -1,0 +1,72 @@
+"""Notes where codes leave the numbers that they are kept in: a clamp that saturates, or integers that wrap round."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck.observe.shadow import code_rounding
+from precheck.observe.shadow.code_copies import Track
+from precheck.observe.shadow.code_notes import Clipped, Wrapped
+from precheck.observe.shadow.replay import OpPlan
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.codes import Codes
+
+LARGEST = {float(2**bits - 1) for bits in (3, 4, 7, 8, 15, 16, 31, 32)} | {6.0, 7.5, 28.0, 240.0, 448.0, 57344.0}
+"""The largest numbers of the formats that codes and their sums are kept in."""
+
+
+def clamped(codes: Codes, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], track: Track, source: torch.Tensor,
+            result: torch.Tensor) -> None:  # fmt: skip
+    """After a clamp of codes."""
+    low, high = (code_rounding.bound(planned, args, kwargs, name) for name in ("min", "max"))
+    if not track.units:
+        _saturated(codes, track, source, result, low, high)
+        return
+    exact, before = codes.replayed(func, planned, args, kwargs, -1), track.exact.seen(source)
+    moved = zip(track.plains, track.units, strict=True)
+    codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
+    codes.measured(track, source, result)
+    code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5))
+
+
+def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
+    """After a clamp of sums of codes, which are in the unit of the codes as long as no scale has been multiplied by.
+
+    Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is. Nothing
+    is said of numbers that no scale is multiplied by later: bytes of a picture saturate on purpose.
+    """
+    if track.multipliers or high not in LARGEST:
+        track.read = True
+        return
+    wide = source.float().clamp(min=0.0 if low == 0 else -math.inf)
+    lost, norm, place = float((wide - result.float()).norm()), float(wide.norm()), codes.described("clamp")
+    if not lost:
+        codes.casts.clean(place, track.rounded)
+        codes.passed(track, source, result)
+        return
+    exact, cut = track.exact.seen(source), wide != result.float()
+    rounding = float((source.float() - exact).norm())
+    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
+    kept = torch.where(cut, result.float() / exact, 1.0)  # the copies are cut off too, so that their scales still cancel
+    codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains])
+
+
+def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After a cast of integer codes to real numbers: whether they have wrapped round, so that they are off by the number of integers of their dtype.
+
+    In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
+    """
+    if source.is_floating_point() or not result.is_floating_point() or track.multipliers or track.dense:
+        return
+    size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
+    turns = torch.round(off / size)
+    share = float(((turns != 0) & ((off - turns * size).abs() <= code_rounding.WIDEST)).float().mean())
+    if share:
+        place = codes.described(planned.name)
+        name = str(source.dtype).removeprefix("torch.")
+        codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Wrapped(track.rounded, share, name)))

@@ -1,0 +1,108 @@
+"""Codes that are packed into bytes and words, and taken out again: in another order, without their sign, or in the same bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from float8_by_hand import LOW, channels, normal
+
+import precheck
+
+AWQ = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+Layout = Callable[[torch.Tensor], torch.Tensor]
+"""From signed codes of four bits, of 64 rows and 64 columns, to the same codes after they were packed and taken out again."""
+
+
+def pairs(codes: torch.Tensor) -> torch.Tensor:
+    byte = (codes[:, ::2] & 15) | ((codes[:, 1::2] & 15) << 4)
+    again = torch.stack([byte & 15, byte >> 4 & 15], -1).view(64, 64)
+    return torch.where(again > 7, again - 16, again)
+
+
+def halves(codes: torch.Tensor) -> torch.Tensor:
+    byte = (codes[:, :32] & 15) | (codes[:, 32:] << 4)
+    return torch.cat([byte << 4 >> 4, byte >> 4], 1)  # shifts of int8 extend the sign
+
+
+def words(codes: torch.Tensor) -> torch.Tensor:
+    word, again = torch.zeros(64, 8, dtype=torch.int32), torch.empty(64, 64, dtype=torch.int32)
+    for place in range(8):
+        word |= (codes[:, place::8].to(torch.int32) & 15) << 4 * place
+    for place in range(8):
+        again[:, place::8] = ((word >> 4 * place & 15) ^ 8) - 8
+    return again
+
+
+def ordered(codes: torch.Tensor) -> torch.Tensor:
+    slots = codes.view(64, 8, 8)[..., AWQ].to(torch.int32)
+    word = slots[..., 0] & 15
+    for place in range(1, 8):
+        word = word | (slots[..., place] & 15) << 4 * place
+    again = torch.stack([word >> 4 * place & 15 for place in range(8)], -1)
+    return (again[..., torch.argsort(AWQ)].view(64, 64) ^ 8) - 8
+
+
+def kept_in_a_buffer(codes: torch.Tensor) -> torch.Tensor:
+    held = torch.zeros(64, 32, dtype=torch.uint8)
+    for column in range(32):
+        held[:, column] = ((codes[:, 2 * column] + 8) | ((codes[:, 2 * column + 1] + 8) << 4)).to(torch.uint8)
+    moved = held.t().contiguous().clone().t()
+    return torch.stack([moved & 15, moved >> 4], -1).view(64, 64).to(torch.int8) - 8
+
+
+def swapped(codes: torch.Tensor) -> torch.Tensor:
+    byte = ((codes[:, ::2] + 8) | ((codes[:, 1::2] + 8) << 4)).to(torch.uint8)
+    return torch.cat([byte & 15, byte >> 4], 1).to(torch.int8) - 8
+
+
+def without_signs(codes: torch.Tensor) -> torch.Tensor:
+    byte = ((codes[:, ::2] & 15) | (codes[:, 1::2] & 15) << 4).to(torch.int16) & 255
+    return torch.stack([byte & 15, byte >> 4], -1).view(64, 64)
+
+
+def three_bits(codes: torch.Tensor) -> torch.Tensor:
+    byte = ((codes[:, ::2] + 8) | ((codes[:, 1::2] + 8) << 4)).to(torch.uint8)
+    return torch.stack([byte & 7, byte >> 4], -1).view(64, 64).to(torch.int8) - 8
+
+
+def by_three(codes: torch.Tensor) -> torch.Tensor:
+    byte = ((codes[:, ::2] + 8) | ((codes[:, 1::2] + 8) << 3)).to(torch.uint8)
+    return torch.stack([byte & 15, byte >> 3], -1).view(64, 64).to(torch.int8) - 8
+
+
+def watched(layout: Layout, turned: int = 0) -> precheck.Report:
+    """A weight in four bits, by groups of 16 columns, which is packed so. Each group is read under the scale of the one `turned` before it."""
+    with precheck.watch() as report:
+        parts = (channels() * torch.exp2(normal(1, 64, seed=3))).view(64, 4, 16)
+        scale = parts.abs().amax(-1, keepdim=True) / 7
+        codes = torch.round(parts / scale).to(torch.int8).view(64, 64)
+        weight = layout(codes).float().view(64, 4, 16) * scale.roll(turned, 1)
+        (normal(8, 64) @ weight.view(64, 64).t()).to(LOW)
+    return report
+
+
+@pytest.mark.parametrize("layout", [pairs, halves, words, ordered, kept_in_a_buffer], ids=lambda layout: layout.__name__)
+def test_a_layout_that_gives_the_codes_back_is_left_in_peace(layout: Layout) -> None:
+    codes = torch.randint(-7, 8, (64, 64), dtype=torch.int8)
+    assert torch.equal(layout(codes).to(torch.int8), codes)
+    assert not watched(layout).findings
+    assert watched(layout, turned=1).errors[0].rule == "wrong-scale"  # so the codes were followed
+
+
+@pytest.mark.parametrize("layout", [swapped, without_signs, three_bits], ids=lambda layout: layout.__name__)
+def test_a_layout_that_does_not_is_found_where_the_scales_do_not_cancel(layout: Layout) -> None:
+    codes = torch.randint(-7, 8, (64, 64), dtype=torch.int8)
+    assert not torch.equal(layout(codes).to(torch.int8), codes)
+    error = watched(layout).errors[0]
+    assert error.rule == "wrong-scale"
+    assert re.search(r"these scales do not cancel those of .*test_packed_codes.py:\d+: without any rounding the result is off by \d", error.message)
+
+
+def test_two_codes_in_the_same_bits_are_found_where_they_are_put_there() -> None:
+    error = watched(by_three).errors[0]
+    assert error.rule == "wrong-scale"
+    assert "two codes are put into the same bits of a packed number, which destroys both; the first was rounded at" in error.message
+    assert error.op.startswith("aten.bitwise_or")
