@@ -61,7 +61,7 @@ def check(
 
     Args:
         model: As in `measure`, and so are `inputs`, `loss`, `optimizer`, `steps`, `seed`, `depth` and `allow`.
-        inputs: The inputs with which the golden was recorded; others are the finding `golden-stale`.
+        inputs: The inputs with which the golden was recorded. Other inputs give the finding `golden-stale`.
         golden: The file, as `pytest --golden-refresh` writes it.
         precision: "32-true" asks whether float32 still gives what was recorded; any other, whether this precision is near enough to it.
         ops: Whether `report.ops` lists every op's error even if nothing is wrong.

@@ -67,7 +67,7 @@ def measure(
         loss: Takes what the model returns, gives a scalar tensor. Without it only the forward pass runs.
         optimizer: Takes a list of parameters and makes an optimizer, as in `lambda params: torch.optim.AdamW(params, lr=1e-3)`. Needs `loss`.
         steps: How many training steps are taken, from 1. More than 1 needs `optimizer`.
-        seed: Of torch's random numbers, set before each run.
+        seed: The seed of torch's random numbers, which is set before each run.
         depth: "ops" compares every op with float32, and what your functions return. "boundaries" compares modules, gradients and
             weights, and ops only where these are wrong: it costs less, and misses what a network dilutes.
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.

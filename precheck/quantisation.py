@@ -33,7 +33,7 @@ def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *,
     Args:
         original: The model before.
         model: The model after.
-        inputs: Of `model`. A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
+        inputs: What `model` is called with. A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
         allow: Rules whose errors become notes, each with your reason.
 
     Returns:

@@ -32,7 +32,7 @@ from precheck.torch_internals import without_modes
 def watch(
     model: torch.nn.Module | None = None, *, precision: str | Precision | None = None, allow: Mapping[str, str] | None = None
 ) -> Iterator[Report]:
-    """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
+    """Watches the block: each op that reads a low-precision tensor, directly or through other ops, runs once more in float32 and is compared.
 
     The code computes the same bits as without it, and about a float32 run is made in addition. In a distributed run in which every rank enters its
     block, tensors are sent together with their float32 copies. Each rank's report then has the findings of all ranks.

@@ -86,5 +86,6 @@ def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
     elif (kind, tensor) == ("gradient", "output"):
         what = "gradient of the output"
     else:
-        what = kind if tensor in (kind, "output") else f"{kind}{'' if name.startswith('[') else ' of '}{name}"
+        plain = kind.removeprefix("parameter-")
+        what = plain if tensor in (kind, "output") else f"{plain}{'' if name.startswith('[') else ' of '}{name}"
     return what if step == 1 else f"{what}, step {step}"

@@ -65,7 +65,7 @@ class OwnError(Fact):
     def found(self) -> str:
         """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
-        return f"{name} is {percent(self.off)} % off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
+        return f"{name} is {percent(self.off)}% off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
 
 
 class Calls:

@@ -139,7 +139,7 @@ def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions
 
     Args:
         model: Changed in place.
-        names: Of modules, as `model.get_submodule` takes them.
+        names: Names of modules, as `model.get_submodule` takes them.
         functions: Their `__name__`: "softmax", "pow".
 
     Raises:

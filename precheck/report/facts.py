@@ -68,7 +68,7 @@ def followed(report: Report) -> str:
     shadowed, ops, covered = (report.facts.get(name) for name in ("shadowed", "ops", "covered"))
     if not isinstance(shadowed, int) or not isinstance(ops, int):
         return ""
-    end = f", {100 * covered:.1f} % of them to the end" if isinstance(covered, (int, float)) and covered != 1 else ""
+    end = f", {100 * covered:.1f}% of them to the end" if isinstance(covered, (int, float)) and covered != 1 else ""
     return f"{shadowed} of {ops} ops compared with {report.facts.get('reference', 'float32')}{end}"
 
 

@@ -97,9 +97,9 @@ def _losses(report: Report) -> list[str]:
     worst = max(report.losses, key=_apart)
     text = f"loss in step {worst.step}: {worst.low:.6g}, in the reference {worst.reference:.6g}"
     if math.isfinite(_apart(worst)):
-        text += f", {100 * _apart(worst):.2g} % apart"
+        text += f", {100 * _apart(worst):.2g}% apart"
     if worst.floor is not None and worst.reference and math.isfinite(worst.floor):
-        text += f" (rounding explains {100 * worst.floor / abs(worst.reference):.2g} %)"
+        text += f" (rounding explains {100 * worst.floor / abs(worst.reference):.2g}%)"
     return [_prose(text + (f"; the furthest of {len(report.losses)}" if report.losses[1:] else "")), ""]
 
 

@@ -15,9 +15,12 @@ from precheck.report.markdown import grid
 
 NAME = "messages.md"
 _MADE = "<!-- made by python -m precheck rules --messages --write docs -->"
-_INTRODUCTION = """Each finding begins with the name of a rule, then says where, then one of these messages. ‹…› stands for a number, a
-name or a place. Numbers have units: % is a share of the tensor's norm unless another is named; a *rounding* is one unit roundoff of
-the format; *r* is the error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words."""
+_INTRODUCTION = """Each finding begins with the name of a rule, then says where, then one of these messages. The example is a whole one, as the
+example of the rule's page prints it. ‹…› stands for a number, a name or a place, and a row that begins with a comma or a semicolon is the end of
+another. Numbers have units: % is a share of the tensor's norm unless another is named; a *rounding* is one unit roundoff of the format; *r* is the
+error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words.
+
+The messages about [kernels](#kernels-what-is-wrong) and about [pairs](#pairs-what-differs) are at the end of the page: several rules share them."""
 _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
 """Calls whose texts users do not see, or see elsewhere."""
 _READABLE = {
@@ -56,8 +59,16 @@ def _folder() -> Path:
 def _section(rule: Rule, folder: Path) -> list[str]:
     messages = [text for name in ("rule.py", "words.py") if (folder / name).exists() for text in texts(folder / name)]
     meaning, remedy = _cell(rule.meaning), f"{_cell(rule.remedy)}. [More](rules/{rule.name}.md)"
-    head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", ""]
+    head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", "", *_example(rule, folder)]
     return [*head, *grid(("message",), [(_cell(text),) for text in messages]), ""] if messages else head
+
+
+def _example(rule: Rule, folder: Path) -> list[str]:
+    """The rule's message in the output of its example, if there is one."""
+    printed = (folder / "example.txt").read_text(encoding="utf8") if (folder / "example.txt").exists() else ""
+    lines = (line.removeprefix("error: ").removeprefix("warning: ").removeprefix("note: ") for line in printed.splitlines())
+    found = next((line for line in lines if line.startswith(f"{rule.name}: ")), "")
+    return ["**Example**:", "", "```text", found, "```", ""] if found else []
 
 
 def texts(file: Path) -> Iterator[str]:

@@ -107,7 +107,7 @@ def named(check: dict[str, Any]) -> str:
 def _cell(each: dict[str, Any]) -> str:
     """The word for an outcome. A drift or a scale gets its size too, since that is as small as the check's limits allow."""
     word = CELLS[each["status"]]
-    return f"{word} ({100 * float(each['size']):.2g} %)" if each["fault"] in ("drift", "scaled") and each["size"] else word
+    return f"{word} ({100 * float(each['size']):.2g}%)" if each["fault"] in ("drift", "scaled") and each["size"] else word
 
 
 def reasons(checks: Sequence[dict[str, Any]]) -> list[str]:

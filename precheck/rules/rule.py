@@ -130,4 +130,4 @@ def difference(fact: Misrounded) -> str:
 
 def repeated(fact: Repeated) -> str:
     """The message on a rounded factor that scales a state in each turn of a loop."""
-    return f"scales the state of a loop in {fact.turns} turns, which ends {percent(fact.off)} % off at {placed(fact.shown)}"
+    return f"scales the state of a loop in {fact.turns} turns, which ends {percent(fact.off)}% off at {placed(fact.shown)}"

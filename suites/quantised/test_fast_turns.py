@@ -169,7 +169,7 @@ def zeros(guard: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> preche
 
 def test_rows_of_zeros_under_a_scale_of_zero_are_found_unless_their_nan_is_replaced() -> None:
     (error,) = zeros(lambda x, scale: x).errors
-    assert "6.2 % of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN" in error.message
+    assert "6.2% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN" in error.message
     assert not zeros(lambda x, scale: torch.nan_to_num(x)).findings
     assert not zeros(lambda x, scale: torch.where(scale > 0, x, torch.zeros(()))).findings
 

@@ -21,7 +21,7 @@ SAID = {
     "halves": "even and odd columns were unpacked as first and second half",
     "scale axis": "its scales are wrong",
     "scale of neighbour": "its scales are wrong", "double": "its scales are wrong",
-    "bias scaled": "the bias that it adds is off by 200 %",
+    "bias scaled": "the bias that it adds is off by 200%",
     "scale stale": "its result is off by .* the kernel, or the scales of its inputs, are wrong",
     "tokens": "its result is off by", "not scaled": "its scales are wrong",
 }  # fmt: skip

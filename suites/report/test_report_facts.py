@@ -77,7 +77,7 @@ class TestTold:
             ("loss scale", "65,536, 1 step skipped"),
             ("noise floor", "estimated from 8 runs with random rounding"),
             ("decisions", "200 elements chosen by comparisons, top-k, arg-max or casts to integers, as in the run; 3 would differ in float32"),
-            ("ops", "30 of 40 ops compared with float32, 50.0 % of them to the end; the others have no low-precision input"),
+            ("ops", "30 of 40 ops compared with float32, 50.0% of them to the end; the others have no low-precision input"),
             ("ops not followed", "aten.foo.default (2 times)"),
             ("golden", "golden/a.safetensors"),
         ]

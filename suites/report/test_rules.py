@@ -135,8 +135,8 @@ def test_an_example_shows_its_rule(path: Path, made: dict[str, str], tmp_path: P
 
 def test_words_are_compared_and_numbers_are_not() -> None:
     """Of another processor the numbers differ in their last digits, and columns in their width."""
-    assert words("gpt.py:9: off by 33.47 %\n  1.6e-07     3.00  output of 0") == words("gpt.py:9: off by 33.1 %\n 0.00  3.00  output of 0")
-    assert words("off by 33 % in bfloat16") != words("off by 33 % in float16")
+    assert words("gpt.py:9: off by 33.47%\n  1.6e-07     3.00  output of 0") == words("gpt.py:9: off by 33.1%\n 0.00  3.00  output of 0")
+    assert words("off by 33% in bfloat16") != words("off by 33% in float16")
     assert words("1 element off") != words("1 elements off")
 
 

@@ -129,7 +129,7 @@ class Constant(nn.Module):
 def test_an_output_that_ignores_the_input_might_be_stale(tried: Tried, precision: str) -> None:
     found = tried(Constant(), data(), precision)
     assert found["stale"].status == "unnoticed"
-    assert "0 % away" in found["stale"].text
+    assert "0% away" in found["stale"].text
     assert found["shuffled"].status == "same"
     assert "the input cannot show it" in found["shuffled"].text
     assert found["zeroed"].status == "caught"

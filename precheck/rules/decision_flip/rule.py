@@ -90,7 +90,7 @@ def _its_own(skew: Skew) -> bool:
 
 def _skewed(operation: Operation, skew: Skew) -> Candidate:
     limit, dtype = SKEWED * skew.roundoff, skew.summed.outputs[0].dtype
-    text = (f"{placed(operation)} draws from this cumulative sum, and {100 * skew.apart:.2g} % of its draws differ (limit {100 * limit:.2g} %): "
+    text = (f"{placed(operation)} draws from this cumulative sum, and {100 * skew.apart:.2g}% of its draws differ (limit {100 * limit:.2g}%): "
             f"{skew.empty} of {skew.steps} steps have no width in {dtype}, and are never drawn")  # fmt: skip
     return Candidate("decision-flip", skew.summed, text, skew.apart, limit)
 
@@ -106,7 +106,7 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:
     """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there."""
-    text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f} % because {operation.inputs[0].dtype} makes distinct scores equal"
+    text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f}% because {operation.inputs[0].dtype} makes distinct scores equal"
     cause = (causes.moved(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
     text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
@@ -117,8 +117,8 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
     """The candidate for scores whose differences rounding hides. An error if the noise comes from the cast of a weight, which can be avoided. A
     warning if it comes from computing, since the true differences may be as small, as in an untrained model."""
     scores = operation.inputs[0]
-    share = f"{100 * flips.blur:.2g} % of the difference between the scores" if math.isfinite(flips.blur) else "beyond any difference of the scores"
-    text = f"{_changed(flips)}: the error is {share}, where one rounding is {100 * scores.rounded:.1g} %"
+    share = f"{100 * flips.blur:.2g}% of the difference between the scores" if math.isfinite(flips.blur) else "beyond any difference of the scores"
+    text = f"{_changed(flips)}: the error is {share}, where one rounding is {100 * scores.rounded:.1g}%"
     cause = origins.of(scores) or operation
     text = f"the rounding here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if cause.base == "_to_copy" and cause.parameter else "warning"
@@ -126,7 +126,7 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
 
 
 def _changed(flips: Flips) -> str:
-    return f"{100 * flips.changed / flips.total:.1f} % of {flips.total} rows choose differently from the reference"
+    return f"{100 * flips.changed / flips.total:.1f}% of {flips.total} rows choose differently from the reference"
 
 
 def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:

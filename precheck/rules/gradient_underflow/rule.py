@@ -35,7 +35,7 @@ class GradientUnderflow(Rule):
         if isinstance(fact, Starved):
             under = f"under a loss scale of {fact.scale:g}" if fact.scale > 1 else "without a loss scale"
             of = fact.parameter or "a parameter"
-            return f"{100 * fact.measured:.0f} % of the gradient of {of} is flushed to zero {under}, first here{self.room}"
+            return f"{100 * fact.measured:.0f}% of the gradient of {of} is flushed to zero {under}, first here{self.room}"
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ class VanishedConstant(Rule):
         if isinstance(fact, Repeated):
             return f"{self._constant(fact)}, and {repeated(fact)}"
         if isinstance(fact, Misrounded):
-            return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)} % off"
+            return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)}% off"
         return super().words(fact)
 
     @staticmethod
