@@ -179,8 +179,7 @@ def settings_of(config: pytest.Config) -> Settings:
 
 
 def _either(config: pytest.Config, name: str) -> Any:
-    value = config.getoption(name)
-    return config.getini(name) if value is None else value
+    return config.getini(name) if config.getoption(name) is None else config.getoption(name)
 
 
 def _precisions(named: str | None, policy: Policy, source: str) -> tuple[Precision, ...]:
