@@ -142,7 +142,7 @@ class Checking:
     def _moved(self, now: Trace, errors: dict[str, float], *, weights_differ: bool) -> tuple[list[drift.Comparison], list[Finding]]:
         """Compares today's float32 run with the recorded one. `errors` is as in `staleness.compare`."""
         rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now, errors=errors)
-        return rows, staleness.moved(rows, self.recorded, now, weights_differ=weights_differ)
+        return rows, staleness.out_of_date(rows, self.recorded, now, weights_differ=weights_differ)
 
     def reference(self) -> Trace:
         """Runs the job in float32."""

@@ -15,7 +15,7 @@ from precheck.kernels import dimensions, examples, reporting
 from precheck.kernels.bench import Bench
 from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
-from precheck.kernels.reduced_example import tried
+from precheck.kernels.reduced_example import run_trials
 from precheck.kernels.reference_check import checked_reference
 from precheck.kernels.running import Wishes
 from precheck.kernels.states import State
@@ -74,7 +74,7 @@ def compare_kernels(
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
             checked_reference(whole)
-            one, bench = tried(whole, state, budget, sizes)
+            one, bench = run_trials(whole, state, budget, sizes)
             found.append(one)
             benches.append(bench)
             if found[-1].cause is not None:

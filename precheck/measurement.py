@@ -40,7 +40,7 @@ from precheck.recipes import Recipe
 from precheck.recipes.survey import by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
-from precheck.rules.local_drift.rule import moved
+from precheck.rules.local_drift.rule import by_selections
 
 
 @interrupts.holding
@@ -205,7 +205,7 @@ class Measurement:
         made: list[Selection] = []
         job = dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
         exact = run(job, dataclasses.replace(low(self.precision), selections=made))
-        return moved(rows, exact, made, self.precision)
+        return by_selections(rows, exact, made, self.precision)
 
     def _make_reference(self) -> None:
         if self.borrowed and self.seen.reference is not None:

@@ -82,7 +82,7 @@ def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
     return type(other) is not type(module) or not plain
 
 
-def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.Seen | None) -> None:
+def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.InputAndResult | None) -> None:
     dtype = seen.given.dtype if seen is not None else layer.weight.dtype
     weight, bias = effective_weight.effective(other, layer.in_features, dtype, layer.weight.device)
     fit = weights.fitted(layer.weight.detach(), weight)
@@ -101,7 +101,9 @@ def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, 
         _judge_kernel(report, name, row, seen, weight, bias)
 
 
-def _judge_kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weight.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
+def _judge_kernel(
+    report: Report, name: str, row: dict[str, Any], seen: effective_weight.InputAndResult, weight: torch.Tensor, bias: torch.Tensor
+) -> None:
     result, _, explained = kernels.expected(seen.given, weight, bias, _roundoff(seen.made.dtype))
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)

@@ -169,7 +169,7 @@ class _Search:
     def finished(self) -> bool:
         """Searches, and stores the result in `trials.best`. Returns whether it is known to be minimal."""
         minimal = self._searched()
-        if self.parts_only and self.trials.best is not None and float32_parts.most(self.modules, self.trials.best[0][0]):
+        if self.parts_only and self.trials.best is not None and float32_parts.majority(self.modules, self.trials.best[0][0]):
             self.trials.best = None
             return False
         if not self.trials.confirmed():
@@ -235,7 +235,7 @@ class _Search:
 
     def _hopeless(self, names: Sequence[str]) -> bool:
         """Whether these modules are too many, and to find fewer would take trials that are whole measurements."""
-        return self.parts_only and not self.trials.cheap and float32_parts.most(self.modules, names)
+        return self.parts_only and not self.trials.cheap and float32_parts.majority(self.modules, names)
 
     def _with_next_blamed(self, held: list[str], report: Report | None) -> list[str]:
         """Returns `held` with the module that `report` blames next, or all modules of its class. If it is held already, or the model did not run, its

@@ -22,7 +22,7 @@ from precheck.pairs.comparison import Comparison
 from precheck.pairs.first_difference import unequal
 from precheck.pairs.matching import matched
 from precheck.pairs.sides import Planted, Side
-from precheck.pairs.variations import Asking, Variation, made
+from precheck.pairs.variations import Asking, Variation, variations_of
 from precheck.precisions import Precision, resolve
 
 Reduction = str | Callable[[Any], float]
@@ -89,7 +89,7 @@ class Varied:
         self.job = job_of(as_module(model, "model"), inputs, loss=loss, seed=seed)
         if step is not None and not callable(step):
             raise InputError(f"step is a {type(step).__name__}; pass a function of model, tokens and state that returns the output and the new state")
-        self.variations = made(over, Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None))
+        self.variations = variations_of(over, Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None))
         self.references: dict[str, Side] = {}
 
     def comparison(self, variation: Variation, planted: Planted | None = None) -> Comparison:

@@ -118,7 +118,7 @@ class Errors:
         return found
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
-        fact = None if self.ops.local(operation, value) else whole_numbers.moved(operation, value)
+        fact = None if self.ops.local(operation, value) else whole_numbers.stored_to_others(operation, value)
         if fact is not None:
             self.suspects.append(fact)
             self.under[value] = (*self.under[value], None)

@@ -63,7 +63,7 @@ class Exponents:
             return None
         return Exponent(
             mechanism="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,
-            off=off, own=causes.own(cause.outputs[0]), taken=few[cause],
+            off=off, own=causes.storage_error(cause.outputs[0]), taken=few[cause],
         )  # fmt: skip
 
 

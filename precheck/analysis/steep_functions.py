@@ -55,7 +55,7 @@ class Steepness:
         blamed = self._computing(cast) if cast.converts else cast
         return Steep(
             mechanism="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
-            off=value.drift, own=attribution.own(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
+            off=value.drift, own=attribution.own_error(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
             severity="note" if cast.converts else "error",  # the precision asks for it, and at few positions its error is small
         )  # fmt: skip
 

@@ -85,7 +85,7 @@ def outdated(before: Golden, now: Golden, job: Job | None = None) -> bool:
     given, seen = ([{key: each for key, each in kept.items() if (each.kind == "input") is wanted} for kept in (old, new)] for wanted in (True, False))
     spreads, today = {each.record.key: each.spread for each in before.records}, Trace(records=seen[1])
     rows = staleness.compare(Trace(records=seen[0]), spreads, today, errors=errors(_like(now, job), today) if job else None)
-    return bool(staleness.inputs(*given) or staleness.moved(rows, Trace(records=seen[0]), Trace(records=seen[1]), weights_differ=False))
+    return bool(staleness.inputs(*given) or staleness.out_of_date(rows, Trace(records=seen[0]), Trace(records=seen[1]), weights_differ=False))
 
 
 def _like(golden: Golden, job: Job) -> Job:

@@ -37,7 +37,7 @@ def explained(
     `record`: the tensor that the error is about.
     """
     place = None if record is None else record.place
-    fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
+    fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and lies_in(each.operation, place)]
     fitting.sort(key=required)
     if fitting:
         behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
@@ -49,7 +49,7 @@ def explained(
     made, showing = made or operation, showing or operation
     candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
     for each in candidates_there:
-        if within(shown(each), place):  # a rounding before the function, which only the function shows
+        if lies_in(shown(each), place):  # a rounding before the function, which only the function shows
             return _named(finding, each, place), shown(each)
     before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
     cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
@@ -102,7 +102,7 @@ def _own_cause_and_showing(
         return None
     attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
     cause = attributed.cause(attribution.written)
-    if cause is None or not within(cause, place):
+    if cause is None or not lies_in(cause, place):
         return None
     return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
 
@@ -121,7 +121,7 @@ def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int
     inside a function does not explain the function's result if only an op outside the function shows it."""
     if finding.rule in _CAUSES and not isinstance(candidate.fact, (Broken, Missed)):
         return False
-    return within(shown(candidate), place)
+    return lies_in(shown(candidate), place)
 
 
 def shown(candidate: Candidate) -> Operation:
@@ -133,7 +133,7 @@ def _largest_error(finding: Finding, observation: Observation, record: Record | 
     """The op inside the blamed function or module whose result has the largest error. Results of the blamed tensor's shape come first."""
     in_phase = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
     if record is not None and record.place is not None:
-        own = [operation for operation in in_phase if within(operation, record.place)]
+        own = [operation for operation in in_phase if lies_in(operation, record.place)]
     else:
         own = [operation for operation in in_phase if not finding.module or _inside_module(operation.module, finding.module)]
     made = [(operation, value) for operation in own or in_phase for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
@@ -142,7 +142,7 @@ def _largest_error(finding: Finding, observation: Observation, record: Record | 
     return furthest if furthest is not None and furthest[1].drift > 2 * furthest[1].roundoff else None
 
 
-def within(operation: Operation, function: tuple[str, int, int] | None) -> bool:
+def lies_in(operation: Operation, function: tuple[str, int, int] | None) -> bool:
     """Whether the user's line of an op lies in that function: in its file, from its first line to its last."""
     if function is None:
         return True

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.containers import held, tensors
+from precheck.observe.containers import named_items, tensors
 from precheck.observe.job import InputError
 from precheck.precisions import Precision
 
@@ -36,7 +36,7 @@ class Example:
 
     def numbers(self) -> set[int]:
         """The Python integers among the arguments."""
-        return {each for _, each in held(self.inputs) if type(each) is int}
+        return {each for _, each in named_items(self.inputs) if type(each) is int}
 
 
 def _number(leaf: Any, numbers: Mapping[int, int]) -> Any:

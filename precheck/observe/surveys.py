@@ -20,6 +20,6 @@ def surveyed(job: Job, recipes: Iterable[Recipe]) -> list[Place]:
     make = job.optimizer
     followed = None if make is None or job.steps == 1 else lambda parameters: mode.follow(make(parameters))
     run(dataclasses.replace(job, optimizer=followed, steps=job.steps if followed else 1), Setting(torch.float32, beside=mode))
-    apart = {id(module) for kept in float32_parts.kept(job.model) for module in kept.modules()}
+    apart = {id(module) for kept in float32_parts.kept_in_float32(job.model) for module in kept.modules()}
     left = {name for name, module in job.model.named_modules() if id(module) in apart}
     return [place for place in mode.places.values() if place.layer not in left]

@@ -9,12 +9,12 @@ from typing import Any
 
 from precheck.findings import Finding, Phase, Report, Row
 from precheck.pairs import fused
-from precheck.pairs.accuracy_loss import loses
+from precheck.pairs.accuracy_loss import first_loss
 from precheck.pairs.callables import users_name
 from precheck.pairs.comparison import Comparison
-from precheck.pairs.first_difference import Place, parted
+from precheck.pairs.first_difference import Place, first_difference
 from precheck.pairs.recorded_side import Against
-from precheck.pairs.transformations import tried
+from precheck.pairs.transformations import explanation
 from precheck.pairs.verdicts import GRAVEST, Judged
 from precheck.precisions import Precision
 from precheck.rules.bitwise.rule import Bitwise
@@ -59,16 +59,16 @@ def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
 
 
 def _at(finding: Finding, comparison: Comparison) -> Finding:
-    place = parted(comparison) if finding.rule == "different" else loses(comparison)
+    place = first_difference(comparison) if finding.rule == "different" else first_loss(comparison)
     if place is None and finding.module and finding.phase == "forward":  # a buffer, whose difference no module's result shows
         place = Place(finding.module, comparison.matching.modules.get(finding.module))
     if place is None:
-        why = fused.told(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
+        why = fused.explanation(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
         return dataclasses.replace(finding, message=f"{finding.message}; {why}") if why else finding
     whose = f"in {place.module}" if place.module else "in the model's own code"
     line = f", at {place.source}" if place.source else ""
     verb = "they first differ" if finding.rule == "different" else "other first loses accuracy"
-    why = tried(comparison, place) if finding.rule == "different" else ""
+    why = explanation(comparison, place) if finding.rule == "different" else ""
     return dataclasses.replace(
         finding, message=f"{finding.message}; {verb} {whose}{line}{f': {why}' if why else ''}", module=place.module, source=place.source, op=place.op,
     )  # fmt: skip

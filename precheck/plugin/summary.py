@@ -100,8 +100,8 @@ def _worst(checks: list[Check]) -> str:
     rows = [(entry["worst"], nodeid) for entry, nodeid in entries if entry["worst"]]
     if not entries:
         return ""
-    from precheck.report.reasons import told
-    from precheck.report.terminal import place
+    from precheck.report.reasons import in_words
+    from precheck.report.terminal import tensor_of
 
     explained: Counter[str] = Counter()
     for entry, _ in entries:
@@ -110,8 +110,8 @@ def _worst(checks: list[Check]) -> str:
     if rows:
         row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
         why = f" ({row['reason']})" if row["reason"] else ""
-        said = f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed{why}: {place(row)} in {nodeid}"
-    return said + told(explained.items())
+        said = f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed{why}: {tensor_of(row)} in {nodeid}"
+    return said + in_words(explained.items())
 
 
 def _not_needed(checks: list[Check]) -> list[str]:

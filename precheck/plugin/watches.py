@@ -82,5 +82,5 @@ class WatchPrecision(Verdicts):
         if verdict.failed:
             self.fail(verdict)
         if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
-            selftest.seen(self.item, number, self.precision, verdict.wishes, bool(report.facts["shadowed"]))
+            selftest.store_watched(self.item, number, self.precision, verdict.wishes, bool(report.facts["shadowed"]))
 

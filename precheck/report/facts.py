@@ -72,7 +72,7 @@ def followed(report: Report) -> str:
     return f"{shadowed} of {ops} ops compared with {report.facts.get('reference', 'float32')}{end}"
 
 
-def told(report: Report) -> list[tuple[str, str]]:
+def in_words(report: Report) -> list[tuple[str, str]]:
     """All facts and the loss scale in words, each with a title."""
     return [(title, cut(one_line(words), 10 * LONGEST)) for title, words in _told(report) if words]
 

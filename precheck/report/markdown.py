@@ -153,7 +153,7 @@ def _selftest(session: Session) -> str:
     tried = session["selftest"]
     names = sensitivity.faults(tried)
     lines = [f"\n### Self-test: {_prose(sensitivity.headline(tried))}", ""]
-    for check, missed in sensitivity.deaf(tried):
+    for check, missed in sensitivity.insensitive(tried):
         lines += [f"- ❌ {code(sensitivity.named(check))} under {_prose(check['precision'])} could not have failed"]
         lines += [line for what, cure in missed for line in (f"  - {_prose(what)}", f"    - cure: {_prose(cure)}")]
     rows = [(code(sensitivity.named(check)), _prose(check["precision"]), *map(_prose, sensitivity.cells(check, names))) for check in tried]
@@ -167,7 +167,7 @@ def _closest(check: _Check) -> str:
     why = Reasons(check.report)
     row = why.closest()
     said = f" ({_prose(reason)})" if row and (reason := why.reason(row)) else ""
-    return (f"{row.r:.2f} of {row.allowed:.2f}{said}" if row else "") + _prose(reasons.told(why.counted().items()))
+    return (f"{row.r:.2f} of {row.allowed:.2f}{said}" if row else "") + _prose(reasons.in_words(why.counted().items()))
 
 
 def _rules(check: _Check) -> list[str]:

@@ -23,7 +23,7 @@ def example(rule: str) -> Path:
     return Path(rules.__path__[0]) / rule.replace("-", "_") / "example.py"
 
 
-def said(rule: str) -> Path:
+def example_output(rule: str) -> Path:
     """The file with the output of a rule's example. suites/report/example_texts.py writes it, and a test compares it."""
     return example(rule).with_suffix(".txt")
 
@@ -37,8 +37,8 @@ def _page(rule: Rule) -> str:
     shown = example(rule.name).read_text(encoding="utf8").rstrip("\n")
     lines = [_MADE, "", f"# `{rule.name}`", "", _sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
     lines += ["## Example", "", "```python", shown, "```", ""]
-    if said(rule.name).is_file():
-        lines += ["It prints:", "", "```text", said(rule.name).read_text(encoding="utf8").rstrip("\n"), "```", ""]
+    if example_output(rule.name).is_file():
+        lines += ["It prints:", "", "```text", example_output(rule.name).read_text(encoding="utf8").rstrip("\n"), "```", ""]
     lines += ["## How it is found", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
     used = [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
     lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`.{' Analyses that it uses:' if used else ''}", ""]

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from precheck import __version__
 from precheck.findings import RULES, Finding, Rule
 from precheck.report import sensitivity
-from precheck.report.excerpts import place
+from precheck.report.excerpts import file_and_line
 from precheck.report.session import Session, report_of
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -93,7 +93,7 @@ def _invocation(session: Session) -> dict[str, Any]:
     notifications = [
         {"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost
     ]
-    for check, missed in sensitivity.deaf(session.get("selftest", [])):
+    for check, missed in sensitivity.insensitive(session.get("selftest", [])):
         what = f"{sensitivity.named(check)} could not have failed under {check['precision']}"
         words = f"{what}: {'; '.join(f'{fault} ({cure})' for fault, cure in missed)}"
         notifications.append({"level": "warning", "message": {"text": _cut(words)}, "locations": [_at_test(check)]})
@@ -133,7 +133,7 @@ def _number(value: float | None) -> float | str | None:
 
 
 def _at_line(finding: Finding, session: Session) -> dict[str, Any] | None:
-    path, line = place(finding.source)
+    path, line = file_and_line(finding.source)
     return _location(path, line, session, finding.module, "module") if path else None
 
 

@@ -82,7 +82,7 @@ def cells(check: dict[str, Any], names: Sequence[str]) -> list[str]:
     return [found.get(name, "-") for name in names]
 
 
-def deaf(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, str]]]]:
+def insensitive(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, str]]]]:
     """The checks that could not have failed, each with the faults that went unnoticed or are allowed and what to do about them."""
     found = [check for check in checks if fails(check["outcomes"])]
     return [(check, [_missed(each) for each in check["outcomes"] if each["status"] in ("unnoticed", "allowed")]) for check in found]

@@ -108,7 +108,7 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
         return []
     columns = [
         ("r", "allowed", "drift", "precision", "tensor", "test"),
-        *((*_numbers(row), precision, place(row), _beside(nodeid, row)) for nodeid, precision, row in shown),
+        *((*_numbers(row), precision, tensor_of(row), _beside(nodeid, row)) for nodeid, precision, row in shown),
     ]
     left_out = sum(each["tensors"] for _, each in entries) - len(shown)
     lines = _aligned(columns, right=3)
@@ -134,11 +134,11 @@ def _headline(report: Report) -> str:
     why = reasons.Reasons(report)
     row = _plain_row(why, closest) if (closest := why.closest()) else None
     nearest = f"; closest to its limit: {_beside(numbers(row), row)}" if row else ""
-    return f"{well}{under}: {counted(len(report.boundaries), 'tensor')} compared{nearest}{reasons.told(why.counted().items())}"
+    return f"{well}{under}: {counted(len(report.boundaries), 'tensor')} compared{nearest}{reasons.in_words(why.counted().items())}"
 
 
 def numbers(row: dict[str, Any]) -> str:
-    return f"{place(row)}, r {row['r']:.3g} of {row['allowed']:.3g} allowed"
+    return f"{tensor_of(row)}, r {row['r']:.3g} of {row['allowed']:.3g} allowed"
 
 
 def _beside(words: str, row: dict[str, Any]) -> str:
@@ -183,7 +183,7 @@ def _rows(report: Report, rows: Sequence[Row]) -> list[str]:
         return []
     why = reasons.Reasons(report)
     plain = [_plain_row(why, row) for row in rows]
-    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _beside(place(row), row)) for row in plain)]
+    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _beside(tensor_of(row), row)) for row in plain)]
     return ["worst tensors (drift: the error as a share of the tensor's norm; r: drift / what correct rounding explains):", *_aligned(table, right=3)]
 
 
@@ -200,7 +200,7 @@ def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
     return r, f"{row['allowed']:.2f}", drift
 
 
-def place(row: dict[str, Any]) -> str:
+def tensor_of(row: dict[str, Any]) -> str:
     """The name of a row's tensor, as `words.tensor_name` gives it."""
     return tensor_name(row["kind"], row["tensor"], row["step"])
 

@@ -142,7 +142,7 @@ def _accumulates(first: Operation) -> bool:
 
 def _stored(operation: Operation) -> bool:
     """Whether an addition's target was stored before, as a state or a weight is. A block's input is not, if what is added is computed from it."""
-    target = causes.moved(operation.inputs[0])
+    target = causes.before_copies(operation.inputs[0])
     return (target.maker is None or target.maker.base in CONSTANTS) and target not in causes.ancestors(operation.inputs[1:])
 
 

@@ -107,7 +107,7 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
 def _tied(operation: Operation, flips: Flips) -> Candidate:
     """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there."""
     text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f}% because {operation.inputs[0].dtype} makes distinct scores equal"
-    cause = (causes.moved(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
+    cause = (causes.before_copies(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
     text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
     return Candidate("decision-flip", cause, text, flips.ties / flips.total, SHARE, severity)
@@ -140,6 +140,7 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
             "decision-flip", "error",
             f"{op_words(first.op)} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) differ under "
             f"{precision} from those in float32, where correct rounding explains {first.expected / first.samples:.2g}",
-            op=first.op, module=first.call.split("#")[0], measured=float(first.flipped), limit=float(decisions.most(first.expected, first.samples)),
+            op=first.op, module=first.call.split("#")[0], measured=float(first.flipped),
+            limit=float(decisions.most_by_chance(first.expected, first.samples)),
         )
     ]  # fmt: skip

@@ -50,7 +50,7 @@ class LocalDrift(Rule):
         return "this op causes it"
 
 
-def moved(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
+def by_selections(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
     """Findings on results whose error comes from selections alone. `exact`: the run with exact selections.
 
     There are none for networks, since what they select passes other products, which round it anyway.

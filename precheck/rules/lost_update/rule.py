@@ -48,7 +48,7 @@ class LostUpdate(Rule):
         return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
 
     def beside(self, run: Compared) -> list[Finding]:
-        return lost(displacements(run.rows, run.low.aged), run.low.aged)
+        return lost_updates(displacements(run.rows, run.low.aged), run.low.aged)
 
 
 class Unarrived(Candidate):
@@ -59,7 +59,7 @@ class Undecayed(Candidate):
     """A parameter that products with a number close to one did not change."""
 
 
-def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -> list[Finding]:
+def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -> list[Finding]:
     """One finding for all displacements. It names the worst parameter and counts the others.
 
     `aged`: for each parameter, the share that arrives if the optimizer runs alone on a few elements, and after how many steps.
