@@ -25,9 +25,9 @@ from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
-from precheck.judge import allowances, traces
+from precheck.judge import allowances, compared_runs
+from precheck.judge.compared_runs import judged
 from precheck.judge.losses import losses
-from precheck.judge.traces import judged
 from precheck.measurement import Measurement, job_of
 from precheck.observe import listeners
 from precheck.observe.containers import tensors
@@ -125,7 +125,7 @@ class Checking:
         report = Report(precision=self.precision.name)
         stale, rows = self.stale()
         report.add(stale)
-        report.boundaries, report.losses = traces.table(rows), losses(rows)
+        report.boundaries, report.losses = compared_runs.table(rows), losses(rows)
         return report
 
     def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 
 from precheck import interrupts
-from precheck.fewest import needed
 from precheck.measurement import job_of
 from precheck.observe.decisions import DecisionLog
 from precheck.observe.gradients import Gradients, gradients
@@ -23,6 +22,7 @@ from precheck.observe.run import low, reference
 from precheck.observe.surveys import surveyed
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
+from precheck.smallest_set import needed
 
 Error = Literal["gradient", "loss"]
 

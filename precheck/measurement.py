@@ -24,8 +24,8 @@ from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
+from precheck.judge.compared_runs import judged, located, table
 from precheck.judge.conclusion import fails_early
-from precheck.judge.traces import judged, located, table
 from precheck.observe.adapters import Called, received
 from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs

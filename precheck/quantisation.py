@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from precheck import collector, formats, interrupts
-from precheck.analysis import kernels, weights
+from precheck.analysis import quantised_results, quantised_weights
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.observe import effective_weight
@@ -85,7 +85,7 @@ def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
 def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.InputAndResult | None) -> None:
     dtype = seen.given.dtype if seen is not None else layer.weight.dtype
     weight, bias = effective_weight.effective(other, layer.in_features, dtype, layer.weight.device)
-    fit = weights.fitted(layer.weight.detach(), weight)
+    fit = quantised_weights.fitted(layer.weight.detach(), weight)
     row = {"layer": name, "weight_db": round(fit.decibels, 1), "verdict": "rounding"}
     report.facts["quantised"].append(row)
     if fit.misfit is not None:
@@ -94,7 +94,7 @@ def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, 
     if layer.bias is not None:
         own = layer.bias.detach().float()
         off = float((bias - own).norm() / own.norm().clamp_min(1e-30))
-        if off > weights.BIAS:
+        if off > quantised_weights.BIAS:
             row["verdict"] = "bias"
             report.add([misquantised(name, fit, bias=off)])
     if seen is not None and len(seen.given):
@@ -104,10 +104,11 @@ def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, 
 def _judge_kernel(
     report: Report, name: str, row: dict[str, Any], seen: effective_weight.InputAndResult, weight: torch.Tensor, bias: torch.Tensor
 ) -> None:
-    result, _, explained = kernels.expected(seen.given, weight, bias, _roundoff(seen.made.dtype))
+    roundoff = _roundoff(seen.made.dtype)
+    result, _, explained = quantised_results.expected(seen.given, weight, bias, roundoff)
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)
-    if off > kernels.KERNEL * explained and not kernels.reproduced(seen.given, weight, bias, seen.made, _roundoff(seen.made.dtype)):
+    if off > quantised_results.KERNEL * explained and not quantised_results.reproduced(seen.given, weight, bias, seen.made, roundoff):
         row["verdict"] = "kernel"
         report.add([misproduced(name, off, explained)])
 

@@ -23,7 +23,6 @@ from precheck import collector, interrupts
 from precheck.analysis.displacements import LOST
 from precheck.analysis.labels import module_of
 from precheck.evidence import depth_of
-from precheck.fewest import needed, swept
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
@@ -32,7 +31,8 @@ from precheck.observe.float32_parts import inside
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.module_hooks import LOW
 from precheck.precisions import Precision, resolve
-from precheck.trials import SpentError, Trials, patience
+from precheck.remedy_trials import SpentError, Trials, patience
+from precheck.smallest_set import needed, swept
 
 GROWTH = 3
 """One in this many trials may be used in step 1 before the whole model is tried, since shrinking takes more trials than growing."""

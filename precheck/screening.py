@@ -13,7 +13,7 @@ import torch
 from precheck.analysis import drift
 from precheck.closer_look import FIRST_LOOK, is_early
 from precheck.findings import Finding, Report
-from precheck.judge.traces import judged
+from precheck.judge.compared_runs import judged
 from precheck.measurement import Measurement
 from precheck.observe import float32_parts
 from precheck.observe.decisions import DecisionLog

@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Set
 
 from precheck.analysis import constants, whole_numbers
-from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, outweighed, small
 from precheck.analysis.exemption import exempts
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.function_errors import Calls
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import REDUCTIONS, SUMS, Origins, effective_roundoff
 from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, Misroundings

@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.causes import computed_from
 from precheck.analysis.errors import DIGIT, UNSTABLE
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.limit import Limit
 from precheck.analysis.loop_states import BEHIND, State, Turns
 from precheck.analysis.provenance import MOVING, SUMS, determined, effective_roundoff, rounded_bound

@@ -16,11 +16,11 @@ from typing import Literal
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.calls import ADDED
 from precheck.analysis.cancelled_errors import abated
+from precheck.analysis.differences import of_few_terms
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.few_terms import of_few_terms
+from precheck.analysis.function_errors import ADDED
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
 from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, smallest_normal, turns, zero_origin

@@ -18,7 +18,7 @@ import torch
 from precheck import collector, interrupts
 from precheck.analysis import drift
 from precheck.analysis.noise_sites import noise_for
-from precheck.contents import parts
+from precheck.dense_parts import parts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference
 from precheck.observe.containers import tensors

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from precheck.analysis.choices import BY_DIFFERENCE
 from precheck.findings import Finding, Row
 from precheck.judge import culprit
-from precheck.judge.ops import distinct, finding_of
+from precheck.judge.watched_runs import distinct, finding_of
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.rules.rule import Candidate

@@ -7,13 +7,13 @@ import math
 
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution, Splits
-from precheck.analysis.calls import OwnError, error_in
+from precheck.analysis.function_errors import OwnError, error_in
 from precheck.analysis.nonfinite import Broken
 from precheck.analysis.provenance import placed, via
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.findings import Finding
-from precheck.judge.ops import finding_of
+from precheck.judge.watched_runs import finding_of
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-from precheck.contents import address
+from precheck.dense_parts import address
 from precheck.observe import state
 
 Table = tuple[torch.nn.Module, str]

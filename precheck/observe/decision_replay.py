@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.contents import composed
+from precheck.dense_parts import composed
 from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.decisions import DecisionLog, Key, Places, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress

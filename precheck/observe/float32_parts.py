@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from precheck.contents import address
+from precheck.dense_parts import address
 from precheck.observe import state
 
 

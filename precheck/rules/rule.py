@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from precheck import ops
 from precheck.analysis import boundaries
-from precheck.analysis.calls import OwnError
 from precheck.analysis.drift import Comparison
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.function_errors import OwnError
 from precheck.analysis.labels import label, module_of, phase_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import Broken

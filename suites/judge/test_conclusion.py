@@ -14,7 +14,7 @@ import precheck
 from precheck import formats
 from precheck.findings import Finding, Row
 from precheck.judge import conclusion
-from precheck.judge.ops import Verdict
+from precheck.judge.watched_runs import Verdict
 from precheck.observe.records import Trace
 
 U = formats.of_dtype("bfloat16").unit_roundoff

@@ -17,7 +17,7 @@ from torch import nn
 from precheck import formats
 from precheck.analysis import exemption, rounding
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.calls import ADDED, OWN
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.observe.shadow.operations import Operation, Value
 
 RECURRENT = int(rounding.RECURRENT)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from precheck.analysis import displacements
-from precheck.judge.ops import Verdict
+from precheck.judge.watched_runs import Verdict
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.step_records import State, Update
 from precheck.rules.lost_update.rule import Unarrived

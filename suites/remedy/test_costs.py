@@ -10,7 +10,7 @@ from faulty import Functional, Site, Stack, job, measured, squared
 from torch import nn
 
 import precheck
-from precheck import remedies, screening, trials
+from precheck import remedies, remedy_trials, screening
 from precheck.measurement import Measurement
 from precheck.observe.run import run
 from precheck.precisions import resolve
@@ -87,8 +87,8 @@ def test_what_one_low_run_lets_pass_and_a_measurement_does_not_is_measured_from_
 def test_out_of_time_it_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     it = job(lambda: Stack([0, 3]))
     report = measured(it, "16-true")
-    monkeypatch.setattr(trials, "PATIENCE", 0.0)
-    monkeypatch.setattr(trials, "LEAST", 0.0)
+    monkeypatch.setattr(remedy_trials, "PATIENCE", 0.0)
+    monkeypatch.setattr(remedy_trials, "LEAST", 0.0)
     assert searched(it, resolve("16-true"), report, most=12, patient=False) is None
     assert report.facts["remedy"] == "after 0 trials time was up; to make more: -o remedy_trials=12"
     assert report.summary().endswith("no modules found to keep in float32: after 0 trials time was up; to make more: -o remedy_trials=12")

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence, Set
 from typing import ClassVar
 
 from precheck.analysis.boundaries import PLAIN
-from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.drift import Comparison, Sorted, share
 from precheck.analysis.facts import Fact, Part, Readers
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN

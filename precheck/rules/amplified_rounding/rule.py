@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.exponentials import FEW, Exponent
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import DEAD as SHOWN
 from precheck.analysis.output_impact import GARBAGE, ROUNDINGS

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from precheck.analysis.attribution import GROWN
-from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.differences import RESULTS, TERMS
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
-from precheck.analysis.few_terms import RESULTS, TERMS
+from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent

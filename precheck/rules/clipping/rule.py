@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.codes import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
+from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
 from precheck.observe.shadow.code_notes import Clipped, Flushed, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule

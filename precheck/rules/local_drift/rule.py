@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from precheck import formats
-from precheck.analysis.calls import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.drift import Comparison
 from precheck.analysis.facts import Fact
+from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent

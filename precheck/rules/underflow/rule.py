@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis.calls import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.displacements import placed_at
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
 from precheck.analysis.provenance import percent, placed

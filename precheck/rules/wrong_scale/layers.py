@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from precheck.analysis.kernels import KERNEL
-from precheck.analysis.weights import BIAS, Fit
+from precheck.analysis.quantised_results import KERNEL
+from precheck.analysis.quantised_weights import BIAS, Fit
 from precheck.findings import Finding
 
 WHAT = {"scale": "its scales are wrong", "zero point": "its zero points are wrong", "order": "its codes are in another order",

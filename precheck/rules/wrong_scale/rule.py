@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.codes import CANCELLED, Miscoded
 from precheck.analysis.facts import Fact
-from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
-from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
+from precheck.analysis.quantised_results import KERNEL
+from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
+from precheck.analysis.quantisers import CANCELLED, Miscoded
 from precheck.observe.shadow.code_notes import Dead, Uncancelled, Unturned
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
