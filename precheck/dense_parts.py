@@ -20,6 +20,11 @@ STORES_CODES = 2
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def continuous(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are floating-point or complex numbers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def composed(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of a subclass that consists of other tensors. Such a tensor has no data of its own."""
     kind = type(tensor)

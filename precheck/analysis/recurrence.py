@@ -91,16 +91,11 @@ def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Ite
         return
     yield latest
     size = math.hypot(*(value.norm for value in values))
-    worst = max(values, key=_error)
+    worst = max(values, key=attribution.drift)
     if size and math.hypot(*(value.drift * value.norm for value in values)) > ADDED * effective_roundoff(worst) * size:
-        worst = next(filter(read, sorted(values, key=_error, reverse=True)), latest)
+        worst = next(filter(read, sorted(values, key=attribution.drift, reverse=True)), latest)
         if worst is not latest:
             yield worst
-
-
-def _error(value: Value) -> float:
-    """The error of a state, or 0 if it is not finite."""
-    return value.drift if math.isfinite(value.drift) else 0.0
 
 
 def _wrong(value: Value, state: State) -> bool:

@@ -19,6 +19,7 @@ from precheck.findings import RULES, Finding, Rule
 from precheck.report import sensitivity
 from precheck.report.excerpts import file_and_line
 from precheck.report.session import Session, report_of
+from precheck.words import sentence
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 BASE = "%SRCROOT%"
@@ -72,20 +73,16 @@ def _results(session: Session) -> list[dict[str, Any]]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    words = f"{_sentence(rule.meaning)} Cure: {rule.remedy}."
+    words = f"{sentence(rule.meaning)} Cure: {rule.remedy}."
     return {
         "id": rule.name,
         "name": "".join(part.title() for part in rule.name.split("-")),
-        "shortDescription": {"text": _sentence(rule.meaning)},
+        "shortDescription": {"text": sentence(rule.meaning)},
         "fullDescription": {"text": words},
-        "help": {"text": words, "markdown": f"{_sentence(rule.meaning)}\n\n**Cure**: {rule.remedy}."},
+        "help": {"text": words, "markdown": f"{sentence(rule.meaning)}\n\n**Cure**: {rule.remedy}."},
         "defaultConfiguration": {"level": "error"},
         "properties": {"tags": ["numerics", "precision"], "precision": "high"},
     }
-
-
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:] + "."
 
 
 def _invocation(session: Session) -> dict[str, Any]:

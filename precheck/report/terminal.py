@@ -25,7 +25,11 @@ def summary(report: Report, top: int = 5) -> str:
     return printable(text)
 
 
-def session_text(session: Session, top: int = 10) -> str:
+_ROWS = 10
+"""How many rows the tables of a session have, as by default in pytest (`--drift-top`)."""
+
+
+def session_text(session: Session) -> str:
     """A session as text: the summary of each check with errors or warnings, then the tables that pytest prints."""
     reports = [(test, report_of(test["report"])) for test in session["tests"] if not test.get("error")]
     lost = [test for test in session["tests"] if test.get("error")]
@@ -38,9 +42,9 @@ def session_text(session: Session, top: int = 10) -> str:
     for test, report in reports:
         if any(finding.severity != "note" for finding in report.findings):
             lines += ["", one_line(test["nodeid"]), *(f"  {line}" for line in summary(report, top=3).splitlines())]
-    entries = [(one_line(test["nodeid"]), entry(report, top)) for test, report in reports]
+    entries = [(one_line(test["nodeid"]), entry(report, _ROWS)) for test, report in reports]
     tried = ["", *_selftest(session["selftest"])] if "selftest" in session else []
-    return printable("\n".join([counts, *lines, "", *drift_table(entries, top), *op_table(entries, top), *tried])).strip() + "\n"
+    return printable("\n".join([counts, *lines, "", *drift_table(entries, _ROWS), *op_table(entries, _ROWS), *tried])).strip() + "\n"
 
 
 def _selftest(checks: Sequence[dict[str, Any]]) -> list[str]:
