@@ -17,16 +17,16 @@ from precheck.report.session import Session, report_of
 from precheck.words import counted, one_line, op_words, portion, printable, tensor_name
 
 
+_ROWS = 10
+"""How many rows the tables of a session have, as by default in pytest (`--drift-top`)."""
+
+
 def summary(report: Report, top: int = 5) -> str:
     """The report as text. The first line is the worst finding, or says that there is none. Then come other findings and the worst rows."""
     rows = _rows(report, worst(report, top))
     parts = [*_findings(report), *unjudged(report), *rows, *excused(report), *not_needed(report), *_cure(report)]
     text = "\n".join([_headline(report), *parts])
     return printable(text)
-
-
-_ROWS = 10
-"""How many rows the tables of a session have, as by default in pytest (`--drift-top`)."""
 
 
 def session_text(session: Session) -> str:
