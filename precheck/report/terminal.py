@@ -16,7 +16,6 @@ from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, one_line, op_words, portion, printable, tensor_name
 
-
 _ROWS = 10
 """How many rows the tables of a session have, as by default in pytest (`--drift-top`)."""
 
