@@ -15,8 +15,8 @@ from precheck.report.markdown import grid
 
 NAME = "messages.md"
 _MADE = "<!-- made by python -m precheck rules --messages --write docs -->"
-_INTRODUCTION = """Each finding begins with the name of a rule, then says where, then one of these messages. The example is a whole one, as the
-example of the rule's page prints it. ‹…› stands for a number, a name or a place, and a row that begins with a comma or a semicolon is the end of
+_INTRODUCTION = """Each finding begins with the name of a rule, then says where, then one of these messages. The example is a whole message, as
+the program on the rule's page prints it. ‹…› stands for a number, a name or a place, and a row that begins with a comma or a semicolon is the end of
 another. Numbers have units: % is a share of the tensor's norm unless another is named; a *rounding* is one unit roundoff of the format; *r* is the
 error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words.
 
@@ -68,7 +68,7 @@ def _example(rule: Rule, folder: Path) -> list[str]:
     printed = (folder / "example.txt").read_text(encoding="utf8") if (folder / "example.txt").exists() else ""
     lines = (line.removeprefix("error: ").removeprefix("warning: ").removeprefix("note: ") for line in printed.splitlines())
     found = next((line for line in lines if line.startswith(f"{rule.name}: ")), "")
-    return ["**Example**:", "", "```text", found, "```", ""] if found else []
+    return [f"**Example**: `{found}`", ""] if found else []
 
 
 def texts(file: Path) -> Iterator[str]:

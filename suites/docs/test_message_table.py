@@ -27,7 +27,7 @@ def test_each_rule_has_its_meaning_its_remedy_and_what_its_words_are() -> None:
         assert "**Fires when**" in section
         assert "**What to do**" in section
         assert f"rules/{rule.name}.md" in section
-        assert f"**Example**:\n\n```text\n{rule.name}: " in section
+        assert f"**Example**: `{rule.name}: " in section
     assert "‹beyond› in the reference is beyond the largest ‹dtype›" in page
     assert "of the update of ‹number› steps arrived" in page  # of lost_update/words.py
 
