@@ -30,7 +30,7 @@ SAID = {
     "nan": Words("empty-box", "above", ("NaN from inputs that the reference has too", "where the result is 0")),
     "underflow": Words("narrow-variance", "below", ("1e-12 in the reference became zero", r"aten\.rsqrt\.default at .*:\d+ made Inf")),
     "vanished-constant": Words("unit-rows", "below", ("1e-12 is zero in float16", r"aten\.div\.Tensor at .*:\d+ made NaN")),
-    "integer-rounding": Words("rotary-positions", "above", ("up to 999 in bfloat16", "only up to 256", "494 or more changed")),
+    "integer-rounding": Words("rotary-positions", "above", ("up to 999 in bfloat16", "only up to 256", "at least 494 changed")),
     "amplified-rounding": Words(
         "timestep-cast", "above", (r"its rounding \(0\.1\d%\) is amplified 1\d\d times by aten\.sin\.default at .*:\d+: \d%",)
     ),
