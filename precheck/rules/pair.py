@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from precheck.analysis.chance import CHANCE, LUCK
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
-from precheck.findings import Finding, Severity
 from precheck.rules.rule import Rule
 
 
@@ -15,8 +14,3 @@ class PairRule(Rule):
     """A verdict on a pair. `comparing` and `varying` use it, and `pairs.reporting` writes the message."""
 
     limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK)
-
-    @classmethod
-    def finding(cls, severity: Severity, message: str, **place: Any) -> Finding:
-        """The finding with a verdict. `place`: fields of the finding."""
-        return Finding(cls.about.name, severity, message, **place)
