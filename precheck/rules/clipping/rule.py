@@ -29,8 +29,8 @@ class Clipping(Rule):
                     f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%; {why}")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Flushed):
             return (
-                f"{percent(fact.remark.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they are "
-                f"{percent(fact.remark.lost)}% of all scales by the Euclidean norm. Divide the scales by one for the whole tensor first"
+                f"{percent(fact.remark.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
+                f"make {percent(fact.remark.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first"
             )
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
             return _late(fact.remark)
