@@ -72,7 +72,7 @@ class KnownFailures:
             ledger.trouble.append(str(error))
             return
         if gone and not self.writing:
-            ledger.known.append(f"known failures of checks that are not there: {len(gone)} (take them out with pytest --known-failures-write)")
+            ledger.known.append(f"known failures of checks that no longer exist: {len(gone)} (take them out with pytest --known-failures-write)")
             ledger.known += [f"  {check.test} under {check.precision}" for check in gone]
 
     def _kept(self, before: Failures, after: Failures) -> list[str]:

@@ -118,7 +118,7 @@ def _not_needed(checks: list[Check]) -> list[str]:
     """A line for each allowance that no check of its test needed under any precision of the run."""
     needed = {(check.golden, rule) for check in checks for rule in check.rules if rule not in check.not_needed}
     told = {
-        (check.golden, rule): f"nothing needed {rule} to be allowed ({why}) in {check.nodeid}; leave it out of allow="
+        (check.golden, rule): f"{rule} is allowed ({why}), and was not found in {check.nodeid}: leave it out of allow="
         for check in checks
         for rule, why in check.not_needed.items()
         if (check.golden, rule) not in needed

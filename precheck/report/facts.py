@@ -47,7 +47,7 @@ def allowances(report: Report, name: str) -> dict[str, str]:
 
 def not_needed(report: Report) -> list[str]:
     """A sentence for each allowance that was not needed."""
-    return [f"nothing needed {rule} to be allowed ({why}): leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
+    return [f"{rule} is allowed ({why}), and was not found: leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
 
 
 def unjudged(report: Report) -> list[str]:

@@ -198,7 +198,7 @@ class TestPartialRuns:
         both.runpytest_inprocess(*RUN, "-k", "new").stdout.no_fnmatch_line("*not there*")
         result = both.runpytest_inprocess(*RUN)
         result.stdout.fnmatch_lines([
-            "known failures of checks that are not there: 2 (take them out with pytest --known-failures-write)",
+            "known failures of checks that no longer exist: 2 (take them out with pytest --known-failures-write)",
             "  test_it.py::test_old under 16-mixed",
         ])  # fmt: skip
         assert known(both) == before
