@@ -71,7 +71,7 @@ class WatchPrecision(Verdicts):
         if self.applied or not self.precision.is_low or report.facts["shadowed"]:
             return ""
         return (
-            f"nothing in this block is stored in {self.precision.param.dtype_name}, so it did not run under {self.precision.name}: cast in your loop, "
+            f"nothing in this block is stored in {self.precision.param.dtype_name}, so it did not run under {self.precision.name}: cast in it, "
             f"as in model.to({self.name}.dtype), or name the precisions that it runs under, as in @pytest.mark.precision(\"bf16-mixed\")"
         )
 
