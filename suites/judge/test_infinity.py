@@ -1,4 +1,4 @@
-"""Inf and flushed numbers in a few lines of torch: healed or harmful by what reads them. Limits are in test_ops_events."""
+"""Inf and flushed numbers in a few lines of torch: healed or harmful by what reads them. Limits are in test_ops_nonfinite."""
 
 from __future__ import annotations
 
