@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis import drift
 from precheck.closer_look import FIRST_LOOK
 from precheck.diagnosis import diagnose
@@ -42,7 +42,7 @@ _SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def check(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -25,7 +25,7 @@ from precheck.precisions import Precision, resolve
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def compare(
     model: torch.nn.Module | Callable[..., Any],
     other: torch.nn.Module | Callable[..., Any] | str | Path,

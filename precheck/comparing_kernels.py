@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.kernels import dimensions, examples, reporting
@@ -25,7 +25,7 @@ from precheck.precisions import Precision, resolve
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def compare_kernels(
     candidate: Callable[..., Any],
     reference: Callable[..., Any],

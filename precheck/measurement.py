@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, evidence, interrupts
+from precheck import evidence, garbage_collector, interrupts
 from precheck.analysis import boundaries, decisions, drift
 from precheck.analysis.noise_sites import noise_for
 from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, Scrutiny, is_early, settled, suspicious
@@ -44,7 +44,7 @@ from precheck.rules.local_drift.rule import by_selections
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def measure(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, formats, interrupts
+from precheck import formats, garbage_collector, interrupts
 from precheck.analysis import quantised_results, quantised_weights
 from precheck.findings import Report
 from precheck.judge import allowances
@@ -17,7 +17,7 @@ from precheck.rules.wrong_scale.layers import misproduced, misquantised
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
     """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, from which it was made.
 

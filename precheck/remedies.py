@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis.displacements import LOST
 from precheck.analysis.labels import module_of
 from precheck.evidence import depth_of
@@ -75,7 +75,7 @@ class Remedy:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def remedy(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

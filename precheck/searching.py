@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import RULES
 from precheck.hunt.ascent import ascended
 from precheck.hunt.counterexample import Counterexample
@@ -41,7 +41,7 @@ _FLOOR, _CEILING = -60.0, 60.0  # bits; hypothesis needs finite scores
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def search(
     model: torch.nn.Module | Callable[..., Any],
     strategy: SearchStrategy[Any],

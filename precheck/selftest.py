@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis.displacements import LOST
 from precheck.checking import Checking
 from precheck.findings import Report
@@ -57,7 +57,7 @@ class Outcome:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def selftested(
     model: Any,
     inputs: Any,

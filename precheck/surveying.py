@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.measurement import job_of
 from precheck.observe.job import InputError
 from precheck.observe.surveys import surveyed
@@ -100,7 +100,7 @@ def _finite(value: float) -> float | None:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def survey(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

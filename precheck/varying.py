@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import Finding, Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -28,7 +28,7 @@ from precheck.precisions import Precision, resolve
 Reduction = str | Callable[[Any], float]
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def vary(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

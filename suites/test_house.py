@@ -18,7 +18,7 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
-    {"formats", "ops", "torch_internals", "files", "words", "interrupts", "collector"},
+    {"formats", "ops", "torch_internals", "files", "words", "interrupts", "garbage_collector"},
     {"kernel_overrides"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "dense_parts", "recipes"},
     {"observe"},
@@ -28,7 +28,7 @@ FLOORS = [
     {"goldens", "pairs"},
     {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "keeping", "smallest_set"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
-    | {"pair_selftest", "screening", "closer_look", "remedy_trials", "hunt", "searching", "strategies"},
+    | {"pair_selftest", "remedy_screening", "closer_look", "remedy_trials", "hunt", "searching", "strategies"},
     {"report", "kernel_command", "record_command"},
     {"plugin"},
 ]

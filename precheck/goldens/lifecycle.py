@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis import drift
 from precheck.analysis.noise_sites import noise_for
 from precheck.dense_parts import parts
@@ -51,7 +51,7 @@ class Refreshed:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path` if `which` says so. Raises GoldenError if it cannot be written or is not finite.
 
