@@ -28,6 +28,18 @@ _READABLE = {
     "one_line": "name", "power": "power of two",
 }  # fmt: skip
 """Functions that messages call, and the words that stand for their results."""
+_PLAIN = {
+    name: word
+    for word, names in {
+        "number": "beyond abs scalar got exact", "number here": "became", "number in the reference": "was", "largest number": "held peak amax",
+        "limit": "HALF_MAX roundoff reach", "error": "off drift wide", "own error": "own", "factor": "middle spread gain grown",
+        "share": "dead lost zeroed blur apart clipped", "line": "shortened source", "tensor": "the", "reason": "why",
+        "what follows": "then", "Inf or NaN": "nan nans", "shape": "tuple", "names": "join", "dimension": "dim",
+        "count": "unmasked clips many enough decays moved wholes_moved strange empty numel zeros taken additions found",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+"""Names in the code that say little by themselves, and the words that stand for them."""
 
 _ELSEWHERE = {
     "Messages that several rules share": ("rules/rule.py",),
@@ -110,7 +122,8 @@ def _named(expression: ast.expr) -> str:
         return _READABLE[expression.func.id]
     parts = [part for part in ast.walk(expression) if isinstance(part, (ast.Attribute, ast.Name))]
     names = [part.attr if isinstance(part, ast.Attribute) else part.id for part in parts]
-    return next((name.strip("_").replace("_", " ") for name in names if name not in ("max", "min", "len", "percent")), "number")
+    name = next((name.strip("_") for name in names if name not in ("max", "min", "len", "percent")), "number")
+    return _PLAIN.get(name, name.replace("_", " "))
 
 
 def _cell(words: str) -> str:

@@ -28,7 +28,7 @@ def test_each_rule_has_its_meaning_its_remedy_and_what_its_words_are() -> None:
         assert "**What to do**" in section
         assert f"rules/{rule.name}.md" in section
         assert f"**Example**: `{rule.name}: " in section
-    assert "‹beyond› in the reference is beyond the largest ‹dtype›" in page
+    assert "‹number› in the reference is beyond the largest ‹dtype›" in page
     assert "of the update of ‹number› steps arrived" in page  # of lost_update/words.py
 
 
@@ -42,7 +42,7 @@ def words(fact):
         raise TypeError("no words for this at all")
     return f"{100 * fact.dead:.0f}% of {placed(fact.at)} are gone" + ", and that is the rest"
 ''', encoding="utf8")  # fmt: skip
-    assert list(messages.texts(file)) == ["‹dead›% of ‹op at line› are gone", ", and that is the rest"]
+    assert list(messages.texts(file)) == ["‹share›% of ‹op at line› are gone", ", and that is the rest"]
 
 
 def test_it_needs_no_torch_and_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
