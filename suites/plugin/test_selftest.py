@@ -55,7 +55,7 @@ def test_a_healthy_suite_passes_and_the_table_says_what_each_check_caught(pytest
     result.stdout.fnmatch_lines([SUMMARY, "20 of 20 faults caught in 4 checks", "  lost update  skipped step  overflow  drift *zeroed *stale *check"])
     lost, skipped, overflow, drift, *outputs, precision = cells(result, "test_it.py::test_steps[bf16-true]")
     assert (lost, skipped, overflow, outputs, precision) == ("caught", "-", "caught", ["caught"] * 3, "bf16-true")
-    size = re.fullmatch(r"caught \((.*) %\)", drift)
+    size = re.fullmatch(r"caught \((.*)%\)", drift)
     assert size, drift
     assert 1 < float(size[1]) < 50, "a few noise floors of bfloat16 (u = 0.4%), four times over"
     assert cells(result, "test_it.py::test_healthy[32-true]")[:3] == ["-", "-", "-"]
