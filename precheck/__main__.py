@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from precheck import __version__, kernel_command, record_command
 from precheck.findings import RULES
 from precheck.report.changes import WORSE, between
-from precheck.report.forms import FORMS, save
+from precheck.report.forms import ALIASES, FORMS, named, save
 from precheck.report.session import SessionError, load
 from precheck.words import printable
 
@@ -81,7 +81,8 @@ def _golden_diff_command(options: argparse.Namespace) -> tuple[int, str]:
 
 def _report_command(options: argparse.Namespace) -> tuple[int, str]:
     """Shows one report, or what changed between two. The status is DIFFERENT if the later one has new errors or lost verdicts."""
-    form = FORMS[options.format]
+    form = named(options.format)
+    assert form is not None  # the parser accepts no other name
     if form.missing:
         raise _Trouble(form.missing)
     if options.b and not form.comparer:
@@ -165,7 +166,7 @@ def _add_report(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     report = _command(what, "report", "show a report, or what changed from one report to the next, worst first", ends)
     report.add_argument("a", type=Path, metavar="A.json", help="a file of pytest --drift-report=json:PATH, or of Report.to_json()")
     report.add_argument("b", type=Path, nargs="?", metavar="B.json", help="a later one")
-    report.add_argument("--format", choices=tuple(FORMS), default="term", help="the form (default: term)")
+    report.add_argument("--format", choices=(*FORMS, *ALIASES), default="term", help="the form (default: term); md is markdown")
     report.add_argument("-o", "--out", type=Path, metavar="OUT", help="write to this file (default: print)")
     report.set_defaults(run=_report_command)
 

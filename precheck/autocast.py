@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from precheck.overrides import Overrides
+from precheck.kernel_overrides import Overrides
 
 LOW = """conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot lstm_cell gru_cell
     rnn_tanh_cell rnn_relu_cell""".split()

@@ -109,8 +109,8 @@ def benchmark(
 
     A step is forward, loss, backward and update, as far as they are given; without a loss, a forward pass under no_grad. Each step starts from
     the model's weights as they are and the same random numbers. The precisions take turns; the first steps of each do not count. On
-    CUDA events time a step, and the second-level cache is flushed before it. On a CPU, speed is that of the CPU's own autocast, and error
-    that of CUDA's list of ops.
+    CUDA, events measure the time of a step, and the second-level cache is flushed before it. On a CPU, the speed is that of the CPU's own
+    autocast, and the error is that of CUDA's list of ops.
 
     Args:
         model: As in `measure`, and so are `inputs`, `loss`, `optimizer` and `seed`.

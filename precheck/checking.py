@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis import drift
 from precheck.closer_look import FIRST_LOOK
 from precheck.diagnosis import diagnose
@@ -25,9 +25,9 @@ from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
-from precheck.judge import allowances, traces
+from precheck.judge import allowances, compared_runs
+from precheck.judge.compared_runs import judged
 from precheck.judge.losses import losses
-from precheck.judge.traces import judged
 from precheck.measurement import Measurement, job_of
 from precheck.observe import listeners
 from precheck.observe.containers import tensors
@@ -42,7 +42,7 @@ _SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def check(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,
@@ -61,7 +61,7 @@ def check(
 
     Args:
         model: As in `measure`, and so are `inputs`, `loss`, `optimizer`, `steps`, `seed`, `depth` and `allow`.
-        inputs: The inputs with which the golden was recorded; others are the finding `golden-stale`.
+        inputs: The inputs with which the golden was recorded. Other inputs give the finding `golden-stale`.
         golden: The file, as `pytest --golden-refresh` writes it.
         precision: "32-true" asks whether float32 still gives what was recorded; any other, whether this precision is near enough to it.
         ops: Whether `report.ops` lists every op's error even if nothing is wrong.
@@ -125,7 +125,7 @@ class Checking:
         report = Report(precision=self.precision.name)
         stale, rows = self.stale()
         report.add(stale)
-        report.boundaries, report.losses = traces.table(rows), losses(rows)
+        report.boundaries, report.losses = compared_runs.table(rows), losses(rows)
         return report
 
     def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
@@ -142,7 +142,7 @@ class Checking:
     def _moved(self, now: Trace, errors: dict[str, float], *, weights_differ: bool) -> tuple[list[drift.Comparison], list[Finding]]:
         """Compares today's float32 run with the recorded one. `errors` is as in `staleness.compare`."""
         rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now, errors=errors)
-        return rows, staleness.moved(rows, self.recorded, now, weights_differ=weights_differ)
+        return rows, staleness.out_of_date(rows, self.recorded, now, weights_differ=weights_differ)
 
     def reference(self) -> Trace:
         """Runs the job in float32."""

@@ -241,7 +241,7 @@ def _results_clear(rows: list[Comparison]) -> bool:
 
 def _clear(row: Comparison) -> bool:
     """Whether the probability that rounding leaves this result undetermined is at most one in a thousand. In that case a warning is missed."""
-    return math.hypot(row.floor, row.drift) / math.sqrt(2) < noise.least(row.record.numel) * UNDETERMINED * row.reference.norm
+    return math.hypot(row.floor, row.drift) / math.sqrt(2) < noise.least_estimate(row.record.numel) * UNDETERMINED * row.reference.norm
 
 
 def _near_explained_ones(suspects: Mapping[str, Comparison], explained: set[str]) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -25,7 +25,7 @@ from precheck.precisions import Precision, resolve
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def compare(
     model: torch.nn.Module | Callable[..., Any],
     other: torch.nn.Module | Callable[..., Any] | str | Path,
@@ -42,19 +42,19 @@ def compare(
     """Runs `model` and `other` on the same inputs and random numbers, and says whether they are the same function.
 
     Compared are the outputs (containers by position and name), the loss, the gradients of all parameters and of inputs that require one, and
-    buffers that both forward passes write. With an `optimizer` the weights after `steps` are compared too. The yardstick is what correct rounding
-    of `model` explains of the exact result, which is float64's (float32's under a low precision).
+    buffers that both forward passes write. With an `optimizer` the weights after `steps` are compared too. The exact result is that of
+    float64, or of float32 under a low precision. The limit is how far correct rounding moves `model` from it.
 
     Args:
         model: The reference: a module, a function of tensors, what torch.compile or torch.export made of one, or an ONNX Runtime session.
         other: What is judged: the same kinds, or a file that `precheck.record` wrote. A file has no exact run of its own, so what is
             beyond the floor is `different`.
         inputs: What the model is called with. A tensor is one argument, a tuple positional arguments, a dict keyword arguments. Any shapes.
-        precision: What both run in.
+        precision: The precision of both runs.
         loss: Takes what the model returns, gives a scalar tensor. Without it only the forward pass runs.
         optimizer: Takes a list of parameters and makes an optimizer, as in `lambda params: torch.optim.AdamW(params, lr=1e-3)`. Needs `loss`.
         steps: How many training steps are taken, from 1.
-        seed: Of torch's random numbers, set before each run.
+        seed: The seed of torch's random numbers, which is set before each run.
         match: Names of parts and parameters of `other`, or their prefixes, to names of `model`. The rest is matched by name, then by
             what weights hold.
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.kernels import dimensions, examples, reporting
 from precheck.kernels.bench import Bench
 from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
-from precheck.kernels.reduced_example import tried
+from precheck.kernels.reduced_example import run_trials
 from precheck.kernels.reference_check import checked_reference
 from precheck.kernels.running import Wishes
 from precheck.kernels.states import State
@@ -25,7 +25,7 @@ from precheck.precisions import Precision, resolve
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def compare_kernels(
     candidate: Callable[..., Any],
     reference: Callable[..., Any],
@@ -74,7 +74,7 @@ def compare_kernels(
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
             checked_reference(whole)
-            one, bench = tried(whole, state, budget, sizes)
+            one, bench = run_trials(whole, state, budget, sizes)
             found.append(one)
             benches.append(bench)
             if found[-1].cause is not None:

@@ -10,7 +10,7 @@ import dataclasses
 
 from precheck.evidence import shown
 from precheck.findings import Report
-from precheck.judge import conclusion, ops
+from precheck.judge import conclusion, watched_runs
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.run import low, observed
@@ -33,7 +33,7 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
     except Exception as error:  # the measurement is valid without a diagnosis; some models do not run under a dispatch mode
         report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
         return
-    suspects = ops.Verdict().candidates(observation)
+    suspects = watched_runs.Verdict().candidates(observation)
     report.findings = [conclusion.explained(finding, observation, suspects) for finding in report.findings]
     shown(report, observation)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from precheck import float32, ops
-from precheck.contents import composed, with_values
+from precheck.dense_parts import composed, with_values
 from precheck.formats import TF32, Format
 from precheck.recipes import Recipe
 from precheck.recipes.delays import Delayed

@@ -63,14 +63,14 @@ class Finding:
         op: As torch's dispatcher names it: "aten.mul.Tensor". Empty if no op is to blame.
         module: As `model.get_submodule` takes it: "layers.0.attn"; "" is the model itself.
         source: Your line: "models/gpt.py:88", relative to the working directory where it lies in it.
-        step: Of the run, from 1.
+        step: The step of the run, from 1.
         tensor: The tensor or parameter that it is about.
         measured: In the unit of the rule's limit; of `accumulated-drift`, r.
         limit: What `measured` may reach at most, or at least where a share has to arrive.
         cause: The op that caused the error of a module or gradient: "aten.pow.Tensor_Scalar at models/norm.py:8: …".
         cause_rule: The rule by which that op caused it.
         via: The line of an installed package that `source` led to.
-        ranks: Of a distributed run, those that it was found on.
+        ranks: The ranks of a distributed run on which it was found.
     """
 
     rule: str
@@ -167,10 +167,10 @@ class Report:
         precision: The precision's name; "" of a `watch()` without one.
         findings: The worst severity first; within one, in the order of the run.
         boundaries: What modules and functions return, gradients, weights and the loss, each beside float32.
-        updates: Of each low-precision parameter, the share of its intended update that arrived, and why.
-        scaler: Of a GradScaler, its scale, its skipped steps, and the largest safe scale.
+        updates: For each low-precision parameter, the share of its intended update that arrived, and why.
+        scaler: The scale of a GradScaler, its skipped steps, and the largest safe scale.
         ops: Every op's error, in the order of the run.
-        losses: Of each step, beside float32's.
+        losses: The loss of each step, beside float32's.
         exponents: How many elements of each tensor lie in each power of two.
         cure: Code that keeps a few modules in float32. It was tried: with it the check passes.
         facts: How the report was made: noise runs, decisions followed, what was left out.

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 
 from precheck import interrupts
-from precheck.fewest import needed
 from precheck.measurement import job_of
 from precheck.observe.decisions import DecisionLog
 from precheck.observe.gradients import Gradients, gradients
@@ -23,6 +22,7 @@ from precheck.observe.run import low, reference
 from precheck.observe.surveys import surveyed
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
+from precheck.smallest_set import needed
 
 Error = Literal["gradient", "loss"]
 
@@ -120,7 +120,7 @@ def layers_to_keep(
         loss_error: How far the loss may be off: |difference| / |float32's|. Give one of the two.
         keep_in: What the layers follow instead: "bf16" (they are not quantised), or another recipe ("mxfp8").
         most: How many runs of one step are made, at most, beside the float32 one.
-        seed: Of torch's random numbers.
+        seed: The seed of torch's random numbers.
 
     Returns:
         The layers, what was reached, and what each layer costs alone.

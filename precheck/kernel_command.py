@@ -37,7 +37,7 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, str]:
     """Runs the command. Returns the exit status and the text to print."""
-    candidate, reference = found(options.candidate), found(options.reference)
+    candidate, reference = imported(options.candidate), imported(options.reference)
     from precheck.comparing_kernels import compare_kernels
     from precheck.observe.job import InputError
     from precheck.observe.listeners import telling
@@ -72,7 +72,7 @@ def _say(words: str) -> None:
         print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
 
 
-def found(name: str) -> Any:
+def imported(name: str) -> Any:
     """Imports the object that MODULE:NAME names. MODULE may be a file."""
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
@@ -98,13 +98,13 @@ def found(name: str) -> Any:
 
 def _inputs(options: argparse.Namespace) -> Any:
     if options.inputs:
-        given = found(options.inputs)
+        given = imported(options.inputs)
         return given() if callable(given) and not hasattr(given, "shape") else given
     for side in (options.reference, options.candidate):
         module = side.rpartition(":")[0]
         for name in _NAMES:
             try:
-                given = found(f"{module}:{name}")
+                given = imported(f"{module}:{name}")
             except Trouble:
                 continue
             return given() if callable(given) and not hasattr(given, "shape") else given

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, evidence, interrupts
+from precheck import evidence, garbage_collector, interrupts
 from precheck.analysis import boundaries, decisions, drift
 from precheck.analysis.noise_sites import noise_for
 from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, Scrutiny, is_early, settled, suspicious
@@ -24,8 +24,8 @@ from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
+from precheck.judge.compared_runs import judged, located, table
 from precheck.judge.conclusion import fails_early
-from precheck.judge.traces import judged, located, table
 from precheck.observe.adapters import Called, received
 from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
@@ -39,11 +39,11 @@ from precheck.precisions import Precision, resolve
 from precheck.recipes.survey import Survey, by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
-from precheck.rules.local_drift.rule import moved
+from precheck.rules.local_drift.rule import by_selections
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def measure(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,
@@ -66,7 +66,7 @@ def measure(
         loss: Takes what the model returns, gives a scalar tensor. Without it only the forward pass runs.
         optimizer: Takes a list of parameters and makes an optimizer, as in `lambda params: torch.optim.AdamW(params, lr=1e-3)`. Needs `loss`.
         steps: How many training steps are taken, from 1. More than 1 needs `optimizer`.
-        seed: Of torch's random numbers, set before each run.
+        seed: The seed of torch's random numbers, which is set before each run.
         depth: "ops" compares every op with float32, and what your functions return. "boundaries" compares modules, gradients and
             weights, and ops only where these are wrong: it costs less, and misses what a network dilutes.
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
@@ -203,7 +203,7 @@ class Measurement:
         made: list[Selection] = []
         job = dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
         exact = run(job, dataclasses.replace(low(self.precision), selections=made))
-        return moved(rows, exact, made, self.precision)
+        return by_selections(rows, exact, made, self.precision)
 
     def _make_reference(self) -> None:
         if self.borrowed and self.seen.reference is not None:

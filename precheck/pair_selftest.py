@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.comparing import Pair
 from precheck.observe import faults
 from precheck.observe.containers import mapped, tensors
@@ -46,7 +46,7 @@ class Way:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def parity_selftested(
     model: Any, other: Any, inputs: Any, *, precision: str | Precision = "32-true", tolerated: Collection[str] = (),
     match: Mapping[str, str] | None = None, allow: Mapping[str, str] | None = None, **settings: Any,
@@ -63,7 +63,7 @@ def parity_selftested(
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def invariance_selftested(
     model: Any, inputs: Any, over: Iterable[str] | Mapping[str, int | None] | None = None, *, precision: str | Precision = "32-true",
     tolerated: Collection[str] = (), allow: Mapping[str, str] | None = None, **settings: Any,

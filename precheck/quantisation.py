@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from precheck import collector, formats, interrupts
-from precheck.analysis import kernels, weights
+from precheck import formats, garbage_collector, interrupts
+from precheck.analysis import quantised_results, quantised_weights
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.observe import effective_weight
@@ -17,7 +17,7 @@ from precheck.rules.wrong_scale.layers import misproduced, misquantised
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
     """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, from which it was made.
 
@@ -33,7 +33,7 @@ def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *,
     Args:
         original: The model before.
         model: The model after.
-        inputs: Of `model`. A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
+        inputs: What `model` is called with. A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
         allow: Rules whose errors become notes, each with your reason.
 
     Returns:
@@ -82,10 +82,10 @@ def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
     return type(other) is not type(module) or not plain
 
 
-def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.Seen | None) -> None:
+def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.InputAndResult | None) -> None:
     dtype = seen.given.dtype if seen is not None else layer.weight.dtype
     weight, bias = effective_weight.effective(other, layer.in_features, dtype, layer.weight.device)
-    fit = weights.fitted(layer.weight.detach(), weight)
+    fit = quantised_weights.fitted(layer.weight.detach(), weight)
     row = {"layer": name, "weight_db": round(fit.decibels, 1), "verdict": "rounding"}
     report.facts["quantised"].append(row)
     if fit.misfit is not None:
@@ -94,18 +94,21 @@ def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, 
     if layer.bias is not None:
         own = layer.bias.detach().float()
         off = float((bias - own).norm() / own.norm().clamp_min(1e-30))
-        if off > weights.BIAS:
+        if off > quantised_weights.BIAS:
             row["verdict"] = "bias"
             report.add([misquantised(name, fit, bias=off)])
     if seen is not None and len(seen.given):
         _judge_kernel(report, name, row, seen, weight, bias)
 
 
-def _judge_kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weight.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    result, _, explained = kernels.expected(seen.given, weight, bias, _roundoff(seen.made.dtype))
+def _judge_kernel(
+    report: Report, name: str, row: dict[str, Any], seen: effective_weight.InputAndResult, weight: torch.Tensor, bias: torch.Tensor
+) -> None:
+    roundoff = _roundoff(seen.made.dtype)
+    result, _, explained = quantised_results.expected(seen.given, weight, bias, roundoff)
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)
-    if off > kernels.KERNEL * explained and not kernels.reproduced(seen.given, weight, bias, seen.made, _roundoff(seen.made.dtype)):
+    if off > quantised_results.KERNEL * explained and not quantised_results.reproduced(seen.given, weight, bias, seen.made, roundoff):
         row["verdict"] = "kernel"
         report.add([misproduced(name, off, explained)])
 

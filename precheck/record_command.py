@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from precheck.kernel_command import Trouble, found
+from precheck.kernel_command import Trouble, imported
 
 _ENDS = "Exit status: 0 written, 2 not. precheck.compare(model, FILE, inputs) compares a model with it, in any process and with any version of torch."
 
@@ -31,7 +31,7 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
 def run(options: argparse.Namespace) -> tuple[int, str]:
     """Runs the command. Returns the exit status and the text to print."""
     model, inputs = _made(options.model), _made(options.inputs)
-    loss, optimizer = (None if name is None else found(name) for name in (options.loss, options.optimizer))
+    loss, optimizer = (None if name is None else imported(name) for name in (options.loss, options.optimizer))
     from precheck.observe.job import InputError
     from precheck.precisions import PrecisionError
     from precheck.recording import record
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
 
 def _made(name: str) -> Any:
     """The object that MODULE:NAME names, or its result where the name ends in ()."""
-    value = found(name.removesuffix("()"))
+    value = imported(name.removesuffix("()"))
     if not name.endswith("()"):
         return value
     if not callable(value):

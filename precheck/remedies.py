@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis.displacements import LOST
 from precheck.analysis.labels import module_of
 from precheck.evidence import depth_of
-from precheck.fewest import needed, swept
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
@@ -32,7 +31,8 @@ from precheck.observe.float32_parts import inside
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.module_hooks import LOW
 from precheck.precisions import Precision, resolve
-from precheck.trials import SpentError, Trials, patience
+from precheck.remedy_trials import SpentError, Trials, patience
+from precheck.smallest_set import needed, swept
 
 GROWTH = 3
 """One in this many trials may be used in step 1 before the whole model is tried, since shrinking takes more trials than growing."""
@@ -75,7 +75,7 @@ class Remedy:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def remedy(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,
@@ -169,7 +169,7 @@ class _Search:
     def finished(self) -> bool:
         """Searches, and stores the result in `trials.best`. Returns whether it is known to be minimal."""
         minimal = self._searched()
-        if self.parts_only and self.trials.best is not None and float32_parts.most(self.modules, self.trials.best[0][0]):
+        if self.parts_only and self.trials.best is not None and float32_parts.majority(self.modules, self.trials.best[0][0]):
             self.trials.best = None
             return False
         if not self.trials.confirmed():
@@ -235,7 +235,7 @@ class _Search:
 
     def _hopeless(self, names: Sequence[str]) -> bool:
         """Whether these modules are too many, and to find fewer would take trials that are whole measurements."""
-        return self.parts_only and not self.trials.cheap and float32_parts.most(self.modules, names)
+        return self.parts_only and not self.trials.cheap and float32_parts.majority(self.modules, names)
 
     def _with_next_blamed(self, held: list[str], report: Report | None) -> list[str]:
         """Returns `held` with the module that `report` blames next, or all modules of its class. If it is held already, or the model did not run, its

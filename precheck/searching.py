@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import RULES
 from precheck.hunt.ascent import ascended
 from precheck.hunt.counterexample import Counterexample
@@ -41,7 +41,7 @@ _FLOOR, _CEILING = -60.0, 60.0  # bits; hypothesis needs finite scores
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def search(
     model: torch.nn.Module | Callable[..., Any],
     strategy: SearchStrategy[Any],
@@ -67,7 +67,7 @@ def search(
         rules: A rule or several to look for; without it any.
         most: How many inputs are tried; again as many for each of the two ways of shrinking.
         seconds: A limit of time; without it there is none.
-        other: Another implementation of `model`, as in `compare`: sought is an input on which the two differ by more than rounding.
+        other: Another implementation of `model`, as in `compare`. The search is then for an input on which the two differ by more than rounding.
 
     Returns:
         The input, its measurement and code that rebuilds it. None if nothing was found: the logger "precheck" then says how many were

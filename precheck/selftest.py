@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis.displacements import LOST
 from precheck.checking import Checking
 from precheck.findings import Report
@@ -57,7 +57,7 @@ class Outcome:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def selftested(
     model: Any,
     inputs: Any,
@@ -255,8 +255,8 @@ class _SelfTest:
 
 
 def percent(share: float) -> str:
-    """A share as text: "0.00095 %", "12 %", "30 times"."""
-    return f"{share:.3g} times" if share > 10 else f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+    """A share as text: "0.00095%", "12%", "30 times"."""
+    return f"{share:.3g} times" if share > 10 else f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.0f}%"
 
 
 def _share(limit: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.measurement import job_of
 from precheck.observe.job import InputError
 from precheck.observe.surveys import surveyed
@@ -72,7 +72,7 @@ class Survey:
             for layer, product, kind, found in self.blocks(name)[:1]:
                 clip, flush = (100 * max(found[what]) for what in ("clipping", "flushing"))
                 what = f"{found['blocks']} blocks of the {kind} of {layer or 'the model'} ({product})"
-                lines.append(f"{name}: of {what}, {clip:.3g} % clip and {flush:.3g} % round something to zero; no operand has more")
+                lines.append(f"{name}: of {what}, {clip:.3g}% clip and {flush:.3g}% round something to zero; no operand has more")
         return lines
 
     def _cells(self, place: Place) -> str:
@@ -100,7 +100,7 @@ def _finite(value: float) -> float | None:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def survey(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,
@@ -121,8 +121,8 @@ def survey(
         precisions: Names of recipes ("mxfp8", "nvfp4").
         loss: Takes the model's output, gives a scalar. With it the two products of the backward pass are surveyed too.
         optimizer: Takes the parameters, gives an optimizer. With it `steps` steps are made.
-        steps: How many.
-        seed: Of torch's random numbers.
+        steps: How many training steps are taken.
+        seed: The seed of torch's random numbers.
 
     Returns:
         The signal to quantisation noise of each layer under each recipe.

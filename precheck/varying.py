@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.findings import Finding, Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -22,13 +22,13 @@ from precheck.pairs.comparison import Comparison
 from precheck.pairs.first_difference import unequal
 from precheck.pairs.matching import matched
 from precheck.pairs.sides import Planted, Side
-from precheck.pairs.variations import Asking, Variation, made
+from precheck.pairs.variations import Asking, Variation, variations_of
 from precheck.precisions import Precision, resolve
 
 Reduction = str | Callable[[Any], float]
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def vary(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,
@@ -45,18 +45,18 @@ def vary(
 
     Args:
         model: A module or a function of tensors.
-        inputs: As in `measure`; the first dimension is the batch. Padding, positions and caches go by the names that models of transformers take.
+        inputs: As in `measure`; the first dimension is the batch. Padding, positions and caches are passed under the names of transformers.
         over: Names of ways, or a dict of them with amounts, as in {"padding": 8}: "repeat" (again), "order" (rows reversed), "batch" (so many
             rows at a time, 1), "microbatches" (losses of so many parts added up, 2), "padding" (so many tokens to the left and to the right,
             3), "cache" (so many tokens at a time, 1), "prefill" (the prompt in chunks), "position" (all positions later by so many, 17),
             "threads", "checkpointing" (blocks recomputed), "dropout" (a probability of 0 beside eval()), "packing" (all rows in one, told apart
             by their positions), "ranks" (rows dealt out to so many, gradients averaged, 2). Without it: repeat, order, batch, threads.
-        precision: What all of them run in.
+        precision: The precision of all runs.
         loss: Takes the output, gives a scalar. Of microbatches it is taken of each.
         reduction: How losses of microbatches are added: "mean" weighs them by rows, "sum" adds them, a function gives a weight for the
             inputs of each, such as its number of tokens.
         step: `step(model, tokens, state)` returns the output and the new state (None at first), for models without past_key_values.
-        seed: Of torch's random numbers, set before each run.
+        seed: The seed of torch's random numbers, which is set before each run.
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
     Returns:
@@ -89,7 +89,7 @@ class Varied:
         self.job = job_of(as_module(model, "model"), inputs, loss=loss, seed=seed)
         if step is not None and not callable(step):
             raise InputError(f"step is a {type(step).__name__}; pass a function of model, tokens and state that returns the output and the new state")
-        self.variations = made(over, Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None))
+        self.variations = variations_of(over, Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None))
         self.references: dict[str, Side] = {}
 
     def comparison(self, variation: Variation, planted: Planted | None = None) -> Comparison:
@@ -140,7 +140,7 @@ def _add(report: Report, varied: Varied, variation: Variation) -> None:
     found = reporting.report(comparison, judged)
     spread = tokens.spread(comparison.model.low().captured, comparison.other.low().captured, varied.job.inputs)
     pinned = unequal(comparison) if found.verdict == "rounding" and not found.errors else None
-    where = f"; bits part first in {users_name(pinned.module) or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
+    where = f"; bits first differ in {users_name(pinned.module) or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
     nats = f"; {spread}" if spread else ""
     report.add(_said(each, variation.name, where + nats, pinned) for each in found.findings)
     report.boundaries += [dataclasses.replace(row, tensor=f"{variation.name}: {row.tensor}") for row in found.boundaries]

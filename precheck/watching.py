@@ -16,7 +16,7 @@ from precheck import interrupts
 from precheck.analysis import displacements, scaling
 from precheck.evidence import shown, undecided
 from precheck.findings import Finding, Report
-from precheck.judge import allowances, ops
+from precheck.judge import allowances, watched_runs
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.shadow.mode import Shadow
@@ -32,7 +32,7 @@ from precheck.torch_internals import without_modes
 def watch(
     model: torch.nn.Module | None = None, *, precision: str | Precision | None = None, allow: Mapping[str, str] | None = None
 ) -> Iterator[Report]:
-    """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
+    """Watches the block: each op that reads a low-precision tensor, directly or through other ops, runs once more in float32 and is compared.
 
     The code computes the same bits as without it, and about a float32 run is made in addition. In a distributed run in which every rank enters its
     block, tensors are sent together with their float32 copies. Each rank's report then has the findings of all ranks.
@@ -58,7 +58,7 @@ def watch(
     where = ModuleTracker(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     reference, low = (torch.float64, frozenset({torch.float32})) if exact else (torch.float32, LOW)
-    verdict = ops.Verdict()
+    verdict = watched_runs.Verdict()
     shadow = Shadow(where, reference=reference, low=low, judge=verdict)
     report.facts["reference"] = "float64" if exact else "float32"
     ended, gradients = False, torch.is_grad_enabled()
@@ -82,7 +82,7 @@ def watch(
 
 
 @interrupts.interruptible
-def _finish(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
+def _finish(report: Report, shadow: Shadow, verdict: watched_runs.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
     """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks
     with without_modes(), torch.no_grad():
@@ -104,7 +104,7 @@ def _add_note(raised: Exception, report: Report) -> None:
             raised.add_note(note)
 
 
-def filled(report: Report, observation: Observation, where: ModuleTracker, verdict: ops.Verdict) -> None:
+def filled(report: Report, observation: Observation, where: ModuleTracker, verdict: watched_runs.Verdict) -> None:
     """Writes the verdict on `observation` into `report`."""
     report.add(verdict.found(observation))
     report.updates = displacements.table(observation)

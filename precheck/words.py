@@ -36,6 +36,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def sentence(words: str) -> str:
+    """The words with a capital letter and a full stop."""
+    return f"{words[0].upper()}{words[1:]}."
+
+
 def of_norm(share: float) -> str:
     """An error relative to a tensor's norm, as text: "33.47% of its norm", "90.2 times its norm"."""
     return f"{percents(share)} of its norm" if share < 10 else f"{share:.3g} times its norm"
@@ -86,5 +91,6 @@ def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
     elif (kind, tensor) == ("gradient", "output"):
         what = "gradient of the output"
     else:
-        what = kind if tensor in (kind, "output") else f"{kind}{'' if name.startswith('[') else ' of '}{name}"
+        plain = kind.removeprefix("parameter-")
+        what = plain if tensor in (kind, "output") else f"{plain}{'' if name.startswith('[') else ' of '}{name}"
     return what if step == 1 else f"{what}, step {step}"

@@ -18,17 +18,17 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
-    {"formats", "ops", "torch_internals", "files", "words", "interrupts", "collector"},
-    {"overrides"},
-    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "contents", "recipes"},
+    {"formats", "ops", "torch_internals", "files", "words", "interrupts", "garbage_collector"},
+    {"kernel_overrides"},
+    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "dense_parts", "recipes"},
     {"observe"},
     {"analysis"},
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "keeping", "fewest"}
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "keeping", "smallest_set"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
-    | {"kernel_selftest", "pair_selftest", "screening", "closer_look", "trials", "hunt", "searching", "strategies"},
+    | {"kernel_selftest", "pair_selftest", "remedy_screening", "closer_look", "remedy_trials", "hunt", "searching", "strategies"},
     {"report", "kernel_command", "record_command"},
     {"plugin"},
 ]
@@ -166,3 +166,9 @@ def test_modules_of_the_suites_have_names_of_their_own() -> None:
     assert len(alone) > 100
     assert not twice
     assert not packages & {path.stem for path in alone if path.name not in by_path}
+
+
+def test_the_tour_says_what_each_analysis_is_for() -> None:
+    tour = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf8").partition("## Where in `analysis`")[2].partition("\n## ")[0]
+    files = {path.stem for path in (PACKAGE / "analysis").glob("*.py")} - {"__init__"}
+    assert set(re.findall(r"`(\w+)`", tour)) - {"analysis"} == files

@@ -86,7 +86,7 @@ class Splits:
         """The op's own share of the square of its result's error, and the share of each input."""
         found = self.known.get(made)
         if found is None:
-            carried = {source: _carried(operation, made, source, self.error) ** 2 for source in causes.taken(operation) if self.error(source)}
+            carried = {source: _carried(operation, made, source, self.error) ** 2 for source in causes.computed_from(operation) if self.error(source)}
             total = sum(carried.values())
             kept = _own_share(operation, made, carried, self.error) if total else 1.0
             found = self.known[made] = kept, [(source, (1 - kept) * square / total) for source, square in carried.items() if total]
@@ -148,7 +148,7 @@ class Attribution:
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        called = cause.call if any(source.low for source in causes.taken(cause)) else 0
+        called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
         after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
         return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
@@ -173,7 +173,7 @@ class Attribution:
 
 def makes_most(cause: Operation | None, error: float) -> bool:
     """Whether an op's own rounding makes at least half of the square of an error."""
-    return cause is not None and 2 * own(cause, cause.outputs[0]) ** 2 >= error**2
+    return cause is not None and 2 * own_error(cause, cause.outputs[0]) ** 2 >= error**2
 
 
 def later(one: Operation | None, other: Operation | None) -> Operation | None:
@@ -188,7 +188,7 @@ def written(operation: Operation) -> bool:
     return not (operation.plain or operation.converts or operation.derived)
 
 
-def own(operation: Operation, value: Value) -> float:
+def own_error(operation: Operation, value: Value) -> float:
     """The relative error that an op makes itself: by storing its result low, by its kernel's own error on these inputs, or by elements that
     become zero.
 
@@ -198,7 +198,7 @@ def own(operation: Operation, value: Value) -> float:
     rooted = operation.base in ops.ROOTS and value.zeros <= operation.inputs[0].zeros  # the root of a zero has a larger share of the norm
     lossy = value.low and operation.base not in SUMS and not rooted
     flushed = value.zeroed - before if lossy else 0.0  # a part of a tensor may have more of its zeros
-    return max(0.0 if _rounds_nothing(operation, value) else causes.own(value), value.local or 0.0, flushed)
+    return max(0.0 if _rounds_nothing(operation, value) else causes.storage_error(value), value.local or 0.0, flushed)
 
 
 def _rounds_nothing(operation: Operation, value: Value) -> bool:
@@ -218,15 +218,15 @@ def moments(operation: Operation, cause: Operation) -> bool:
     The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
     """
     bases = (base for term in operation.inputs for base in _squared(term))
-    return any(base is causes.moved(cause.outputs[0]) or (base.maker is not None and base.maker.blamed == cause.blamed) for base in bases)
+    return any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.blamed == cause.blamed) for base in bases)
 
 
 def _squared(term: Value) -> list[Value]:
     """The tensors whose square a term is. Empty if it is no square."""
-    maker = causes.moved(term).maker
+    maker = causes.before_copies(term).maker
     while maker is not None and maker.base in SCALED and len(maker.inputs) == 1:
-        maker = causes.moved(maker.inputs[0]).maker
-    bases = [] if maker is None else [causes.moved(value) for value in maker.inputs]
+        maker = causes.before_copies(maker.inputs[0]).maker
+    bases = [] if maker is None else [causes.before_copies(value) for value in maker.inputs]
     power = maker is not None and maker.base == "pow" and maker.scalars == (2.0,)
     product = maker is not None and maker.base == "mul" and len(bases) == 2 and bases[0] is bases[1]
     return bases if power or product else []
@@ -237,7 +237,7 @@ def _own_share(operation: Operation, value: Value, carried: Collection[Value], e
     whole = error(value)
     if not whole or (len(carried) == 1 and math.isclose(whole, max(map(error, carried)), rel_tol=UNCHANGED)):
         return 0.0
-    own_share = min(1.0, (own(operation, value) / whole) ** 2)
+    own_share = min(1.0, (own_error(operation, value) / whole) ** 2)
     return max(own_share, _added(operation, value, carried, error)) if own_share else 0.0
 
 

@@ -97,14 +97,14 @@ def starved(low: Trace, rows: Sequence[Comparison], precision: Precision) -> lis
     return [
         row
         for row in gradients
-        if lost(row) > FLUSHED
+        if lost_share(row) > FLUSHED
         and quantised(row, precision, low.scale)
         and needed(row) > _reachable(low, precision)
-        and lost(row) * row.reference.norm > precision.roundoff * whole
+        and lost_share(row) * row.reference.norm > precision.roundoff * whole
     ]
 
 
-def lost(row: Comparison) -> float:
+def lost_share(row: Comparison) -> float:
     """The share of a parameter gradient's norm that is lost."""
     return 1 - row.record.norm / row.reference.norm if row.record.kind == "parameter-gradient" and row.reference.norm else 0.0
 

@@ -31,7 +31,7 @@ LINEAGE = 512
 """The most values that a search for all ancestors visits. A layer of a network has some thirty."""
 
 
-def entered(
+def error_source(
     value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None, *, apart: bool = False
 ) -> Operation | None:
     """The op whose rounding made a value's error, or None if the block was given the value. `known` caches answers for long chains.
@@ -63,19 +63,19 @@ def subnormal(value: Value) -> float:
     return formats.of_dtype(value.dtype).min_subnormal / math.sqrt(12) / size if value.low and size else 0.0
 
 
-def own(value: Value) -> float:
+def storage_error(value: Value) -> float:
     """The error of storing a value, relative to its norm: one rounding of its format, or of its subnormals. 0 if it is stored wide."""
     return max(value.rounded, subnormal(value)) if value.low else 0.0
 
 
-def taken(operation: Operation) -> tuple[Value, ...]:
+def computed_from(operation: Operation) -> tuple[Value, ...]:
     """The inputs that an op computes its result from. The tensor that a copy overwrites does not count."""
     return operation.inputs[-1:] if operation.base == "copy" else operation.inputs
 
 
 def only_moved(operation: Operation, value: Value) -> bool:
     """Whether an op only moved numbers that were stored in this format before, so that it rounded none."""
-    return operation.base in MOVING and any(source.dtype == value.dtype for source in taken(operation))
+    return operation.base in MOVING and any(source.dtype == value.dtype for source in computed_from(operation))
 
 
 def kind(cause: Operation) -> str:
@@ -98,7 +98,7 @@ def shares_operand(operation: Operation) -> bool:
     """
     if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
-    one, other = (moved(value) for value in operation.inputs)
+    one, other = (before_copies(value) for value in operation.inputs)
     if any(_joined(each) and elements(each) > elements(operation.outputs[0]) for each in (one, other)):
         return False
     return one is other or _made_of(one, other) or _made_of(other, one)
@@ -107,11 +107,11 @@ def shares_operand(operation: Operation) -> bool:
 def lost_between(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
     """The op whose rounding such a difference shows. A rounding that both terms have cancels, so it is one that only `term` has."""
     other = next((value for value in operation.inputs if value is not term), term)
-    if moved(term) is moved(other):
-        return entered(term, apart=True)
-    cause = entered(term, known)
+    if before_copies(term) is before_copies(other):
+        return error_source(term, apart=True)
+    cause = error_source(term, known)
     common = cause is not None and other.maker is not None and cause.number <= other.maker.number
-    return entered(term, since=other) if common else cause
+    return error_source(term, since=other) if common else cause
 
 
 def absolute(value: Value) -> float:
@@ -127,7 +127,7 @@ def _carrier(operation: Operation, *, apart: bool = False) -> Value | None:
     if operation.base in DRAWN:
         return None
     by = absolute if operation.base in SUMS | MOVING else _relative
-    given = taken(operation)
+    given = computed_from(operation)
     if apart and operation.base in SUMS and operation.outputs:
         given = tuple(each for each in given if elements(each) >= elements(operation.outputs[0]))
     source = max(given, key=by, default=None)
@@ -142,21 +142,21 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
     if operation.base in MOVING and (not value.low or only_moved(operation, value)):
         return False
     summed = operation.base in SUMS
-    if operation.base in REDUCTIONS and not summed and own(value) >= HALF * value.drift:
+    if operation.base in REDUCTIONS and not summed and storage_error(value) >= HALF * value.drift:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
     if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
         carried = min(carried, math.sqrt(1 - HALF**2) * total)  # the result is a part of the input, and the part's error is not known
-    if operation.base in ops.ROOTS and own(value) < HALF * value.drift:
+    if operation.base in ops.ROOTS and storage_error(value) < HALF * value.drift:
         return False  # it halves the relative error of each element, and only makes small elements count for more
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
-    return own(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
+    return storage_error(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
 
 
-def moved(value: Value) -> Value:
+def before_copies(value: Value) -> Value:
     """The tensor that was moved or cast to become the value. A join of several tensors counts as a tensor itself, unless they are parts of one."""
     roots = _roots(value)
     if len(roots) == 1:
@@ -190,7 +190,7 @@ def _roots(value: Value) -> set[Value]:
 def _parts(value: Value) -> set[Value]:
     """The tensors that an op moved to make the value. Constants beside them, such as the zero before a running sum, do not count."""
     maker = value.maker
-    sources = set(taken(maker)) if maker is not None and maker.base in MOVING else set()
+    sources = set(computed_from(maker)) if maker is not None and maker.base in MOVING else set()
     return {each for each in sources if each.maker is None or each.maker.base not in CONSTANTS - MOVING}
 
 
@@ -212,7 +212,7 @@ def _made_of(value: Value, other: Value) -> bool:
             continue
         scaled, cut = scaled or maker.base in ops.SCALING, cut or maker.base in ops.CUTS
         for source in maker.inputs:
-            if (source is other or moved(source) is other) and (cut or not scaled):
+            if (source is other or before_copies(source) is other) and (cut or not scaled):
                 return True
             if source not in seen:
                 seen.add(source)
@@ -266,4 +266,4 @@ def _computed(value: Value) -> bool:
 
 def past(value: Value) -> Past:
     """The results of all walks back from a value, kept before its ancestors are freed."""
-    return Past(zero_origin(value) if value.zeros and value.maker is not None else None, entered(value), passed(value))
+    return Past(zero_origin(value) if value.zeros and value.maker is not None else None, error_source(value), passed(value))

@@ -43,7 +43,7 @@ class Place:
         return self.doubtful(precision) and not self.too_many(precision)
 
     def too_many(self, precision: Precision) -> bool:
-        return self.doubtful(precision) and self.flipped > most(self.expected, self.samples)
+        return self.doubtful(precision) and self.flipped > most_by_chance(self.expected, self.samples)
 
 
 def places(reference: Trace, noises: Sequence[Trace]) -> list[Place]:
@@ -56,7 +56,7 @@ def places(reference: Trace, noises: Sequence[Trace]) -> list[Place]:
     return found
 
 
-def most(expected: int, samples: int) -> int:
+def most_by_chance(expected: int, samples: int) -> int:
     """The number of flips that is exceeded with probability `CHANCE`, if `samples` noise runs had `expected` and the run has FAIL times their rate.
 
     Counts have a Poisson distribution with an unknown rate. With a flat prior the prediction is negative binomial. Flips come in pairs (two elements

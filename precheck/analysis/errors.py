@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Set
 
 from precheck.analysis import constants, whole_numbers
-from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, outweighed, small
 from precheck.analysis.exemption import exempts
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.function_errors import Calls
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import REDUCTIONS, SUMS, Origins, effective_roundoff
 from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, PLAIN, SUM_ROUNDINGS, Misroundings
@@ -118,7 +118,7 @@ class Errors:
         return found
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
-        fact = None if self.ops.local(operation, value) else whole_numbers.moved(operation, value)
+        fact = None if self.ops.local(operation, value) else whole_numbers.stored_to_others(operation, value)
         if fact is not None:
             self.suspects.append(fact)
             self.under[value] = (*self.under[value], None)

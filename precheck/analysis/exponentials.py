@@ -12,8 +12,8 @@ import dataclasses
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
-from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import normalised
 from precheck.analysis.provenance import MOVING, effective_roundoff, elements
@@ -63,7 +63,7 @@ class Exponents:
             return None
         return Exponent(
             mechanism="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,
-            off=off, own=causes.own(cause.outputs[0]), taken=few[cause],
+            off=off, own=causes.storage_error(cause.outputs[0]), taken=few[cause],
         )  # fmt: skip
 
 

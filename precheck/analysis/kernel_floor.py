@@ -11,6 +11,7 @@ import torch
 from precheck import formats
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import REASSOCIATED
+from precheck.dense_parts import continuous
 
 OWN = Limit(
     2, "times the largest distance of the reference or its noise runs",
@@ -67,7 +68,7 @@ class Floor:
     jumps: torch.Tensor | None = None  # of a gradient: by how much it changes close to these inputs
 
     def __post_init__(self) -> None:
-        self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not _real(self.exact) else ~self.exact.isfinite()
+        self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not continuous(self.exact) else ~self.exact.isfinite()
         self.widest = torch.zeros(self.exact.shape, dtype=torch.float64)
         self.square = torch.zeros(self.exact.shape, dtype=torch.float64)
 
@@ -77,7 +78,7 @@ class Floor:
         assert self.widest is not None
         assert self.square is not None
         self.runs += 1
-        if not _real(self.exact):
+        if not continuous(self.exact):
             self.unknown |= other != self.exact
             return
         distance = _distance(other, self.exact)
@@ -174,7 +175,7 @@ def distance(floor: Floor, result: torch.Tensor) -> Distance:
     known = ~floor.unknown
     if not bool(known.any()):
         return Distance(0.0)
-    if not _real(floor.exact):
+    if not continuous(floor.exact):
         wrong = (result.to(floor.exact.dtype) != floor.exact) & known
         return _reported(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
     far = _distance(result, floor.exact)
@@ -189,7 +190,7 @@ def distance(floor: Floor, result: torch.Tensor) -> Distance:
 def _reported(floor: Floor, result: torch.Tensor, wrong: torch.Tensor, ratio: float, block: str, lost: torch.Tensor) -> Distance:
     first: tuple[int, ...] = ()
     if bool(wrong.any()):
-        far = _distance(result, floor.exact).nan_to_num(nan=math.inf) if _real(floor.exact) else wrong.double()
+        far = _distance(result, floor.exact).nan_to_num(nan=math.inf) if continuous(floor.exact) else wrong.double()
         place = int(torch.where(wrong, far, -1.0).reshape(-1).argmax())
         first = tuple(int(each) for each in torch.unravel_index(torch.tensor(place), wrong.shape)) if wrong.dim() else ()
     some = bool(wrong.any())
@@ -202,7 +203,7 @@ def _number(value: torch.Tensor) -> float:
 
 
 def _relative(floor: Floor, result: torch.Tensor) -> float:
-    if not _real(floor.exact):
+    if not continuous(floor.exact):
         return 0.0
     known = ~floor.unknown if floor.unknown is not None else None
     far = _distance(result, floor.exact).where(known, 0.0) if known is not None else _distance(result, floor.exact)
@@ -240,10 +241,6 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     wide = a.to(b.dtype) if a.is_complex() == b.is_complex() else a.to(torch.complex128)
     same = (wide == b) if not wide.is_complex() else torch.zeros((), dtype=torch.bool)
     return torch.where(same, 0.0, (wide - b).abs())
-
-
-def _real(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def combined(exact: torch.Tensor, dtype: torch.dtype, others: Sequence[torch.Tensor]) -> Floor:

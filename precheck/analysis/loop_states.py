@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Set
 
 from precheck import ops
 from precheck.analysis import causes
-from precheck.analysis.causes import ADDING, moved, only_moved, taken
+from precheck.analysis.causes import ADDING, before_copies, computed_from, only_moved
 from precheck.analysis.provenance import PRODUCTS, SUMS, elements
 from precheck.analysis.rounding import FELT
 from precheck.analysis.walks import Walk
@@ -132,13 +132,13 @@ def _remainder(operation: Operation) -> bool:
     """
     if operation.base not in SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
         return False
-    terms = {moved(value) for value in operation.inputs}
+    terms = {before_copies(value) for value in operation.inputs}
     return takes_back(operation) or (len(operation.inputs) == 2 and len(terms) == 1)
 
 
 def _handed(operation: Operation, size: int) -> Iterator[Value]:
     """The inputs of an op with at least `size` elements, from which it makes a state. The first alone if it adds a product to that."""
-    inputs = operation.inputs[:1] if operation.base in ADDED_TO else taken(operation)
+    inputs = operation.inputs[:1] if operation.base in ADDED_TO else computed_from(operation)
     return (source for source in inputs if elements(source) >= size)
 
 
@@ -169,7 +169,7 @@ def _products(operation: Operation, last: Value) -> Iterator[Operation]:
         walk.follow(source.maker for source in later.inputs if source.maker is not None and source.maker.number > since)
     made = {last}
     for each in sorted(walk.reached, key=lambda each: each.number):
-        if any(source in made for source in taken(each)):
+        if any(source in made for source in computed_from(each)):
             if each.base in PRODUCTS and (each.base not in ADDED_TO or any(source in made for source in each.inputs[1:])):
                 yield each
             made.update(each.outputs)

@@ -65,7 +65,7 @@ def allowed(numel: int, samples: int) -> float:
     return table[numel - 1] if 0 < numel <= len(table) else FAIL
 
 
-def least(numel: int) -> float:
+def least_estimate(numel: int) -> float:
     """The smallest share of the true root mean square that two samples of rounding show, for a tensor of `numel` elements."""
     return _TWO_DRAWS[max(0, min(numel, len(_TWO_DRAWS)) - 1)]
 

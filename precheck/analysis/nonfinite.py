@@ -204,7 +204,7 @@ def _behind(operation: Operation, observation: Observation) -> Operation | None:
     source = operation.drifting
     if source is None:
         return None
-    return attribution.later(causes.entered(source), attribution.Attribution(source, observation.operations).cause())
+    return attribution.later(causes.error_source(source), attribution.Attribution(source, observation.operations).cause())
 
 
 def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
@@ -214,7 +214,7 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     """
     if cause.base not in SUMS or not cause.inputs or cause.outputs[0].low:
         return cause
-    stored = causes.entered(max(cause.inputs, key=causes.absolute))
+    stored = causes.error_source(max(cause.inputs, key=causes.absolute))
     if stored is None or not stored.outputs[0].low or not attribution.written(stored):
         return cause
     here = functions.get(stored.blamed) == functions.get(cause.blamed)

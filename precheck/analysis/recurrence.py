@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.calls import ADDED, OWN
-from precheck.analysis.causes import taken
+from precheck.analysis.causes import computed_from
 from precheck.analysis.errors import DIGIT, UNSTABLE
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.limit import Limit
 from precheck.analysis.loop_states import BEHIND, State, Turns
 from precheck.analysis.provenance import MOVING, SUMS, determined, effective_roundoff, rounded_bound
@@ -91,16 +91,11 @@ def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Ite
         return
     yield latest
     size = math.hypot(*(value.norm for value in values))
-    worst = max(values, key=_error)
+    worst = max(values, key=attribution.drift)
     if size and math.hypot(*(value.drift * value.norm for value in values)) > ADDED * effective_roundoff(worst) * size:
-        worst = next(filter(read, sorted(values, key=_error, reverse=True)), latest)
+        worst = next(filter(read, sorted(values, key=attribution.drift, reverse=True)), latest)
         if worst is not latest:
             yield worst
-
-
-def _error(value: Value) -> float:
-    """The error of a state, or 0 if it is not finite."""
-    return value.drift if math.isfinite(value.drift) else 0.0
 
 
 def _wrong(value: Value, state: State) -> bool:
@@ -149,7 +144,7 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
         cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
             mechanism="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
-            limit=FELT, turns=state.turns, off=value.drift, own=attribution.own(cause, cause.outputs[0]), shown=value.maker,
+            limit=FELT, turns=state.turns, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
     own = min(1.0, sum(of_state.values()))
     if own < OWN or not value.low:
@@ -190,7 +185,7 @@ def _times_scaling(operation: Operation, states: Collection[Value], readers: Rea
         for reader in readers.get(held, ()) if held not in states else ():
             if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
                 times += 1
-            elif (reader.base in MOVING and held in taken(reader)) or (reader.base in SUMS and len(reader.inputs) == 1):
+            elif (reader.base in MOVING and held in computed_from(reader)) or (reader.base in SUMS and len(reader.inputs) == 1):
                 walk.follow(reader.outputs)
     return times
 

@@ -15,12 +15,12 @@ from typing import Literal
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.calls import ADDED
 from precheck.analysis.cancelled_errors import abated
-from precheck.analysis.differences import DIGITS, gained, gained_before, lost_at, of_computed_terms
+from precheck.analysis.differences import of_few_terms
+from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.few_terms import of_few_terms
+from precheck.analysis.function_errors import ADDED
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
 from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, smallest_normal, turns, zero_origin
@@ -165,7 +165,7 @@ class Misroundings:
         if kept is None or value.drift <= max(ADDED * effective_roundoff(value), 2 * kept.drift):
             return False
         consumers = (reader for reader in self.readers.get(value, ()) if reader.base in ops.SUMS)
-        return not any(causes.moved(kept) is causes.moved(source) for reader in consumers for source in reader.inputs)
+        return not any(causes.before_copies(kept) is causes.before_copies(source) for reader in consumers for source in reader.inputs)
 
     def _difference(self, operation: Operation, value: Value, roundings: float, gain: float) -> Misrounded | None:
         """The fact on a difference of nearly equal numbers. Its terms may have been rounded much earlier."""
@@ -187,7 +187,7 @@ class Misroundings:
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
         """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply."""
-        first = causes.entered(term, self.causes)
+        first = causes.error_source(term, self.causes)
         if first is None or first is operation or first.base not in ops.SUMS or not attribution.written(first):
             return None
         return first if self.gain(first, first.outputs[0]) >= self.gain(operation, operation.outputs[0]) else None
@@ -208,7 +208,7 @@ class Misroundings:
         source = operation.drifting
         if source is None:
             return None
-        cause = causes.entered(source, self.causes)
+        cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
@@ -228,7 +228,7 @@ class Misroundings:
         """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op
         in float32, returns the op of a torch module if that stored most of the error."""
         made, summed = cause.outputs[0], cause.base in ops.SUMS
-        if made.low or not cause.inputs or attribution.own(cause, made) >= causes.HALF * made.drift:
+        if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.HALF * made.drift:
             return cause
         term = max(cause.inputs, key=causes.absolute if summed else attribution.drift)
         most = self._storing(cause, term, bool)
@@ -244,7 +244,7 @@ class Misroundings:
         """
         if self._in_one_function(stored, operation):
             return False
-        wide = stored.base in STORING and not any(source.low for source in causes.taken(stored))
+        wide = stored.base in STORING and not any(source.low for source in causes.computed_from(stored))
         return wide or attribution.makes_most(stored, term.drift)
 
     def _in_one_function(self, cause: Operation, operation: Operation) -> bool:

@@ -22,7 +22,7 @@ OFTEN = Limit(
 )  # fmt: skip
 
 
-def held(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
+def fits_later(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
     """Whether the scaler later took a step at a scale, perhaps below 1, at which the skipped step's overflow fits."""
     beyond, number = skipped.backward.beyond, skipped.operation.number
     later = (step for step in steps if step.scaler == skipped.scaler and not step.skipped and step.last > number)

@@ -1,8 +1,8 @@
 """Finds a rounding that a steep function amplifies, even if the two are in different functions of the program. The rounding is a cast in the user's
 code, or a table that the model's conversion rounds.
 
-`calls` judges each user function by itself, so it misses a rounding that another one amplifies. Here the error is followed over the whole run. Only
-ops of one operand count: in sums, products and norms terms cancel, and `rounding` judges those.
+`function_errors` judges each user function by itself, so it misses a rounding that another one amplifies. Here the error is followed over the
+whole run. Only ops of one operand count: in sums, products and norms terms cancel, and `rounding` judges those.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import dataclasses
 from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import GROWN, Attempts, Attribution, Splits
-from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.provenance import MOVING, REDUCTIONS, SUMS, determined, effective_roundoff
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -55,7 +55,7 @@ class Steepness:
         blamed = self._computing(cast) if cast.converts else cast
         return Steep(
             mechanism="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
-            off=value.drift, own=attribution.own(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
+            off=value.drift, own=attribution.own_error(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
             severity="note" if cast.converts else "error",  # the precision asks for it, and at few positions its error is small
         )  # fmt: skip
 

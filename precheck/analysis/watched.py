@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection
 
-from precheck.analysis import causes, codes, exceptions, nonfinite, zeros
+from precheck.analysis import causes, exceptions, nonfinite, quantisers, zeros
 from precheck.analysis.errors import Errors
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.provenance import Origins
@@ -35,7 +35,7 @@ class Watched:
         found: list[Fact] = [*(fact for fact, above in infinite if above is None), *floods, *wrong]
         found += [dataclasses.replace(fact, mechanism=above.mechanism, operation=above.operation) for fact, above in infinite if above is not None]
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
-        found += codes.facts(observation)
+        found += quantisers.facts(observation)
         if last:
             found += [*zeros.starved_gradients(observation, spoiled), *exceptions.behind(observation)]
         facts: dict[str, list[Fact]] = defaultdict(list)

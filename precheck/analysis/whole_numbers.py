@@ -66,7 +66,7 @@ class Cut(Fact):
     dtype: str
 
 
-def moved(operation: Operation, value: Value) -> Moved | None:
+def stored_to_others(operation: Operation, value: Value) -> Moved | None:
     """The fact that this op rounds whole numbers to others. Sums of products of integers do not count: they are amounts, which may be rounded."""
     if operation.amounts or value.wholes_moved < SEVERAL or operation.phase == "backward":
         return None

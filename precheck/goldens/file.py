@@ -114,12 +114,13 @@ def _refuse_nonfinite(golden: Golden, path: Path) -> None:
 
 
 def _called(record: Record) -> str:
-    """ "the parameter-gradient of head.bias", "what turned() returns", or only the kind where the tensor has no other name: "the output", "the
+    """ "the gradient of head.bias", "what turned() returns", or only the kind where the tensor has no other name: "the output", "the
     loss"."""
     name = one_line(record.name)
     if record.kind == "returned":
         return f"what {name} returns"
-    return f"the {record.kind}" if name in ("", record.kind) else f"the {record.kind} of {name}"
+    kind = record.kind.removeprefix("parameter-")
+    return f"the {kind}" if name in ("", record.kind) else f"the {kind} of {name}"
 
 
 def encode(golden: Golden) -> bytes:

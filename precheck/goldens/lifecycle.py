@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis import drift
 from precheck.analysis.noise_sites import noise_for
-from precheck.contents import parts
+from precheck.dense_parts import parts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference
 from precheck.observe.containers import tensors
@@ -51,7 +51,7 @@ class Refreshed:
 
 
 @interrupts.holding
-@collector.spared
+@garbage_collector.spared
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path` if `which` says so. Raises GoldenError if it cannot be written or is not finite.
 
@@ -85,7 +85,7 @@ def outdated(before: Golden, now: Golden, job: Job | None = None) -> bool:
     given, seen = ([{key: each for key, each in kept.items() if (each.kind == "input") is wanted} for kept in (old, new)] for wanted in (True, False))
     spreads, today = {each.record.key: each.spread for each in before.records}, Trace(records=seen[1])
     rows = staleness.compare(Trace(records=seen[0]), spreads, today, errors=errors(_like(now, job), today) if job else None)
-    return bool(staleness.inputs(*given) or staleness.moved(rows, Trace(records=seen[0]), Trace(records=seen[1]), weights_differ=False))
+    return bool(staleness.inputs(*given) or staleness.out_of_date(rows, Trace(records=seen[0]), Trace(records=seen[1]), weights_differ=False))
 
 
 def _like(golden: Golden, job: Job) -> Job:

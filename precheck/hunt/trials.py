@@ -19,7 +19,7 @@ from precheck.closer_look import FIRST_LOOK
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
-from precheck.judge.traces import judged
+from precheck.judge.compared_runs import judged
 from precheck.measurement import Measurement, measure
 from precheck.observe.containers import mapped, tensors
 from precheck.observe.decisions import DecisionLog

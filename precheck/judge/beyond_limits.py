@@ -8,7 +8,7 @@ from precheck.analysis import noise
 from precheck.analysis.displacements import LOST
 from precheck.analysis.labels import module_of, phase_of
 from precheck.findings import Finding, Report, Row
-from precheck.judge.known_failures import Fault, Reach, Seen
+from precheck.judge.known_failures import Fault, Observed, Reach
 
 CLOSE = noise.WARN / noise.FAIL
 """A tensor beyond this many times its limit gets a second look (`Comparison.doubtful`). It counts as mended only below that."""
@@ -17,14 +17,14 @@ CLEAR = noise.FAIL / noise.WARN
 for healthy tensors."""
 
 
-def seen(report: Report) -> Seen:
+def errors_and_places(report: Report) -> Observed:
     """Returns the errors of a report, and the modules that are beyond their limits or close to them."""
-    faults = {(finding.rule, place(finding.phase, finding.module)): finding for finding in report.errors}
+    faults = {(finding.rule, place_name(finding.phase, finding.module)): finding for finding in report.errors}
     healthy = set(report.facts.get("excused", ()))
     beyond: dict[str, Reach] = {}
     excused: dict[str, float] = {}
     for row in report.boundaries:
-        where = place(phase_of(row.kind), module_of(row.tensor, row.kind))  # type: ignore[arg-type]  # a Row's kind is a Kind
+        where = place_name(phase_of(row.kind), module_of(row.tensor, row.kind))  # type: ignore[arg-type]  # a Row's kind is a Kind
         if f"{row.kind}:{row.tensor}@{row.step}" in healthy:
             excused[where] = max(excused.get(where, 0.0), row.r / row.allowed)
         elif row.determined:
@@ -33,11 +33,11 @@ def seen(report: Report) -> Seen:
         for update in report.updates:
             if update["arrived"] + update["uncertainty"] < LOST:
                 times = (1 - update["arrived"]) / (1 - LOST)
-                _keep(beyond, place("optimizer", module_of(update["parameter"], "update")), Reach(times, math.inf, clear=True))
-    return Seen(tuple(Fault(rule, where, _measured(finding)) for (rule, where), finding in faults.items()), beyond, excused)
+                _keep(beyond, place_name("optimizer", module_of(update["parameter"], "update")), Reach(times, math.inf, clear=True))
+    return Observed(tuple(Fault(rule, where, _measured(finding)) for (rule, where), finding in faults.items()), beyond, excused)
 
 
-def place(phase: str, module: str) -> str:
+def place_name(phase: str, module: str) -> str:
     """The name of a place, as in `forward layers.0.norm`. For the model itself it is `forward`."""
     return f"{phase} {module}".strip()
 

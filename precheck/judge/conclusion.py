@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from precheck.analysis.choices import BY_DIFFERENCE
 from precheck.findings import Finding, Row
 from precheck.judge import culprit
-from precheck.judge.ops import distinct, finding_of
+from precheck.judge.watched_runs import distinct, finding_of
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.rules.rule import Candidate
@@ -91,9 +91,9 @@ class Sound:
         """Whether noise explains the error at an op: the op's function or module is sound, or, in a backward pass, all gradients are."""
         if operation.phase == "backward":
             return self.gradients
-        if any(culprit.within(operation, place) for place in self.wrong):
+        if any(culprit.lies_in(operation, place) for place in self.wrong):
             return False
-        return operation.module in self.modules or any(culprit.within(operation, place) for place in self.functions)
+        return operation.module in self.modules or any(culprit.lies_in(operation, place) for place in self.functions)
 
 
 def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> set[tuple[str, str]]:

@@ -7,13 +7,13 @@ import math
 
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution, Splits
-from precheck.analysis.calls import ADDED, OWN, OwnError, error_in
+from precheck.analysis.function_errors import ADDED, OWN, OwnError, error_in
 from precheck.analysis.nonfinite import Broken
 from precheck.analysis.provenance import determined, effective_roundoff, placed, via
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.findings import Finding
-from precheck.judge.ops import finding_of
+from precheck.judge.watched_runs import finding_of
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
@@ -37,7 +37,7 @@ def explained(
     `record`: the tensor that the error is about.
     """
     place = None if record is None else record.place
-    fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
+    fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and lies_in(each.operation, place)]
     fitting.sort(key=required)
     decided = _decided(finding, observation) if finding.rule == "decision-flip" and all(map(required, fitting)) else None
     if decided is not None:
@@ -52,7 +52,7 @@ def explained(
     made, showing = made or operation, showing or operation
     candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
     for each in candidates_there:
-        if within(shown(each), place):  # a rounding before the function, which only the function shows
+        if lies_in(shown(each), place):  # a rounding before the function, which only the function shows
             return _named(finding, each, place), shown(each)
     before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
     cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
@@ -80,7 +80,7 @@ def cancelling(finding: Finding, observation: Observation, record: Record) -> Fi
     attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
     cause = attributed.cause(attribution.written)
     difference = None if cause is None else attributed.difference(cause, observation.functions)
-    if difference is None or not within(difference, record.place):
+    if difference is None or not lies_in(difference, record.place):
         return finding
     grown = f"{percents(difference.drift_in)} before it and {percents(difference.outputs[0].drift)} after it"
     text = f"cancellation: {placed(difference)}: the relative error is {grown}"
@@ -122,9 +122,9 @@ def in_noise(candidate: Candidate) -> bool:
     if operation.plain or operation.converts:
         return True
     carried = operation.drifting if isinstance(candidate.fact, Misrounded) and candidate.fact.how in ("digits lost", "amplified") else None
-    if carried is None or attribution.own(operation, operation.outputs[0]) > operation.drift_in:
+    if carried is None or attribution.own_error(operation, operation.outputs[0]) > operation.drift_in:
         return False
-    return (behind := causes.entered(carried)) is not None and behind.plain
+    return (behind := causes.error_source(carried)) is not None and behind.plain
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:
@@ -163,7 +163,7 @@ def _own_cause_and_showing(
         return None
     attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
     cause = attributed.cause(attribution.written)
-    if cause is None or not within(cause, place):
+    if cause is None or not lies_in(cause, place):
         return None
     return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
 
@@ -182,7 +182,7 @@ def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int
     inside a function does not explain the function's result if only an op outside the function shows it."""
     if finding.rule in _CAUSES and not isinstance(candidate.fact, (Broken, Missed)):
         return False
-    return within(shown(candidate), place)
+    return lies_in(shown(candidate), place)
 
 
 def shown(candidate: Candidate) -> Operation:
@@ -194,7 +194,7 @@ def _largest_error(finding: Finding, observation: Observation, record: Record | 
     """The op inside the blamed function or module whose result has the largest error. Results of the blamed tensor's shape come first."""
     in_phase = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
     if record is not None and record.place is not None:
-        own = [operation for operation in in_phase if within(operation, record.place)]
+        own = [operation for operation in in_phase if lies_in(operation, record.place)]
     else:
         own = [operation for operation in in_phase if not finding.module or _inside_module(operation.module, finding.module)]
     made = [(operation, value) for operation in own or in_phase for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
@@ -203,7 +203,7 @@ def _largest_error(finding: Finding, observation: Observation, record: Record | 
     return furthest if furthest is not None and furthest[1].drift > 2 * furthest[1].roundoff else None
 
 
-def within(operation: Operation, function: tuple[str, int, int] | None) -> bool:
+def lies_in(operation: Operation, function: tuple[str, int, int] | None) -> bool:
     """Whether the user's line of an op lies in that function: in its file, from its first line to its last."""
     if function is None:
         return True

@@ -50,7 +50,7 @@ class Reach:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """The result of a check. `beyond` also holds places that are close to their limits. `excused` holds places that a closer look found healthy,
     each with how many times its limit its error was before. Another noise run may not excuse them, so they are recorded and never judged.
     """
@@ -60,7 +60,7 @@ class Seen:
     excused: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Seen:
+    def of(cls, plain: Mapping[str, Any]) -> Observed:
         """Rebuilds it from the dict of `dataclasses.asdict`, read back from JSON."""
         beyond = {place: Reach(**reach) for place, reach in plain["beyond"].items()}
         return cls(tuple(Fault(**fault) for fault in plain["faults"]), beyond, plain["excused"])
@@ -92,26 +92,26 @@ class Known:
 _DRIFT = "accumulated-drift"
 
 
-def worse(known: Sequence[Known], seen: Seen, today: datetime.date) -> list[str]:
+def worse(known: Sequence[Known], seen: Observed, today: datetime.date) -> list[str]:
     """Sentences on what is worse in `seen` than in `known`. Empty if nothing is."""
     table = _table(known)
     new = [f"{fault} is new; known {_named(known)}" for fault in seen.faults if _owner(fault, known, table) is None]
     return [*expired(known, seen, today), *new, *_larger_counts(known, seen), *_further_beyond(table, seen)]
 
 
-def expired(known: Sequence[Known], seen: Seen, today: datetime.date) -> list[str]:
+def expired(known: Sequence[Known], seen: Observed, today: datetime.date) -> list[str]:
     """Sentences on known faults that are still present, and whose date `until` has passed."""
     over = [each for each in present(known, seen) if each.until is not None and each.until < today]
     return [f"{each.rule} at {each.place} was known until {each.until}, which has passed; mend it, or give it another `until`" for each in over]
 
 
-def present(known: Sequence[Known], seen: Seen) -> list[Known]:
+def present(known: Sequence[Known], seen: Observed) -> list[Known]:
     """The known faults that are still present."""
     table = _table(known)
     return [each for each in known if any(_owner(fault, known, table) is each for fault in seen.faults)]
 
 
-def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
+def tightened(known: Sequence[Known], seen: Observed) -> list[Known]:
     """Returns `known` without the faults that were mended, and with lower numbers where they got better. Differences that chance explains change
     nothing."""
     table = _table(known)
@@ -128,7 +128,7 @@ def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
     return _with_table(kept, {pattern: family for pattern, family in shrunk.items() if family is not None})
 
 
-def recorded(known: Sequence[Known], seen: Seen) -> list[Known]:
+def recorded(known: Sequence[Known], seen: Observed) -> list[Known]:
     """Returns all faults of `seen` as known faults. Reasons and dates are taken from `known`, by place, or else by rule."""
     made = []
     for fault in seen.faults:
@@ -169,7 +169,7 @@ def _matches(pattern: str, place: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), place) is not None
 
 
-def _larger_counts(known: Sequence[Known], seen: Seen) -> list[str]:
+def _larger_counts(known: Sequence[Known], seen: Observed) -> list[str]:
     lines = []
     for fault in seen.faults:
         before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
@@ -179,7 +179,7 @@ def _larger_counts(known: Sequence[Known], seen: Seen) -> list[str]:
     return lines
 
 
-def _further_beyond(table: Mapping[str, Family], seen: Seen) -> list[str]:
+def _further_beyond(table: Mapping[str, Family], seen: Observed) -> list[str]:
     """Sentences on places that are newly beyond their limits, or further beyond them than is known."""
     lines = []
     for place, reach in seen.beyond.items():
@@ -204,7 +204,7 @@ def _lowered(known: Known, fault: Fault) -> Known:
     return known
 
 
-def _shrunk(pattern: str, old: Family, seen: Seen) -> Family | None:
+def _shrunk(pattern: str, old: Family, seen: Observed) -> Family | None:
     places = [place for place in {**seen.beyond, **seen.excused} if _matches(pattern, place)]
     if not places:
         return None
@@ -214,11 +214,11 @@ def _shrunk(pattern: str, old: Family, seen: Seen) -> Family | None:
     return Family(_short(times) if times * noise < old.times else old.times, min(len(places), old.modules))
 
 
-def _times(seen: Seen, place: str) -> float:
+def _times(seen: Observed, place: str) -> float:
     return max(seen.beyond[place].times if place in seen.beyond else 0.0, seen.excused.get(place, 0.0))
 
 
-def _families(seen: Seen) -> dict[str, Family]:
+def _families(seen: Observed) -> dict[str, Family]:
     """The places beyond their limits. Where many places have one pattern, they are one family."""
     all_times = {place: _times(seen, place) for place in {**seen.beyond, **seen.excused}}
     places = {place: times for place, times in all_times.items() if times > 1}

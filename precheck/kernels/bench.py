@@ -45,7 +45,7 @@ class Bench:
 
     def make(self, trial: Trial) -> Made:
         """The inputs of a trial."""
-        return trials.made(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers)
+        return trials.trial_inputs(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers)
 
     def wishes_of(self, trial: Trial) -> Wishes:
         """The settings for the runs of a trial."""
@@ -97,7 +97,7 @@ class Bench:
             if sizes is None:
                 continue
             for linked in (False, True):
-                made = trials.made(self.example, self.dimensions, probe.but(sizes=sizes), linked=linked)
+                made = trials.trial_inputs(self.example, self.dimensions, probe.but(sizes=sizes), linked=linked)
                 if linked and not made.numbers.keys() & self.example.numbers():
                     continue
                 if running.run(self.reference, self.example, made.values, made.numbers, wishes).error is None:

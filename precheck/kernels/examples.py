@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from precheck.observe.containers import held, tensors
+from precheck.dense_parts import continuous
+from precheck.observe.containers import named_items, tensors
 from precheck.observe.job import InputError
 from precheck.precisions import Precision
 
@@ -36,7 +37,7 @@ class Example:
 
     def numbers(self) -> set[int]:
         """The Python integers among the arguments."""
-        return {each for _, each in held(self.inputs) if type(each) is int}
+        return {each for _, each in named_items(self.inputs) if type(each) is int}
 
 
 def _number(leaf: Any, numbers: Mapping[int, int]) -> Any:
@@ -71,12 +72,8 @@ def _example(inputs: Any, precision: Precision | None, gradients: bool) -> Examp
         if each.layout is not torch.strided or each.is_quantized:
             raise InputError(f"inputs{path} is a {'quantized' if each.is_quantized else each.layout} tensor; pass dense tensors")
     asked = any(each.requires_grad for _, each in found)
-    leaves = [Leaf(path, _stored(each, precision), gradients and _floats(each) and (each.requires_grad or not asked)) for path, each in found]
+    leaves = [Leaf(path, _stored(each, precision), gradients and continuous(each) and (each.requires_grad or not asked)) for path, each in found]
     return Example(inputs, tuple(leaves))
-
-
-def _floats(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _stored(tensor: torch.Tensor, precision: Precision | None) -> torch.Tensor:

@@ -9,7 +9,7 @@ from precheck.findings import Report
 from precheck.hunt import literals
 from precheck.kernels import running
 from precheck.kernels.bench import Bench
-from precheck.kernels.session import Told
+from precheck.kernels.session import SessionResult
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
 from precheck.observe.job import InputError
@@ -21,7 +21,7 @@ _PATIENCE = 3.0
 """Seconds for finding smaller inputs, and for timing after its first turn."""
 
 
-def completed(report: Report, told: Told, bench: Bench, whole: Bench) -> None:
+def completed(report: Report, told: SessionResult, bench: Bench, whole: Bench) -> None:
     """Adds code for the failing trial's inputs, and the speed on the given example, to the facts of a report."""
     if told.judged is not None and told.cause is not None:
         if told.judged.fault is not None and told.judged.fault.kind not in ("touched", "aliased", "overwritten", "unlike", "registered"):

@@ -71,7 +71,7 @@ def interposed(bench: Bench) -> Iterator[Judged]:
     yield judged
 
 
-def kept(bench: Bench) -> Fault | None:
+def overwritten(bench: Bench) -> Fault | None:
     """A fault if a result changes when the candidate is called again, or if its backward pass writes into the incoming gradient."""
     trial = Trial(seed=92)
     outcome, _ = bench.call(trial, bench.make(trial))
@@ -98,7 +98,7 @@ def aliased(bench: Bench, judged: Judged) -> Fault | None:
     return None
 
 
-def unlike(bench: Bench) -> Fault | None:
+def nondeterministic(bench: Bench) -> Fault | None:
     """A fault if calls on the same tensors give different bits, and the reference's do not."""
     trial = Trial(seed=95, fill="")
     made = bench.make(trial)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from precheck.kernels import dimensions, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.examples import Example, Leaf
-from precheck.kernels.session import Session, Told
+from precheck.kernels.session import Session, SessionResult
 from precheck.kernels.states import State
 from precheck.kernels.trials import Trial
 
@@ -15,7 +15,7 @@ _LEAST = 32
 """The least size: no size is halved below it."""
 
 
-def tried(bench: Bench, state: State, budget: float, named: object) -> tuple[Told, Bench]:
+def run_trials(bench: Bench, state: State, budget: float, named: object) -> tuple[SessionResult, Bench]:
     """Runs all trials of one example, and returns the bench of the last one too. A large example is also tried as given at the end, if the budget
     allows."""
     small = smaller(bench, named)

@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from precheck.findings import Finding, Report, Row, Severity
+from precheck.findings import Finding, Phase, Report, Row
 from precheck.kernels import number_kinds
 from precheck.kernels.bench import Bench
 from precheck.kernels.causes import Cause
-from precheck.kernels.session import Told
+from precheck.kernels.session import SessionResult
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
-from precheck.rules import kernel
+from precheck.rules.kernel_contract.rule import KernelContract
 
 
-def report(told: Sequence[Told], benches: Sequence[Bench], precision: str) -> Report:
+def report(told: Sequence[SessionResult], benches: Sequence[Bench], precision: str) -> Report:
     """One report of all examples."""
     made = Report(precision=precision)
     for one, bench in zip(told, benches, strict=True):
@@ -28,7 +28,7 @@ def report(told: Sequence[Told], benches: Sequence[Bench], precision: str) -> Re
     return made
 
 
-def _counts(told: Sequence[Told]) -> dict[str, Any]:
+def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
     """The trials in numbers. `untold`: subjects for which zeros would have passed in every trial."""
     worst = {name for one in told for name in one.worst}
     counts: dict[str, Any] = {"trials": sum(one.trials for one in told), "left_out_for_time": sum(one.skipped for one in told)}
@@ -41,37 +41,36 @@ def _counts(told: Sequence[Told]) -> dict[str, Any]:
     return counts | {name: value for name, value in optional.items() if value}
 
 
-def _findings(told: Told, bench: Bench) -> list[Finding]:
-    found = [kernel.finding(rule, "warning", text) for rule, text in told.warnings]
+def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
+    found = [Finding(rule, "warning", text) for rule, text in told.warnings]
     if told.remark:
-        found.append(kernel.finding("kernel-contract", "warning", told.remark))
+        found.append(KernelContract.finding("warning", told.remark))
     if told.unjudged:
-        found.append(kernel.finding("kernel-contract", "warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
+        found.append(KernelContract.finding("warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
     blank = sorted(told.blank - told.known)
     if blank:
         why = "in every trial the reference's own is NaN or Inf, or correct implementations differ in all of its elements"
         text = f"not judged: {', '.join(blank)}: {why}; pass an example in which it is finite (inputs: {described(Trial(given=True), bench)})"
-        found.append(kernel.finding("kernel-contract", "warning", text))
+        found.append(KernelContract.finding("warning", text))
     if told.cause is not None and told.judged is not None:
         found.append(_error(told.judged, told.cause, bench))
     elif told.refused:
         why, count = max(told.refused.items(), key=lambda item: item[1])
-        found.append(kernel.finding("kernel-contract", "warning", f"the candidate refuses {count} of the inputs that the reference takes: {why}"))
+        found.append(KernelContract.finding("warning", f"the candidate refuses {count} of the inputs that the reference takes: {why}"))
     if told.unchecked and told.cause is None:
         text = f"the candidate gives a result for {told.unchecked} of the inputs that the reference refuses, which nothing says is right"
-        found.append(kernel.finding("kernel-contract", "warning", text))
+        found.append(KernelContract.finding("warning", text))
     return found
 
 
 def _error(judged: Judged, cause: Cause, bench: Bench) -> Finding:
     fault = judged.fault
     assert fault is not None
-    severity: Severity = "error"
     why = f"; {cause.why}" if cause.why else ""
-    place = {"phase": "backward" if fault.backward else "forward", "tensor": fault.subject, "limit": 1.0}
+    phase: Phase = "backward" if fault.backward else "forward"
     measured = fault.distance.ratio if fault.distance is not None else None
     text = f"{fault.text}{why} (inputs: {described(judged.trial, bench)})"
-    return kernel.finding(cause.rule, severity, text, measured=measured, **place)
+    return Finding(cause.rule, "error", text, phase=phase, tensor=fault.subject, measured=measured, limit=1.0)
 
 
 def described(trial: Trial, bench: Bench) -> str:
@@ -87,7 +86,7 @@ def described(trial: Trial, bench: Bench) -> str:
     return ", ".join(words)
 
 
-def _rows(told: Told) -> list[Row]:
+def _rows(told: SessionResult) -> list[Row]:
     """For each subject, the trial with the largest error."""
     rows = []
     for name, judged in told.worst.items():

@@ -21,7 +21,7 @@ _CHEAP = 0.02
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Told:
+class SessionResult:
     """The results of a session."""
 
     judged: Judged | None = None  # the trial that failed
@@ -45,7 +45,7 @@ class Session:
     """The trials of one candidate on one example."""
 
     def __init__(self, bench: Bench, state: State, budget: float) -> None:
-        self.bench, self.state, self.clock, self.told = bench, state, Clock(budget), Told()
+        self.bench, self.state, self.clock, self.told = bench, state, Clock(budget), SessionResult()
         self.costs: dict[str, tuple[int, float]] = {}  # by dimension: the largest size so far, and its seconds
         self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
         self.itself.with_numbers = bench.with_numbers
@@ -56,7 +56,7 @@ class Session:
         """Whether the budget is used up."""
         return self.clock.left() < 0
 
-    def run(self) -> Told:
+    def run(self) -> SessionResult:
         """Runs all stages, until one finds a fault."""
         stages: tuple[tuple[str, Callable[[], bool]], ...] = (
             ("in the example's shapes", lambda: self._trials(plan.near(self.bench))),
@@ -211,7 +211,7 @@ class Session:
                 self._noted(judged)
                 if judged.fault is not None and self._stale(judged, sequence):
                     return True
-        if self._failed(protocol.kept(self.bench)) or self._failed(protocol.unlike(self.bench)):
+        if self._failed(protocol.overwritten(self.bench)) or self._failed(protocol.nondeterministic(self.bench)):
             return True
         threaded = protocol.threaded(self.bench)
         if self._noted(threaded) and self.bench.judge(threaded.trial).fault is None:

@@ -11,7 +11,7 @@ from precheck.analysis import kernel_floor as floor
 from precheck.analysis.kernel_floor import Distance
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
-from precheck.words import counted
+from precheck.words import counted, of_norm
 
 CLEAR = 16.0
 """Factor on its bound from which an element is wrong regardless of the number of noise runs. The largest of 24 runs is twice that of 6."""
@@ -129,7 +129,8 @@ def values_of(judged: Judged, outcome: Outcome, reference: Reference) -> Fault |
 def _far(name: str, found: Distance) -> str:
     if found.lost:
         return f"{name}: Inf or NaN in {counted(found.lost, 'element')}, where every correct implementation is finite"
-    by = f"{found.ratio:.3g} times what correct implementations reach" if math.isfinite(found.ratio) else "beyond what rounding explains"
+    by = f"{found.ratio:.3g} times the error that rounding explains" if math.isfinite(found.ratio) else "more than rounding explains"
     if found.elements:
-        return f"{name}: {counted(found.elements, 'element')} off, the worst at {list(found.first)}: {found.got:.6g} for {found.exact:.6g}, {by}"
-    return f"{name}: {found.block} is off by {found.relative:.2g} of its norm, {by}"
+        where = f"{counted(found.elements, 'element')} off, the worst at {list(found.first)}"
+        return f"{name}: {where}: {found.got:.6g} instead of {found.exact:.6g}, {by}"
+    return f"{name}: {found.block} is off by {of_norm(found.relative)}, {by}"

@@ -41,7 +41,7 @@ class Made:
     numbers: dict[int, int]
 
 
-def made(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool = False) -> Made:
+def trial_inputs(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool = False) -> Made:
     """The inputs of a trial. `linked`: Python integers that are a size change with it."""
     sizes = dict(trial.sizes)
     numbers = {old: new for old, new in dimensions.numbers(sizes).items() if old != new} if linked else {}

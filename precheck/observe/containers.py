@@ -15,20 +15,20 @@ from precheck.torch_internals import AccumulateGrad
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor in `value` with its path: "" for a bare tensor, "[1]", "[logits]", "[0][2]"."""
-    return ((place, each) for place, each in held(value, path) if isinstance(each, torch.Tensor))
+    return ((place, each) for place, each in named_items(value, path) if isinstance(each, torch.Tensor))
 
 
-def held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def named_items(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Each item in `value` that is not a container, with its path."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from held(item, f"{path}[{name}]")
+            yield from named_items(item, f"{path}[{name}]")
     elif isinstance(value, (tuple, list)):
         for place, item in enumerate(value):
-            yield from held(item, f"{path}[{place}]")
+            yield from named_items(item, f"{path}[{place}]")
     elif dataclasses.is_dataclass(value) and not isinstance(value, (type, torch.Tensor)):
         for field in dataclasses.fields(value):
-            yield from held(getattr(value, field.name, None), f"{path}[{field.name}]")
+            yield from named_items(getattr(value, field.name, None), f"{path}[{field.name}]")
     else:
         yield path, value
 

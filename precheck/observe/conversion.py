@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-from precheck.contents import place
+from precheck.dense_parts import address
 from precheck.observe import state
 
 Table = tuple[torch.nn.Module, str]
@@ -47,7 +47,7 @@ def left_alone(model: torch.nn.Module, dtype: torch.dtype | None) -> frozenset[i
         converted(model, dtype)
         now = _floating(model)
         same = (name for name in before.keys() & now.keys() if now[name].dtype is before[name].dtype and torch.equal(now[name], before[name]))
-        return frozenset(place(before[name]) for name in same)
+        return frozenset(address(before[name]) for name in same)
 
 
 def converted(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
@@ -64,7 +64,7 @@ def tables(model: torch.nn.Module, dtype: torch.dtype, kept: Collection[int]) ->
     for module in model.modules():
         own = not type(module).__module__.startswith(_PLAIN)
         for name, value in module._buffers.items() if own else ():
-            if value is not None and value.dtype is torch.float32 and place(value) not in kept and bool((value.to(dtype) != value).any()):
+            if value is not None and value.dtype is torch.float32 and address(value) not in kept and bool((value.to(dtype) != value).any()):
                 found.append((module, name))
     return found
 

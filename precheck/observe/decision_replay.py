@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.contents import composed
+from precheck.dense_parts import composed, continuous
 from precheck.observe.decision_modes import DecisionMode
-from precheck.observe.decisions import DecisionLog, Key, Places, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.decisions import DecisionLog, Key, Places, aten, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
 from precheck.observe.module_hooks import LOW, Position

@@ -19,6 +19,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
+from precheck.dense_parts import continuous
 from precheck.observe.containers import tensors
 from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.kernel_fixes import SUBSTITUTED, substitute
@@ -228,10 +229,6 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result]
     return [item for item in result if isinstance(item, torch.Tensor)] if isinstance(result, (tuple, list)) else []
-
-
-def continuous(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _floats(args: Any) -> bool:

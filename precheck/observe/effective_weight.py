@@ -12,7 +12,7 @@ ROWS = 512
 
 
 @dataclasses.dataclass(slots=True)
-class Seen:
+class InputAndResult:
     """A layer's first input and its result, as matrices."""
 
     given: torch.Tensor
@@ -34,14 +34,14 @@ def effective(layer: torch.nn.Module, columns: int, dtype: torch.dtype, device: 
     return torch.cat(parts).t(), bias.squeeze(0)
 
 
-def passing(model: torch.nn.Module, names: list[str], inputs: Any) -> tuple[dict[str, Seen], Any]:
+def passing(model: torch.nn.Module, names: list[str], inputs: Any) -> tuple[dict[str, InputAndResult], Any]:
     """The first input and result of each named layer in one run without gradients, and the model's result."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, InputAndResult] = {}
 
     def hook(name: str) -> Any:
         def noted(_module: torch.nn.Module, given: tuple[Any, ...], made: Any) -> None:
             if name not in seen and given and isinstance(given[0], torch.Tensor) and isinstance(made, torch.Tensor):
-                seen[name] = Seen(given[0].detach().reshape(-1, given[0].shape[-1]), made.detach().reshape(-1, made.shape[-1]))
+                seen[name] = InputAndResult(given[0].detach().reshape(-1, given[0].shape[-1]), made.detach().reshape(-1, made.shape[-1]))
 
         return noted
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from precheck.contents import place
+from precheck.dense_parts import address
 from precheck.observe import state
 
 
@@ -139,7 +139,7 @@ def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions
 
     Args:
         model: Changed in place.
-        names: Of modules, as `model.get_submodule` takes them.
+        names: Names of modules, as `model.get_submodule` takes them.
         functions: Their `__name__`: "softmax", "pow".
 
     Raises:
@@ -188,20 +188,20 @@ def inside(name: str, other: str) -> bool:
     return not other or name == other or name.startswith(f"{other}.")
 
 
-def most(modules: Mapping[str, torch.nn.Module], names: Sequence[str]) -> bool:
+def majority(modules: Mapping[str, torch.nn.Module], names: Sequence[str]) -> bool:
     """Whether `names` are more than half of a model's modules, by those that have no parts. `modules` has all of them by name."""
     leaves = [name for name, module in modules.items() if not any(True for _ in module.children())]
     return 2 * sum(any(inside(leaf, name) for name in names) for leaf in leaves) > len(leaves)
 
 
-def kept(model: torch.nn.Module) -> list[torch.nn.Module]:
+def kept_in_float32(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules that say of themselves, by an attribute `keep_in_float32`, that conversion to a low format leaves them alone."""
     return [module for module in model.modules() if getattr(module, "keep_in_float32", False) is True]
 
 
 def storage(modules: Iterable[torch.nn.Module]) -> frozenset[int]:
     """Where the weights and buffers of `kept` modules lie."""
-    return frozenset(place(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    return frozenset(address(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers()))
 
 
 def converted(modules: Iterable[torch.nn.Module], dtype: torch.dtype) -> None:
@@ -222,7 +222,7 @@ def set_apart(model: torch.nn.Module) -> Iterator[None]:
     def alias(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.view_as(tensor) if tensor.requires_grad and tensor.layout == torch.strided else tensor
 
-    handles = [module.register_forward_hook(lambda _module, _args, output: each(output, alias)) for module in kept(model)]
+    handles = [module.register_forward_hook(lambda _module, _args, output: each(output, alias)) for module in kept_in_float32(model)]
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from precheck.observe.containers import held, tensors
+from precheck.observe.containers import named_items, tensors
 
 Depth = Literal["ops", "boundaries"]
 """What a run records: every op beside float32, or only modules, gradients and weights."""
@@ -82,7 +82,7 @@ def nothing_to_compare(result: Any) -> NoReturn:
 
 def named(model: torch.nn.Module, inputs: Any) -> Iterator[tuple[str, Any]]:
     """Each input, parameter and buffer of a run, with its name for error messages."""
-    found = ((f"inputs{path}", each) for path, each in held(inputs))
+    found = ((f"inputs{path}", each) for path, each in named_items(inputs))
     return itertools.chain(found, model.named_parameters(), model.named_buffers())
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from precheck.kernel_overrides import Overrides
 from precheck.observe.module_hooks import LOW
-from precheck.overrides import Overrides
 from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
 
 aten = torch.ops.aten

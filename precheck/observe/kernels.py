@@ -19,8 +19,6 @@ import triton.language as tl
 
 from precheck.observe.sketch import BLOCK, WIDTH, signs_of
 
-NUMBERS = WIDTH + 6
-"""How many numbers describe a tensor: its sketch, the sum of squares, the greatest magnitude, and counts of zeros, NaN, +Inf and -Inf."""
 _ROWS = 16  # rows of 127 elements that are processed together
 _TILES = (8, 64, 512)  # blocks of rows that one program processes in turn: at most 1 MB of partial sums for each 2^27 elements
 _PARTS = 7  # rows of partial sums: signed elements, squares, magnitudes, zeros, NaN, +Inf, -Inf

@@ -14,14 +14,14 @@ from precheck.recipes.products import OWN
 
 
 def layers_in(model: torch.nn.Module, names: Sequence[str], precision: str | Precision) -> None:
-    """Has layers follow another recipe than the rest of the model, for good: `layers_in(model, ["lm_head"], "bf16")`.
+    """Makes layers follow another recipe than the rest of the model, for good: `layers_in(model, ["lm_head"], "bf16")`.
 
     It holds wherever the model runs under a recipe (`--precision=nvfp4`, `measure`, `survey`), for the three products of each layer. Under
     other precisions it changes nothing.
 
     Args:
         model: Its parameters are marked; their numbers are not touched. A copy of the model has no marks.
-        names: Of modules, as `model.get_submodule` takes them. All layers inside them are meant.
+        names: Names of modules, as `model.get_submodule` takes them. All layers inside them are meant.
         precision: "bf16", for layers that are not quantised, or the name of a recipe.
 
     Raises:

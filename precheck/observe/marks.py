@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck.dense_parts import continuous
 from precheck.torch_internals import address, storage_key
 
 Path = tuple[int, ...]
@@ -24,7 +25,7 @@ class Storages:
         return bool(self.known)
 
     def __contains__(self, value: Any) -> bool:
-        if not self.known or not isinstance(value, torch.Tensor) or not _continuous(value) or value.layout is not torch.strided:
+        if not self.known or not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
             return False
         known = self.known.get(storage_key(value))
         return known is not None and not known.expired()
@@ -55,7 +56,3 @@ def replaced(args: Any, paths: Iterable[Path], change: Callable[[torch.Tensor], 
         elif isinstance(made[place], torch.Tensor):
             made[place] = change(made[place])
     return made
-
-
-def _continuous(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.contents import composed, with_values
+from precheck.dense_parts import composed, with_values
 from precheck.formats import FP16, Format
 from precheck.recipes import Recipe
 from precheck.torch_internals import address, in_backward, no_dispatch, version

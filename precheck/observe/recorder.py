@@ -185,7 +185,7 @@ class Recorder:
                     self._set(key, found | part.known)
 
     def _fill(self, key: str, times: float, known: dict[str, Any], found: torch.Tensor, *more: torch.Tensor) -> None:
-        told_of = reduce.told(found)
+        told_of = reduce.as_reduced(found)
         if times:
             told_of |= reduce.enlarged(told_of, times)
         self._set(key, told_of | known | (_weighing(*more) if more else {}))

@@ -37,7 +37,7 @@ Sample = Literal["", "folded", "alone"]
 def reduced(tensor: torch.Tensor, sample: Literal["", "folded"] = "") -> dict[str, Any]:
     """Shape, dtype, sketch, norm, greatest magnitude, and counts of non-finite and zero elements. Never writes to the tensor."""
     if tensor.device.type != "cpu":
-        return facts(tensor, sample) | told(numbers(tensor, sample).cpu())
+        return facts(tensor, sample) | as_reduced(numbers(tensor, sample).cpu())
     values = real(tensor.detach()).reshape(-1)
     scanned, counts = _scanned(values, sample=sample == "folded"), {}
     if scanned is None:
@@ -159,7 +159,7 @@ def _counts(values: torch.Tensor) -> torch.Tensor:
     return torch.stack([amax.double(), *(each.double() for each in kinds)])
 
 
-def told(found: torch.Tensor) -> dict[str, Any]:
+def as_reduced(found: torch.Tensor) -> dict[str, Any]:
     """The result of `numbers`, after it has been fetched, in the form of `reduced`."""
     *sketch, squares, amax, zeros, nan, posinf, neginf = found.tolist()
     counts = {"zeros": round(zeros), "nan": int(nan), "posinf": int(posinf), "neginf": int(neginf)}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precheck import contents, float32, interrupts, sparse
+from precheck import dense_parts, float32, interrupts, sparse
 from precheck.autocast import cuda_policy_on_cpu
 from precheck.observe import conversion, float32_parts, state
 from precheck.observe.containers import tensors
@@ -93,7 +93,7 @@ def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns its trace. The user's model and the state of the process are always restored."""
     doing = f"running the model under {setting.precision.name}" if setting.precision else "running the model as a reference"
     composed = () if setting.precision is not None else job.model.named_parameters()
-    with otherwise(doing), sparse.explained(named(job.model, job.inputs)), contents.explained(composed):
+    with otherwise(doing), sparse.explained(named(job.model, job.inputs)), dense_parts.explained(composed):
         return _ran(job, setting)
 
 
@@ -158,16 +158,16 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
     The buffers that it returns are still in float32: they are rounded later, where the shadow sees it.
     """
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
-    apart = float32_parts.kept(job.model)
+    apart = float32_parts.kept_in_float32(job.model)
     kept = float32_parts.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
     wide = state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
-    names = {} if disturb is None else {contents.place(param): name for name, param in job.model.named_parameters()}
+    names = {} if disturb is None else {dense_parts.address(param): name for name, param in job.model.named_parameters()}
 
     def parameter(value: torch.Tensor) -> torch.Tensor:
-        if contents.place(value) in kept:
+        if dense_parts.address(value) in kept:
             return wide(value)
-        return copy(value) if disturb is None else disturb.parameter(names.get(contents.place(value), ""), copy(value))
+        return copy(value) if disturb is None else disturb.parameter(names.get(dense_parts.address(value), ""), copy(value))
 
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
     tables: list[conversion.Table] = []
@@ -176,10 +176,10 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
     else:
         if setting.shadow is not None and setting.dtype in LOW:
             tables = conversion.tables(job.model, setting.dtype, kept)
-        later = {contents.place(module.get_buffer(name)) for module, name in tables}
+        later = {dense_parts.address(module.get_buffer(name)) for module, name in tables}
 
         def buffer(value: torch.Tensor) -> torch.Tensor:
-            return wide(value) if contents.place(value) in kept or contents.place(value) in later else copy(stored(value))
+            return wide(value) if dense_parts.address(value) in kept or dense_parts.address(value) in later else copy(stored(value))
 
         state.refresh(job.model, parameter=parameter, buffer=buffer)
     if setting.dtype is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from precheck import interrupts
-from precheck.contents import cast, parts
+from precheck.dense_parts import cast, parts
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -39,6 +39,6 @@ def _run(job: Job, setting: Setting, mode: Survey) -> Trace:
 
 def found(job: Job, mode: Survey) -> list[Place]:
     """The places that a mode has seen. Layers that are kept in float32 are left out."""
-    apart = {id(module) for kept in float32_parts.kept(job.model) for module in kept.modules()}
+    apart = {id(module) for kept in float32_parts.kept_in_float32(job.model) for module in kept.modules()}
     left = {name for name, module in job.model.named_modules() if id(module) in apart}
     return [place for place in mode.places.values() if place.layer not in left]

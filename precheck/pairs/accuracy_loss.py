@@ -10,7 +10,7 @@ import torch
 
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.distances import apart, size
+from precheck.pairs.distances import size, squared_distance
 from precheck.pairs.first_difference import JUMP, Place
 from precheck.pairs.floors import ratio, roundoff
 from precheck.pairs.intermediates import Intermediates, Made
@@ -18,7 +18,7 @@ from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
 
 
-def loses(comparison: Comparison) -> Place | None:
+def first_loss(comparison: Comparison) -> Place | None:
     """The first module of `other` that multiplies the error of its inputs by more than `JUMP`, or else the one with the largest factor. None if
     unknown."""
     other, modules = comparison.other, comparison.matching.modules
@@ -64,7 +64,7 @@ def _first(low: Sequence[Passage], exact: dict[tuple[str, str, int, int], Passag
 
 
 def _relative(value: torch.Tensor, exact: torch.Tensor) -> float:
-    distance = apart(value, exact)
+    distance = squared_distance(value, exact)
     return math.inf if distance.excess else ratio(distance.whole, size(exact).whole)
 
 

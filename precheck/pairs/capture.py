@@ -17,6 +17,12 @@ Key = tuple[str, str, int]
 COMPARED = frozenset({"result", "loss", "buffer", "input-gradient", "parameter-gradient", "update"})
 
 
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor's numbers that no mode sees being made."""
+    with no_dispatch(), torch.no_grad():
+        return tensor.detach().clone()
+
+
 @dataclasses.dataclass(slots=True)
 class Captured:
     """Copies of the tensors of one run, in the order of the run."""

@@ -12,12 +12,12 @@ from precheck.analysis import noise
 from precheck.observe.listeners import doing
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject, subjects
-from precheck.pairs.distances import apart
+from precheck.pairs.distances import squared_distance
 from precheck.pairs.floors import Yardstick, ratio
 from precheck.pairs.matching import Matching
-from precheck.pairs.sides import Seen, Side, without_floats
+from precheck.pairs.sides import ObservedRun, Side, without_floats
 from precheck.pairs.steps import handed_on
-from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain, unlike, vanishing
+from precheck.pairs.verdicts import Judged, Sided, agreed, different_because, evident, judged, vanishing, without_floor
 from precheck.precisions import Precision
 from precheck.words import counted
 
@@ -53,7 +53,7 @@ class Comparison:
 
     def judged(self) -> list[Judged]:
         """The verdict on every subject, in the order of the run."""
-        found = {subject: self._lacking(subject) or plain(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
+        found = {subject: self._lacking(subject) or without_floor(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
@@ -80,11 +80,11 @@ class Comparison:
             return None
         formats = [str(each.dtype).removeprefix("torch.") for each in (sided.other, sided.model)]
         if self.other.compiled and formats[0] != formats[1]:
-            return unlike(subject, sided.other, f"is of {formats[0]}, and model's is of {formats[1]}")
+            return different_because(subject, sided.other, f"is of {formats[0]}, and model's is of {formats[1]}")
         apart_ = int((sided.model != sided.other).sum())
         if not apart_ or not without_floats(self.model):
             return None
-        return unlike(subject, sided.other, f"{counted(apart_, 'whole number')} of it are others than model's, where nothing is rounded")
+        return different_because(subject, sided.other, f"{counted(apart_, 'whole number')} of it are others than model's, where nothing is rounded")
 
     def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """Verdicts on updates, from the steps of both optimizers with their own gradients, and of `other`'s with `model`'s gradients."""
@@ -98,7 +98,7 @@ class Comparison:
         alike = self.other.steps.again(handed_on(*steps, self.matching.links))
         if alike is None:
             return {}
-        yard = Yardstick(self.precision, Seen(self.model.low().trace, made[0]), moved)
+        yard = Yardstick(self.precision, ObservedRun(self.model.low().trace, made[0]), moved)
         return {subject: self._by_step(subject, made[0], made[1], alike, yard) for subject in moved}
 
     def _by_step(self, subject: Subject, ours: Captured, theirs: Captured, alike: Captured, yard: Yardstick) -> Judged | None:
@@ -255,7 +255,7 @@ class Comparison:
         sided, floor = self._sided(subject), self._yard.floor(subject)
         if sided.exact_other is None or sided.exact_other.shape != floor.exact.shape:
             return False
-        return ratio(apart(sided.exact_other, floor.exact).whole, floor.square.whole) > noise.FAIL
+        return ratio(squared_distance(sided.exact_other, floor.exact).whole, floor.square.whole) > noise.FAIL
 
     def _rival(self) -> Yardstick:
         """The floors from noise runs of `other`, along its own decisions."""

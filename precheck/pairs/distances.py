@@ -37,7 +37,7 @@ class Squares:
         return Squares(self.whole * factor, [each * factor for each in self.blocks], self.excess)
 
 
-def apart(value: torch.Tensor, exact: torch.Tensor) -> Squares:
+def squared_distance(value: torch.Tensor, exact: torch.Tensor) -> Squares:
     """The squared distance of `value` from `exact`, two real or complex tensors of the same shape. Equal Inf or NaN in both count as no distance."""
     with no_dispatch(), torch.no_grad():
         if len(value.shape) == 2 and value.numel() >= LONG and not value.is_complex():
@@ -93,7 +93,7 @@ def lengths(shape: tuple[int, ...]) -> list[int]:
     return [numel // torch.Size([shape[dim] for dim in dims]).numel() if dims else TILE * TILE for _, dims in partitions(shape)]
 
 
-def place(shape: tuple[int, ...], partition: int, block: int) -> str:
+def block_name(shape: tuple[int, ...], partition: int, block: int) -> str:
     """The name of a block, such as "row [0, 3]" or "slice 2 of dimension 1"."""
     name, dims = partitions(shape)[partition]
     if not dims:
@@ -154,7 +154,7 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a == b) | (a.isnan() & b.isnan())
 
 
-def worst(ratios: list[torch.Tensor]) -> tuple[float, int, int]:
+def greatest(ratios: list[torch.Tensor]) -> tuple[float, int, int]:
     """The greatest number of all blocks, with its partition and its block, or (0, -1, -1) if there are no blocks."""
     best = (0.0, -1, -1)
     for partition, each in enumerate(ratios):
@@ -164,7 +164,7 @@ def worst(ratios: list[torch.Tensor]) -> tuple[float, int, int]:
     return best
 
 
-def every(shape: tuple[int, ...]) -> list[int]:
+def block_counts(shape: tuple[int, ...]) -> list[int]:
     """The number of blocks, by partition."""
     counts = []
     for _, dims in partitions(shape):

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.distances import apart, size
+from precheck.pairs.distances import size, squared_distance
 from precheck.pairs.floors import ratio
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.module_dataflow import Passage, Passages
@@ -42,7 +42,7 @@ class Place:
     passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
 
 
-def parted(comparison: Comparison) -> Place | None:
+def first_difference(comparison: Comparison) -> Place | None:
     """The place from which on the exact runs differ, or None if no module shows it."""
     for dtype in dict.fromkeys((torch.float64, comparison.dtype)):
         with contextlib.suppress(*REFUSALS):
@@ -146,7 +146,7 @@ def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Calla
             return False
         if couple[0].shape != couple[1].shape:
             return True
-        distance = apart(*couple)
+        distance = squared_distance(*couple)
         return bool(distance.excess) or ratio(distance.whole, size(couple[1]).whole) > limit
 
     return differs
@@ -258,7 +258,7 @@ def _parameters_off(comparison: Comparison) -> Iterator[str]:
     for subject in comparison.subjects:
         if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
             a, b = subject.of_model(ours), subject.of_other(theirs)
-            if a is None or b is None or a.shape != b.shape or ratio(apart(b, a).whole, size(a).whole) > PARTED:
+            if a is None or b is None or a.shape != b.shape or ratio(squared_distance(b, a).whole, size(a).whole) > PARTED:
                 yield subject.module
 
 

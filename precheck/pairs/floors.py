@@ -14,8 +14,8 @@ from precheck.formats import FP64
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Of, Subject
-from precheck.pairs.distances import Squares, apart, lengths, size
-from precheck.pairs.sides import FLOAT64_ROUNDOFF, Seen
+from precheck.pairs.distances import Squares, lengths, size, squared_distance
+from precheck.pairs.sides import FLOAT64_ROUNDOFF, ObservedRun
 from precheck.precisions import Precision
 
 
@@ -40,7 +40,7 @@ class Yardstick:
     """Floors for a precision, from the exact run of the reference and the noise runs that were added."""
 
     def __init__(
-        self, precision: Precision, exact: Seen, subjects: Sequence[Subject], *, of: Callable[[Subject], Of] = lambda subject: subject.of_model
+        self, precision: Precision, exact: ObservedRun, subjects: Sequence[Subject], *, of: Callable[[Subject], Of] = lambda subject: subject.of_model
     ) -> None:
         self.precision, self.subjects, self.samples, self.of = precision, subjects, 0, of
         self.roundoff = roundoff(precision)
@@ -57,7 +57,7 @@ class Yardstick:
         for subject, exact in self.exact.items():
             value = self.of(subject)(run)
             if value is not None and value.shape == exact.shape:
-                found = apart(value, exact)
+                found = squared_distance(value, exact)
                 self.spreads[subject] = self.spreads[subject] + found if subject in self.spreads else found
                 fourth = Squares(found.whole**2, [each.square() for each in found.blocks])
                 self.fourths[subject] = self.fourths[subject] + fourth if subject in self.fourths else fourth
@@ -91,7 +91,7 @@ class Yardstick:
             blocks.append(each.clamp(max=typical))
         return Squares(whole, blocks)
 
-    def _stored(self, exact: Seen, subject: Subject) -> float:
+    def _stored(self, exact: ObservedRun, subject: Subject) -> float:
         """The squared error that storing the weights after each step may add to their update."""
         records = [exact.trace.records.get(f"update:{name}@{subject.step}") for name in subject.ours]
         weight = sum(record.weight_norm**2 for record in records if record is not None)

@@ -56,7 +56,7 @@ class Kernel:
                 setattr(each, self.name, kernel)
 
 
-def told(comparison: Comparison) -> str:
+def explanation(comparison: Comparison) -> str:
     """The explanation in words, or "" if Inductor did not make `other`, or only parts of it."""
     again, before = _compiled_again(comparison.other.job.model), generated_modules()
     if again is None:

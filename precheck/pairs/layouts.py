@@ -65,7 +65,7 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch.equal(a, b))
 
 
-def alone(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) -> Link | None:
+def one_to_one(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) -> Link | None:
     """The link of two parameters with the same numbers, unchanged or transposed."""
     if equal(value, candidate):
         return Link((name,), (wanted,))

@@ -14,7 +14,7 @@ import torch
 
 from precheck.observe.job import InputError
 from precheck.pairs.callables import users_name
-from precheck.pairs.layouts import Link, alone, equal, rearranged, taken_apart
+from precheck.pairs.layouts import Link, equal, one_to_one, rearranged, taken_apart
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,7 +82,7 @@ def mapped(name: str, match: Mapping[str, str]) -> str | None:
 
 
 def _named(name: str, value: torch.Tensor, wanted: str, ours: Mapping[str, torch.Tensor]) -> Link:
-    link = alone(name, value, wanted, ours[wanted])
+    link = one_to_one(name, value, wanted, ours[wanted])
     turned = value.shape != ours[wanted].shape and value.dim() == 2 and value.t().shape == ours[wanted].shape
     return link or Link((name,), (wanted,), turned=turned, same=False)
 
@@ -122,7 +122,7 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
 
     told = [name for name, value in left.items() if not _constant(value)]
     for name in told:  # weights with unique numbers
-        links = (alone(name, left[name], wanted, candidate) for wanted, candidate in free().items())
+        links = (one_to_one(name, left[name], wanted, candidate) for wanted, candidate in free().items())
         link = next((each for each in links if each is not None), None)
         if link is not None:
             found[name] = link

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 
 from precheck.observe.containers import tensors
-from precheck.torch_internals import in_backward, no_dispatch
+from precheck.pairs.capture import copied
+from precheck.torch_internals import in_backward
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -71,7 +72,7 @@ class Passages:
                     if known is None or known[0] is not tensor:
                         known = self.taken[id(tensor)] = tensor, self.stack[-1]
                 maker = known[1]
-                self.found.append(Passage("in", name, self.calls[name], place, _kept(tensor), maker, given, self.stack[-1]))
+                self.found.append(Passage("in", name, self.calls[name], place, copied(tensor), maker, given, self.stack[-1]))
             self.stack.append(name)
 
         return hook
@@ -86,7 +87,7 @@ class Passages:
             for place, tensor in enumerate(_floats(output)):
                 known = self.made.get(id(tensor))
                 first = known[1] if known is not None and known[0] is tensor else name
-                self.found.append(Passage("out", name, call, place, _kept(tensor), first))
+                self.found.append(Passage("out", name, call, place, copied(tensor), first))
                 if known is None or known[0] is not tensor:
                     self.made[id(tensor)] = (tensor, name)
                     if tensor.requires_grad:
@@ -97,15 +98,10 @@ class Passages:
     def _back(self, name: str, call: int, place: int) -> Any:
         def hook(gradient: torch.Tensor | None) -> None:
             if gradient is not None:
-                self.found.append(Passage("back", name, call, place, _kept(gradient)))
+                self.found.append(Passage("back", name, call, place, copied(gradient)))
 
         return hook
 
 
 def _floats(value: Any) -> list[torch.Tensor]:
     return [tensor for _, tensor in tensors(value) if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel()]
-
-
-def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    with no_dispatch(), torch.no_grad():
-        return tensor.detach().clone()

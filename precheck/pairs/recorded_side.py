@@ -15,7 +15,7 @@ from precheck.observe.sketch import distance, sketch
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.comparison import REFUSALS
-from precheck.pairs.distances import Squares, apart
+from precheck.pairs.distances import Squares, squared_distance
 from precheck.pairs.floors import Floor, Yardstick, ratio
 from precheck.pairs.matching import mapped
 from precheck.pairs.recording import Kept, Recording, digest
@@ -108,7 +108,7 @@ class Against:
             return dataclasses.replace(found, verdict="different" if found.verdict == "less accurate" else found.verdict, recorded=True)
         assert kept.sketch is not None
         own = Squares(distance(kept.sketch.numpy(), sketch(floor.exact, finite=False)) ** 2, [])
-        rival, limit = apart(ours, floor.exact), noise.allowed(ours.numel(), self.samples)
+        rival, limit = squared_distance(ours, floor.exact), noise.allowed(ours.numel(), self.samples)
         r, beside = ratio(own.whole, floor.square.whole), ratio(own.whole, max(floor.square.whole, rival.whole))
         off = beside > limit * (STRANGE if floor.drowned else 1.0)
         more = max(0, kept.nonfinite - int((~floor.exact.isfinite()).sum()))

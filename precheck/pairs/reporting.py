@@ -9,12 +9,12 @@ from typing import Any
 
 from precheck.findings import Finding, Phase, Report, Row
 from precheck.pairs import fused
-from precheck.pairs.accuracy_loss import loses
+from precheck.pairs.accuracy_loss import first_loss
 from precheck.pairs.callables import users_name
 from precheck.pairs.comparison import Comparison
-from precheck.pairs.first_difference import Place, parted
+from precheck.pairs.first_difference import Place, first_difference
 from precheck.pairs.recorded_side import Against
-from precheck.pairs.transformations import tried
+from precheck.pairs.transformations import explanation
 from precheck.pairs.verdicts import GRAVEST, Judged
 from precheck.precisions import Precision
 from precheck.rules.bitwise.rule import Bitwise
@@ -22,7 +22,7 @@ from precheck.rules.different.rule import Different
 from precheck.rules.less_accurate.rule import LessAccurate
 from precheck.rules.rounding.rule import Rounding
 from precheck.rules.undecidable.rule import Undecidable
-from precheck.words import counted
+from precheck.words import counted, of_norm, percents
 
 _PHASES: dict[str, Phase] = {
     "result": "forward", "loss": "forward", "buffer": "forward",
@@ -59,16 +59,16 @@ def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
 
 
 def _at(finding: Finding, comparison: Comparison) -> Finding:
-    place = parted(comparison) if finding.rule == "different" else loses(comparison)
+    place = first_difference(comparison) if finding.rule == "different" else first_loss(comparison)
     if place is None and finding.module and finding.phase == "forward":  # a buffer, whose difference no module's result shows
         place = Place(finding.module, comparison.matching.modules.get(finding.module))
     if place is None:
-        why = fused.told(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
+        why = fused.explanation(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
         return dataclasses.replace(finding, message=f"{finding.message}; {why}") if why else finding
     whose = f"in {place.module}" if place.module else "in the model's own code"
     line = f", at {place.source}" if place.source else ""
-    verb = "they part first" if finding.rule == "different" else "other loses it first"
-    why = tried(comparison, place) if finding.rule == "different" else ""
+    verb = "they first differ" if finding.rule == "different" else "other first loses accuracy"
+    why = explanation(comparison, place) if finding.rule == "different" else ""
     return dataclasses.replace(
         finding, message=f"{finding.message}; {verb} {whose}{line}{f': {why}' if why else ''}", module=place.module, source=place.source, op=place.op,
     )  # fmt: skip
@@ -102,7 +102,6 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
     first = some[0]
     worst = max(some, key=lambda row: row.r / row.allowed)
     title, more = first.subject.title, f"; {counted(len(some) - 1, 'more tensor')} too" if len(some) > 1 else ""
-    where = f", in {first.where}" if first.where else ""
     common: dict[str, Any] = {
         "phase": _PHASES[first.subject.kind], "module": first.subject.module, "step": first.subject.step, "tensor": first.subject.name,
         "measured": first.r, "limit": first.allowed,
@@ -114,27 +113,34 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         same = sum(row.verdict == "bitwise" for row in rows)
         return Rounding.finding(
             "note",
-            f"{len(some)} of {counted(len(rows), 'tensor')} differ under {precision}, by no more than correct rounding explains"
-            f" (at most {worst.r:.3g} noise floors, {worst.subject.title}); equal bit for bit: {same}",
+            f"{len(some)} of {counted(len(rows), 'tensor')} {'differs' if len(some) == 1 else 'differ'} under {precision}, by no more than correct "
+            f"rounding explains (at most r = {worst.r:.3g}: {worst.subject.title}); equal bit for bit: {same}",
             measured=worst.r, limit=worst.allowed,
         )  # fmt: skip
     if first.why:
         why = f"{title}: {first.why}{more}"
         return Different.finding("error", why, **common) if first.verdict == "different" else Undecidable.finding("note", why, **common)
-    share = f"{first.relative:.2g} of its norm where rounding explains {_share(first):.2g}"
-    if first.nonfinite:
-        share = f"Inf or NaN on one side alone in {counted(first.nonfinite, 'element')}"
-    by = f"{first.r:.3g} noise floors ({first.allowed:.3g} allowed)" if math.isfinite(first.r) else "more than any rounding explains"
-    between = "from the exact run of model" if first.recorded else "between the exact runs of both"
+    off = _by(first)
     if first.verdict == "different":
-        return Different.finding("error", f"{title}: other computes something else{where}, off by {by} {between}, {share}{more}", **common)
-    off = f"off by {by}{where} from the exact result under {precision}"
+        apart = "it differs from model's exact result" if first.recorded else "even without rounding it differs from model"
+        return Different.finding("error", f"{title}: other computes something else: {apart} {off}{more}", **common)
     if first.verdict == "less accurate":
-        return LessAccurate.finding("error", f"{title}: other is {off}, and model is not: {share}{more}", **common)
+        return LessAccurate.finding("error", f"{title}: under {precision} other is off {off}; model is not{more}", **common)
     if first.verdict == "model less accurate":
-        return LessAccurate.finding("note", f"{title}: model, the reference, is {off}, and other is not: {share}{more}", **common)
-    below = f"the exact runs differ, and by less than rounding under {precision} explains"
-    return Undecidable.finding("note", f"{title}: {below}{where}; 32-true would decide{more}", **common)
+        return LessAccurate.finding("note", f"{title}: under {precision} model, the reference, is off {off}; other is not{more}", **common)
+    below = f"without rounding the two differ, by less than rounding under {precision} explains"
+    return Undecidable.finding("note", f"{title}: {below}; 32-true would decide{more}", **common)
+
+
+def _by(row: Judged) -> str:
+    """How far a tensor is off, in words."""
+    if row.nonfinite:
+        return f"by Inf or NaN on one side alone in {counted(row.nonfinite, 'element')}"
+    if not math.isfinite(row.r):
+        return f"by {of_norm(row.relative)}, more than any rounding explains"
+    if row.where:
+        return f"in {row.where} by {row.r:.3g} times what rounding explains ({row.allowed:.3g} allowed)"
+    return f"by {of_norm(row.relative)}, where rounding explains {percents(_share(row))} (r = {row.r:.3g}, {row.allowed:.3g} allowed)"
 
 
 def _share(row: Judged) -> float:

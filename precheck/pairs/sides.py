@@ -30,7 +30,7 @@ FLOAT64_ROUNDOFF = 2.0**-49
 
 
 @dataclasses.dataclass(slots=True)
-class Seen:
+class ObservedRun:
     """The trace and the captured tensors of one run."""
 
     trace: Trace
@@ -55,15 +55,15 @@ class Side:
         keeps: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.precision, self.around, self.keeps = job, precision, around, keeps
-        self._noises: dict[tuple[torch.dtype, int, bool], Seen] = {}
+        self._noises: dict[tuple[torch.dtype, int, bool], ObservedRun] = {}
         self.compiled = is_compiled(job.model)
         self.log = DecisionLog()
         self.steps = Steps(job)  # the optimizer's steps of the run under the precision
-        self._low: Seen | None = None
-        self._once: Seen | None = None
-        self._exact: dict[tuple[torch.dtype, bool], Seen] = {}
+        self._low: ObservedRun | None = None
+        self._once: ObservedRun | None = None
+        self._exact: dict[tuple[torch.dtype, bool], ObservedRun] = {}
 
-    def low(self) -> Seen:
+    def low(self) -> ObservedRun:
         """The run under the precision. The exact runs follow its decisions and random draws."""
         if self._low is None:
             setting = low(self.precision, records=None if self.compiled else self.log)
@@ -72,7 +72,7 @@ class Side:
             self.log.meant.clear()  # an exact run does not round, not even where it is intended
         return self._low
 
-    def exact(self, dtype: torch.dtype, *, free: bool = False) -> Seen:
+    def exact(self, dtype: torch.dtype, *, free: bool = False) -> ObservedRun:
         """The run in `dtype` along the decisions of the run under the precision, or with `free` along its own. Random draws are always the same.
 
         Raises the model's own error if it does not run in `dtype`.
@@ -91,14 +91,14 @@ class Side:
         """Whether the exact run in `dtype` was made."""
         return (dtype, False) in self._exact or self.precision.name == "64-true"
 
-    def once(self, dtype: torch.dtype, *, following: bool = False) -> Seen:
+    def once(self, dtype: torch.dtype, *, following: bool = False) -> ObservedRun:
         """The first step only, in `dtype`, along its own decisions or `following` those of the run under the precision. Made anew, so that hooks see
         it."""
         log = self.log if following else self.log.draws()
         self._once = self._run(reference(dtype, follows=log), job=dataclasses.replace(self.job, optimizer=None, steps=1))
         return self._once
 
-    def once_low(self) -> Seen:
+    def once_low(self) -> ObservedRun:
         """The first step only, under the precision."""
         return self._run(low(self.precision, records=DecisionLog()), job=dataclasses.replace(self.job, optimizer=None, steps=1))
 
@@ -107,7 +107,7 @@ class Side:
         assert self._once is not None
         return self._once.captured
 
-    def noise(self, dtype: torch.dtype, number: int, *, everywhere: bool = False) -> Seen:
+    def noise(self, dtype: torch.dtype, number: int, *, everywhere: bool = False) -> ObservedRun:
         """The exact run with the noise of correct rounding at the results of modules. At every op if there are no modules, or with `everywhere`."""
         key = dtype, number, everywhere
         if key not in self._noises:
@@ -117,7 +117,7 @@ class Side:
             self._noises[key] = seen
         return self._noises[key]
 
-    def _noise(self, dtype: torch.dtype, number: int, *, everywhere: bool) -> Seen:
+    def _noise(self, dtype: torch.dtype, number: int, *, everywhere: bool) -> ObservedRun:
         seen = self.low()
         disturbance = noise_for(self.job.model, seen.trace, self.log, self.precision, seed=number + 1)
         if self.precision.compute is FP64:
@@ -132,7 +132,7 @@ class Side:
         with self._disturbed_buffers(disturbance):
             return self._run(setting)
 
-    def _run(self, setting: Setting, *, job: Job | None = None) -> Seen:
+    def _run(self, setting: Setting, *, job: Job | None = None) -> ObservedRun:
         capture = Capture(self.job.model)
         handle = self.job.model.register_forward_pre_hook(capture.entering, with_kwargs=True)
         try:
@@ -141,7 +141,7 @@ class Side:
         finally:
             handle.remove()
         captured = capture.finish(trace.scale)
-        return Seen(trace, captured)
+        return ObservedRun(trace, captured)
 
     @contextlib.contextmanager
     def _disturbed_buffers(self, disturbance: Disturbance) -> Iterator[None]:

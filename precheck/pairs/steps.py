@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 from precheck.observe.job import Job
-from precheck.pairs.capture import Captured
+from precheck.pairs.capture import Captured, copied
 from precheck.pairs.layouts import Link
-from precheck.torch_internals import no_dispatch
 
 Gradients = Mapping[str, torch.Tensor]
 """The gradients of one step, by weight name. Weights without a gradient are absent."""
@@ -47,12 +46,12 @@ class Steps:
         return dataclasses.replace(self.job, optimizer=made)
 
     def _follow(self, optimizer: torch.optim.Optimizer, held: Sequence[torch.nn.Parameter]) -> None:
-        self.start, names = [_kept(each) for each in held], self.names()
+        self.start, names = [copied(each) for each in held], self.names()
         original = optimizer.step
 
         def step(*args: Any, **kwargs: Any) -> Any:
             scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer divides by the loss scale itself
-            given = {name: _kept(each.grad) for name, each in zip(names, held, strict=False) if each.grad is not None}
+            given = {name: copied(each.grad) for name, each in zip(names, held, strict=False) if each.grad is not None}
             self.gradients.append(given if scale is None else {name: each / scale for name, each in given.items()})
             return original(*args, **kwargs)
 
@@ -100,11 +99,6 @@ def handed_on(model: Steps, other: Steps, links: Sequence[Link]) -> list[Gradien
             given |= {name: part for name, part in parts.items() if name in theirs}
         found.append(given)
     return found
-
-
-def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    with no_dispatch(), torch.no_grad():
-        return tensor.detach().clone()
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

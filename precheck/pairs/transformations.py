@@ -12,7 +12,7 @@ import torch
 
 from precheck import ops
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.distances import apart, size
+from precheck.pairs.distances import size, squared_distance
 from precheck.pairs.first_difference import PARTED, Place
 from precheck.pairs.floors import ratio
 from precheck.pairs.intermediates import Made, View, alike
@@ -273,7 +273,7 @@ def _factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
 
 
 def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
-    distance = apart(here, there)
+    distance = squared_distance(here, there)
     return not distance.excess and ratio(distance.whole, size(there).whole) <= PARTED
 
 
@@ -281,7 +281,7 @@ def _op(made: Made) -> str:
     return made.op.removeprefix("aten.").lstrip("_").removeprefix("safe_")
 
 
-def tried(comparison: Comparison, place: Place) -> str:
+def explanation(comparison: Comparison, place: Place) -> str:
     """`explained`, or "" if the search fails. An explanation is not part of the verdict."""
     with contextlib.suppress(*REFUSALS):
         return explained(comparison, place)

@@ -51,7 +51,7 @@ class Asking:
     has_loss: bool
 
 
-def made(over: Any, asking: Asking) -> list[Variation]:
+def variations_of(over: Any, asking: Asking) -> list[Variation]:
     """The variations that `over` names (names, or a mapping of names to amounts). Raises InputError for unknown names and unmet requirements."""
     wanted = dict.fromkeys(DEFAULT) if over is None else over
     if isinstance(wanted, str):

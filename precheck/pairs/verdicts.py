@@ -16,7 +16,7 @@ from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH, LUCK, largest
 from precheck.analysis.zero_on_paper import STRANGE, VANISHING
 from precheck.pairs.compared_tensors import Subject
-from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, size, worst
+from precheck.pairs.distances import Squares, block_counts, block_name, greatest, lengths, same_bits, size, squared_distance
 from precheck.pairs.floors import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
@@ -59,14 +59,14 @@ class Judged:
         return self.drift / self.norm if self.norm else (0.0 if self.drift == 0 else math.inf)
 
 
-def unlike(subject: Subject, other: torch.Tensor, why: str) -> Judged:
+def different_because(subject: Subject, other: torch.Tensor, why: str) -> Judged:
     """The verdict `different` for a reason other than its numbers."""
     return Judged(
         subject, "different", math.inf, noise.FAIL, why=why, shape=tuple(other.shape), dtype=str(other.dtype).removeprefix("torch."),
     )  # fmt: skip
 
 
-def plain(subject: Subject, sided: Sided) -> Judged | None:
+def without_floor(subject: Subject, sided: Sided) -> Judged | None:
     """The verdict if it needs no floor: equal bits, no gradient, another shape. None if numbers have to decide."""
     ours, theirs = sided.model, sided.other
     if ours is None or theirs is None:
@@ -98,10 +98,10 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     if not sided.other.is_floating_point() and not sided.other.is_complex():
         return _chosen(subject, sided, floor)
     exact_other = floor.exact if sided.exact_other is None else sided.exact_other
-    own, rival = apart(sided.other, exact_other), apart(sided.model, floor.exact)
+    own, rival = squared_distance(sided.other, exact_other), squared_distance(sided.model, floor.exact)
     found = _Row(subject, sided.other, floor, own)
     if sided.free_other is not None and sided.free_model is not None and sided.free_other.shape == sided.free_model.shape:
-        between = apart(sided.free_other, sided.free_model)
+        between = squared_distance(sided.free_other, sided.free_model)
         bound = _bound(floor, sided.free_model)
         r, where, limit = _drowned(between, bound, floor, samples) if floor.drowned else _beyond(between, bound, found.shape)
         if between.excess or r > limit:
@@ -143,7 +143,7 @@ def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:
     assert sided.other is not None
     if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.other.dtype != sided.model.dtype:
         return None
-    between = apart(sided.other, sided.model)
+    between = squared_distance(sided.other, sided.model)
     found = _Row(subject, sided.other, floor, between)
     r = ratio(between.whole, floor.square.whole)
     if between.excess or r > noise.WARN or not (floor.drowned or _beyond(between, floor.square, found.shape)[0] <= noise.FAIL):
@@ -161,8 +161,8 @@ def evident(subject: Subject, sided: Sided, floor: Floor, fine: Floor) -> Judged
         return None
     if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.model is None:
         return None
-    between = apart(sided.free_other, sided.free_model)
-    own, rival = apart(sided.other, sided.exact_other), apart(sided.model, floor.exact)
+    between = squared_distance(sided.free_other, sided.free_model)
+    own, rival = squared_distance(sided.other, sided.exact_other), squared_distance(sided.model, floor.exact)
     found = _Row(subject, sided.other, floor, own)
     if between.excess or own.excess or rival.excess or _beyond(between, fine.square, found.shape)[0] > noise.FAIL:
         return None
@@ -209,8 +209,8 @@ def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[f
     whole = ratio(between.whole, floor.whole)
     if whole > noise.FAIL:
         return whole, "", noise.FAIL
-    part, partition, block = worst([(a / b.clamp(min=1e-300)).sqrt() for a, b in zip(between.blocks, floor.blocks, strict=True)])
-    return (part, place(shape, partition, block), noise.FAIL) if part > noise.FAIL else (whole, "", noise.FAIL)
+    part, partition, block = greatest([(a / b.clamp(min=1e-300)).sqrt() for a, b in zip(between.blocks, floor.blocks, strict=True)])
+    return (part, block_name(shape, partition, block), noise.FAIL) if part > noise.FAIL else (whole, "", noise.FAIL)
 
 
 def _allowed(numel: int, samples: int, free: float) -> float:
@@ -222,20 +222,20 @@ def _allowed(numel: int, samples: int, free: float) -> float:
 def _blocks(own: Squares, floor: Floor, rival: Squares, shape: tuple[int, ...], samples: int) -> tuple[float, str]:
     """The ratio of error to limit in the block where it is largest, and its place. The limit allows for the largest of that many blocks."""
     ratios = []
-    partitions_ = zip(own.blocks, floor.square.blocks, rival.blocks, floor.free.blocks, lengths(shape), every(shape), strict=True)
+    partitions_ = zip(own.blocks, floor.square.blocks, rival.blocks, floor.free.blocks, lengths(shape), block_counts(shape), strict=True)
     for theirs, bound, ours, free, length, count in partitions_:
         errors = free.clamp(1, length).round()
         limits = torch.zeros_like(errors)
         for each in errors.unique().tolist():
             limits[errors == each] = max(noise.FAIL, LUCK * largest(int(each), samples, count))
         ratios.append((theirs / torch.maximum(bound, ours).clamp(min=1e-300)).sqrt() / limits)
-    value, partition, block = worst(ratios)
-    return value, place(shape, partition, block) if partition >= 0 else ""
+    value, partition, block = greatest(ratios)
+    return value, block_name(shape, partition, block) if partition >= 0 else ""
 
 
 def _chosen(subject: Subject, sided: Sided, floor: Floor) -> Judged:
     """The verdict on integers and booleans. They are decisions, and agree if both exact runs decide alike."""
-    found = _Row(subject, sided.other, floor, apart(sided.other, sided.model))  # type: ignore[arg-type]
+    found = _Row(subject, sided.other, floor, squared_distance(sided.other, sided.model))  # type: ignore[arg-type]
     if sided.free_other is None or sided.free_model is None:
         return found.told("undecidable", 0.0, noise.FAIL, "", found.own)
     agree = sided.free_other.shape == sided.free_model.shape and bool(torch.equal(sided.free_other, sided.free_model))

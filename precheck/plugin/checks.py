@@ -93,7 +93,7 @@ class CheckPrecision(Verdicts):
         if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
             held = golden if golden.exists() else None
             wishes = verdict.wishes.also(allow)
-            selftest.tried(self.item, self.calls, self.precision, wishes, model, inputs, golden=held, **settings)
+            selftest.plant_faults(self.item, self.calls, self.precision, wishes, model, inputs, golden=held, **settings)
         return report
 
     def _report(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:

@@ -114,7 +114,8 @@ def watch_precision(request: pytest.FixtureRequest, precision: Precision | str) 
         generator = Generator().to(watch_precision.dtype)
         scaler = watch_precision.precision.make_scaler()
 
-    `model` names modules in findings, where one is the main one. `allow` is as in check_precision. There is no golden.
+    Findings name modules as `model` does; without it, as the first module with children that runs. `allow` is as in check_precision. There is
+    no golden.
     """
     from precheck.plugin.watches import WatchPrecision
 
@@ -131,7 +132,7 @@ def check_parity(request: pytest.FixtureRequest, precision: Precision | str) -> 
         def test_port(check_parity):
             check_parity(original, port, tokens, loss=lambda out: out.logits.float().mean(), match={"h": "layers"})
 
-    `match` maps names of other to names of model, where names and weights do not tell. The verdict is `report.verdict`: "bitwise",
+    `match` maps names of other to names of model, if names and weights do not match them. The verdict is `report.verdict`: "bitwise",
     "rounding", "less accurate", "different" or "undecidable". There is no golden; both come back as they were.
     """
     from precheck.plugin.pairs import CheckParity
@@ -143,7 +144,8 @@ def check_parity(request: pytest.FixtureRequest, precision: Precision | str) -> 
 def check_invariance(request: pytest.FixtureRequest, precision: Precision | str) -> CheckInvariance:
     """check_invariance(model, inputs, over=None, *, loss=None, reduction="mean", step=None, seed=0, allow=None) -> Report.
 
-    Asks the model in ways that should not matter, under the test's precision, and fails the test where more than rounding comes of it:
+    Runs the model in ways that should give the same result, under the test's precision. The test fails if they differ by more than rounding
+    explains:
 
         def test_decoding(check_invariance):
             check_invariance(model, {"input_ids": tokens}, over=("batch", "padding", "cache", "prefill"))

@@ -242,7 +242,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if session.shouldstop or session.shouldfail or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         ledger.partial.append("the run did not end by itself")
     if not ledger.collected:
-        ledger.partial.append("no worker told which tests there are")
+        ledger.partial.append("no worker said which tests there are")
     if not ledger.partial and settings.golden_dir.is_dir():
         ledger.find_unused(golden_files(settings.golden_dir), asked_for(config))
     if known := config.stash[KNOWN]:

@@ -15,7 +15,7 @@ import pytest
 from precheck.findings import Report
 from precheck.goldens.known import Check, Failures, KnownError, read, write
 from precheck.judge import known_failures
-from precheck.judge.known_failures import NEVER, Known, Seen
+from precheck.judge.known_failures import NEVER, Known, Observed
 from precheck.plugin.ledger import Ledger, Ruling
 from precheck.plugin.naming import asked_for, golden_of_id, plain_id, shown
 from precheck.plugin.settings import KEY
@@ -44,9 +44,9 @@ class KnownFailures:
         known = self.failures.get(check, [])
         if not (known or (self.writing and report.errors)) or any(finding.rule in NEVER for finding in report.errors):
             return Ruling()
-        from precheck.judge.beyond_limits import seen
+        from precheck.judge.beyond_limits import errors_and_places
 
-        found, today = seen(report), datetime.date.today()
+        found, today = errors_and_places(report), datetime.date.today()
         worse = known_failures.expired(known, found, today) if self.writing else known_failures.worse(known, found, today)
         if report.errors and worse:
             return Ruling(worse=f"worse than known by {self.name}: " + "\n    ".join(worse))
@@ -60,7 +60,7 @@ class KnownFailures:
             before = self._read()
             after = {check: list(known) for check, known in before.items()}
             for each in told:
-                check, seen = Check(*each["check"]), Seen.of(each["seen"])
+                check, seen = Check(*each["check"]), Observed.of(each["seen"])
                 known = after.pop(check, [])
                 left = (known_failures.recorded if self.writing else known_failures.tightened)(known, seen)
                 after |= {check: left} if left else {}
@@ -72,7 +72,7 @@ class KnownFailures:
             ledger.trouble.append(str(error))
             return
         if gone and not self.writing:
-            ledger.known.append(f"known failures of checks that are not there: {len(gone)} (take them out with pytest --known-failures-write)")
+            ledger.known.append(f"known failures of checks that no longer exist: {len(gone)} (take them out with pytest --known-failures-write)")
             ledger.known += [f"  {check.test} under {check.precision}" for check in gone]
 
     def _kept(self, before: Failures, after: Failures) -> list[str]:

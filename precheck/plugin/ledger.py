@@ -140,7 +140,7 @@ class Ledger:
                 path.unlink()
                 self.unused.append(path)
             except GoldenError:
-                self.trouble.append(f"--golden-prune left {shown(path, self.root)} alone: it is no golden that can be read")
+                self.trouble.append(f"--golden-prune did not delete {shown(path, self.root)}: it cannot be read as a golden")
             except OSError as error:
                 self.trouble.append(f"--golden-prune could not delete {shown(path, self.root)}: {error.strerror}")
 

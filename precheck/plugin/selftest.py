@@ -31,7 +31,7 @@ _PLAIN = pytest.StashKey["_Plain"]()
 _READY = pytest.StashKey[list[dict[str, Any]]]()
 
 
-def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectations, model: Any, inputs: Any, **settings: Any) -> None:
+def plant_faults(item: pytest.Item, call: int, precision: Precision, wishes: Expectations, model: Any, inputs: Any, **settings: Any) -> None:
     """Plants the faults into a passed check, and stores the outcomes for the end of the test."""
     from precheck.selftest import expected, selftested
 
@@ -52,7 +52,7 @@ def compared(item: pytest.Item, verb: str, number: int, precision: Precision, wi
     _keep(item, verb, number, precision, outcomes)
 
 
-def seen(item: pytest.Item, number: int, precision: Precision, wishes: Expectations, compared: bool) -> None:
+def store_watched(item: pytest.Item, number: int, precision: Precision, wishes: Expectations, compared: bool) -> None:
     """Stores whether a passed watched block could have failed. No faults are planted, since precheck does not run the user's loop."""
     from precheck.selftest import expected, watched
 

@@ -26,7 +26,7 @@ POLICIES = ("cuda", "native")
 DEPTHS = ("ops", "boundaries")
 MODELS = "precision-model"
 """The file name in the node ids of --precision-model. There is no such file at the root of the project."""
-REPORTS = ("term", "json:PATH", "markdown:PATH", "sarif:PATH", "html:PATH")
+REPORTS = ("term", "json:PATH", "markdown:PATH", "md:PATH", "sarif:PATH", "html:PATH")
 """The forms of precheck.report.forms, which is imported only when a report is wanted."""
 TRIALS = 12
 _SELECTING = {
@@ -179,8 +179,7 @@ def settings_of(config: pytest.Config) -> Settings:
 
 
 def _either(config: pytest.Config, name: str) -> Any:
-    value = config.getoption(name)
-    return config.getini(name) if value is None else value
+    return config.getini(name) if config.getoption(name) is None else config.getoption(name)
 
 
 def _precisions(named: str | None, policy: Policy, source: str) -> tuple[Precision, ...]:
@@ -244,18 +243,19 @@ def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
 
 
 def _destination(report: str, start: Path) -> tuple[Form, Path]:
-    from precheck.report.forms import FORMS
+    from precheck.report.forms import named
 
     kind, _, path = report.partition(":")
-    if kind not in FORMS or kind == "term":
+    form = named(kind)
+    if form is None or form.name == "term":
         raise pytest.UsageError(f"--drift-report={report}: accepted are {', '.join(REPORTS)}")
     if not path:
         raise pytest.UsageError(f"--drift-report={report} names no file (if the path is a variable, is it set?); accepted is {kind}:PATH")
     if (start / path).is_dir():
         raise pytest.UsageError(f"--drift-report={report}: {path} is a folder; name a file, as in {kind}:drift.{kind}")
-    if FORMS[kind].missing:
-        raise pytest.UsageError(f"--drift-report={report}: {FORMS[kind].missing}")
-    return FORMS[kind], start / path
+    if form.missing:
+        raise pytest.UsageError(f"--drift-report={report}: {form.missing}")
+    return form, start / path
 
 
 def _count(name: str, value: Any, none: str) -> int:

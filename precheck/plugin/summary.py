@@ -100,8 +100,8 @@ def _worst(checks: list[Check]) -> str:
     rows = [(entry["worst"], nodeid) for entry, nodeid in entries if entry["worst"]]
     if not entries:
         return ""
-    from precheck.report.reasons import told
-    from precheck.report.terminal import place
+    from precheck.report.reasons import in_words
+    from precheck.report.terminal import tensor_of
 
     explained: Counter[str] = Counter()
     for entry, _ in entries:
@@ -110,15 +110,15 @@ def _worst(checks: list[Check]) -> str:
     if rows:
         row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
         why = f" ({row['reason']})" if row["reason"] else ""
-        said = f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed{why}: {place(row)} in {nodeid}"
-    return said + told(explained.items())
+        said = f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed{why}: {tensor_of(row)} in {nodeid}"
+    return said + in_words(explained.items())
 
 
 def _not_needed(checks: list[Check]) -> list[str]:
     """A line for each allowance that no check of its test needed under any precision of the run."""
     needed = {(check.golden, rule) for check in checks for rule in check.rules if rule not in check.not_needed}
     told = {
-        (check.golden, rule): f"nothing needed {rule} to be allowed ({why}) in {check.nodeid}; leave it out of allow="
+        (check.golden, rule): f"{rule} is allowed ({why}), and was not found in {check.nodeid}: leave it out of allow="
         for check in checks
         for rule, why in check.not_needed.items()
         if (check.golden, rule) not in needed

@@ -71,8 +71,8 @@ class WatchPrecision(Verdicts):
         if self.applied or not self.precision.is_low or report.facts["shadowed"]:
             return ""
         return (
-            f"nothing in this block is stored in {self.precision.param.dtype_name}, so it did not run under {self.precision.name}, to which only "
-            f"your loop can cast: model.to({self.name}.dtype); or name the others, as in @pytest.mark.precision(\"bf16-mixed\")"
+            f"nothing in this block is stored in {self.precision.param.dtype_name}, so it did not run under {self.precision.name}: cast in it, "
+            f"as in model.to({self.name}.dtype), or name the precisions that it runs under, as in @pytest.mark.precision(\"bf16-mixed\")"
         )
 
     def _judged(self, place: Path, report: Report) -> None:
@@ -82,5 +82,5 @@ class WatchPrecision(Verdicts):
         if verdict.failed:
             self.fail(verdict)
         if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
-            selftest.seen(self.item, number, self.precision, verdict.wishes, bool(report.facts["shadowed"]))
+            selftest.store_watched(self.item, number, self.precision, verdict.wishes, bool(report.facts["shadowed"]))
 

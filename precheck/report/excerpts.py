@@ -16,7 +16,7 @@ def excerpt(source: str, start: Path) -> dict[str, Any]:
 
     A relative path is below `start`. Only Python files are opened, since a report from elsewhere may name any file.
     """
-    path, line = place(source)
+    path, line = file_and_line(source)
     if not path.endswith(".py"):
         return {}
     lines = _lines(start / path)
@@ -26,7 +26,7 @@ def excerpt(source: str, start: Path) -> dict[str, Any]:
     return {"first": first, "line": line, "lines": [text[:WIDEST] for text in lines[first - 1 : line + AROUND]]}
 
 
-def place(source: str) -> tuple[str, int]:
+def file_and_line(source: str) -> tuple[str, int]:
     """The path and the line of "models/gpt.py:88"; "" and 0 for a text without a line."""
     path, _, number = source.rpartition(":")
     return (path, int(number)) if path and number.isdecimal() and len(number) <= MOST_DIGITS else ("", 0)

@@ -47,7 +47,7 @@ def allowances(report: Report, name: str) -> dict[str, str]:
 
 def not_needed(report: Report) -> list[str]:
     """A sentence for each allowance that was not needed."""
-    return [f"nothing needed {rule} to be allowed ({why}): leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
+    return [f"{rule} is allowed ({why}), and was not found: leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
 
 
 def unjudged(report: Report) -> list[str]:
@@ -68,11 +68,11 @@ def followed(report: Report) -> str:
     shadowed, ops, covered = (report.facts.get(name) for name in ("shadowed", "ops", "covered"))
     if not isinstance(shadowed, int) or not isinstance(ops, int):
         return ""
-    end = f", {100 * covered:.1f} % of them to the end" if isinstance(covered, (int, float)) and covered != 1 else ""
+    end = f", {100 * covered:.1f}% of them to the end" if isinstance(covered, (int, float)) and covered != 1 else ""
     return f"{shadowed} of {ops} ops compared with {report.facts.get('reference', 'float32')}{end}"
 
 
-def told(report: Report) -> list[tuple[str, str]]:
+def in_words(report: Report) -> list[tuple[str, str]]:
     """All facts and the loss scale in words, each with a title."""
     return [(title, cut(one_line(words), 10 * LONGEST)) for title, words in _told(report) if words]
 

@@ -62,6 +62,13 @@ FORMS: dict[str, Form] = {
         Form("html", "precheck.report.html:page", "precheck.report.comparison:page", needs="jinja2", extra="report"),
     )
 }
+ALIASES = {"md": "markdown"}
+"""Other names that users give to a form, as the endings of files are."""
+
+
+def named(name: str) -> Form | None:
+    """The form of that name or alias. None if there is none."""
+    return FORMS.get(ALIASES.get(name, name))
 
 
 def write(form: Form, session: Session, path: Path) -> None:

@@ -23,7 +23,7 @@ from precheck.formats import FORMATS, FP32
 from precheck.report import sensitivity
 from precheck.report.binades import COLUMNS, Histograms, ranges
 from precheck.report.excerpts import excerpt
-from precheck.report.facts import excused_keys, followed, told
+from precheck.report.facts import excused_keys, followed, in_words
 from precheck.report.session import Session
 from precheck.report.verdicts import determined, excess, line, passed, short, totals, whole
 from precheck.words import LONGEST, cut, one_line, op_words
@@ -85,7 +85,7 @@ def _selftest(checks: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
     rows = [{"check": _shown(sensitivity.named(each)), "precision": each["precision"], "cells": sensitivity.cells(each, names)} for each in checks]
     deaf = [
         {"check": _shown(sensitivity.named(each)), "precision": each["precision"], "missed": [(_shown(what), _shown(cure)) for what, cure in missed]}
-        for each, missed in sensitivity.deaf(checks)
+        for each, missed in sensitivity.insensitive(checks)
     ]
     told = [_shown(reason) for reason in sensitivity.reasons(checks)]
     return {"headline": sensitivity.headline(checks), "faults": [*map(_shown, names)], "rows": rows, "deaf": deaf, "reasons": told}
@@ -135,7 +135,7 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
         "cure": report["cure"],
         "layers": report["facts"].get("layers", []),
         "followed": followed(made),
-        "facts": told(made),
+        "facts": in_words(made),
         "tolerated": test.get("tolerated", {}),
     }
 

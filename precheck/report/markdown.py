@@ -97,9 +97,9 @@ def _losses(report: Report) -> list[str]:
     worst = max(report.losses, key=_apart)
     text = f"loss in step {worst.step}: {worst.low:.6g}, in the reference {worst.reference:.6g}"
     if math.isfinite(_apart(worst)):
-        text += f", {100 * _apart(worst):.2g} % apart"
+        text += f", {100 * _apart(worst):.2g}% apart"
     if worst.floor is not None and worst.reference and math.isfinite(worst.floor):
-        text += f" (rounding explains {100 * worst.floor / abs(worst.reference):.2g} %)"
+        text += f" (rounding explains {100 * worst.floor / abs(worst.reference):.2g}%)"
     return [_prose(text + (f"; the furthest of {len(report.losses)}" if report.losses[1:] else "")), ""]
 
 
@@ -153,7 +153,7 @@ def _selftest(session: Session) -> str:
     tried = session["selftest"]
     names = sensitivity.faults(tried)
     lines = [f"\n### Self-test: {_prose(sensitivity.headline(tried))}", ""]
-    for check, missed in sensitivity.deaf(tried):
+    for check, missed in sensitivity.insensitive(tried):
         lines += [f"- ❌ {code(sensitivity.named(check))} under {_prose(check['precision'])} could not have failed"]
         lines += [line for what, cure in missed for line in (f"  - {_prose(what)}", f"    - cure: {_prose(cure)}")]
     rows = [(code(sensitivity.named(check)), _prose(check["precision"]), *map(_prose, sensitivity.cells(check, names))) for check in tried]
@@ -167,7 +167,7 @@ def _closest(check: _Check) -> str:
     why = Reasons(check.report)
     row = why.closest()
     said = f" ({_prose(reason)})" if row and (reason := why.reason(row)) else ""
-    return (f"{row.r:.2f} of {row.allowed:.2f}{said}" if row else "") + _prose(reasons.told(why.counted().items()))
+    return (f"{row.r:.2f} of {row.allowed:.2f}{said}" if row else "") + _prose(reasons.in_words(why.counted().items()))
 
 
 def _rules(check: _Check) -> list[str]:

@@ -15,9 +15,12 @@ from precheck.report.markdown import grid
 
 NAME = "messages.md"
 _MADE = "<!-- made by python -m precheck rules --messages --write docs -->"
-_INTRODUCTION = """Each finding begins with the name of a rule, then says where, then one of these messages. ‹…› stands for a number, a
-name or a place. Numbers have units: % is a share of the tensor's norm unless another is named; a *rounding* is one unit roundoff of
-the format; *r* is the error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words."""
+_INTRODUCTION = """Each finding begins with the name of a rule, then says where, then one of these messages. The example is a whole message, as
+the program on the rule's page prints it. ‹…› stands for a number, a name or a place, and a row that begins with a comma or a semicolon is the end of
+another. Numbers have units: % is a share of the tensor's norm unless another is named; a *rounding* is one unit roundoff of the format; *r* is the
+error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words.
+
+The messages about [kernels](#kernels-what-is-wrong) and about [pairs](#pairs-what-differs) are at the end of the page: several rules share them."""
 _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
 """Calls whose texts users do not see, or see elsewhere."""
 _READABLE = {
@@ -25,6 +28,18 @@ _READABLE = {
     "one_line": "name", "power": "power of two",
 }  # fmt: skip
 """Functions that messages call, and the words that stand for their results."""
+_PLAIN = {
+    name: word
+    for word, names in {
+        "number": "beyond abs scalar got exact", "number here": "became", "number in the reference": "was", "largest number": "held peak amax",
+        "limit": "HALF_MAX roundoff reach", "error": "off drift wide", "own error": "own", "factor": "middle spread gain grown",
+        "share": "dead lost zeroed blur apart clipped", "line": "shortened source", "tensor": "the", "reason": "why",
+        "what follows": "then", "Inf or NaN": "nan nans", "shape": "tuple", "names": "join", "dimension": "dim",
+        "count": "unmasked clips many enough decays moved wholes_moved strange empty numel zeros taken additions found",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+"""Names in the code that say little by themselves, and the words that stand for them."""
 
 _ELSEWHERE = {
     "Messages that several rules share": ("rules/rule.py",),
@@ -57,8 +72,16 @@ def _folder() -> Path:
 def _section(rule: Rule, folder: Path) -> list[str]:
     messages = [text for name in ("rule.py", "words.py") if (folder / name).exists() for text in texts(folder / name)]
     meaning, remedy = _cell(rule.meaning), f"{_cell(rule.remedy)}. [More](rules/{rule.name}.md)"
-    head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", ""]
+    head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", "", *_example(rule, folder)]
     return [*head, *grid(("message",), [(_cell(text),) for text in messages]), ""] if messages else head
+
+
+def _example(rule: Rule, folder: Path) -> list[str]:
+    """The rule's message in the output of its example, if there is one."""
+    printed = (folder / "example.txt").read_text(encoding="utf8") if (folder / "example.txt").exists() else ""
+    lines = (line.removeprefix("error: ").removeprefix("warning: ").removeprefix("note: ") for line in printed.splitlines())
+    found = next((line for line in lines if line.startswith(f"{rule.name}: ")), "")
+    return [f"**Example**: `{found}`", ""] if found else []
 
 
 def texts(file: Path) -> Iterator[str]:
@@ -100,7 +123,8 @@ def _named(expression: ast.expr) -> str:
         return _READABLE[expression.func.id]
     parts = [part for part in ast.walk(expression) if isinstance(part, (ast.Attribute, ast.Name))]
     names = [part.attr if isinstance(part, ast.Attribute) else part.id for part in parts]
-    return next((name.strip("_").replace("_", " ") for name in names if name not in ("max", "min", "len", "percent")), "number")
+    name = next((name.strip("_") for name in names if name not in ("max", "min", "len", "percent")), "number")
+    return _PLAIN.get(name, name.replace("_", " "))
 
 
 def _cell(words: str) -> str:

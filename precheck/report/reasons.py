@@ -67,7 +67,7 @@ class Reasons:
         return dict(Counter(words for row in self.report.boundaries if row.determined and (words := self.explained(row))))
 
 
-def told(counts: Iterable[tuple[str, int]]) -> str:
+def in_words(counts: Iterable[tuple[str, int]]) -> str:
     """ "; 3 more beyond their limits, explained: float32 and float64 differ as much", for the result of `counted`."""
     return "".join(f"; {count} more beyond {'its limit' if count == 1 else 'their limits'}, {words}" for words, count in counts)
 

@@ -9,6 +9,7 @@ from precheck import rules
 from precheck.findings import RULES, Rule
 from precheck.report.limits import analyses_of, limits_of, rule_of
 from precheck.report.markdown import grid
+from precheck.words import sentence
 
 _MADE = "<!-- made by python -m precheck rules --write docs/rules -->"
 
@@ -23,7 +24,7 @@ def example(rule: str) -> Path:
     return Path(rules.__path__[0]) / rule.replace("-", "_") / "example.py"
 
 
-def said(rule: str) -> Path:
+def example_output(rule: str) -> Path:
     """The file with the output of a rule's example. suites/report/example_texts.py writes it, and a test compares it."""
     return example(rule).with_suffix(".txt")
 
@@ -35,10 +36,10 @@ def _index() -> str:
 
 def _page(rule: Rule) -> str:
     shown = example(rule.name).read_text(encoding="utf8").rstrip("\n")
-    lines = [_MADE, "", f"# `{rule.name}`", "", _sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
+    lines = [_MADE, "", f"# `{rule.name}`", "", sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
     lines += ["## Example", "", "```python", shown, "```", ""]
-    if said(rule.name).is_file():
-        lines += ["It prints:", "", "```text", said(rule.name).read_text(encoding="utf8").rstrip("\n"), "```", ""]
+    if example_output(rule.name).is_file():
+        lines += ["It prints:", "", "```text", example_output(rule.name).read_text(encoding="utf8").rstrip("\n"), "```", ""]
     lines += ["## How it is found", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
     used = [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
     lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`.{' Analyses that it uses:' if used else ''}", ""]
@@ -61,10 +62,6 @@ def _in_tests(rule: Rule) -> list[str]:
         f'@pytest.mark.allow_finding("{rule.name}", reason="…")  # passes where it is found, and lists it at the end of the run',
         "```", "", "[All rules](README.md)", "",
     ]  # fmt: skip
-
-
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:] + "."
 
 
 def _cell(words: str) -> str:

@@ -17,8 +17,9 @@ from urllib.parse import quote
 from precheck import __version__
 from precheck.findings import RULES, Finding, Rule
 from precheck.report import sensitivity
-from precheck.report.excerpts import place
+from precheck.report.excerpts import file_and_line
 from precheck.report.session import Session, report_of
+from precheck.words import sentence
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 BASE = "%SRCROOT%"
@@ -72,20 +73,16 @@ def _results(session: Session) -> list[dict[str, Any]]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    words = f"{_sentence(rule.meaning)} Cure: {rule.remedy}."
+    words = f"{sentence(rule.meaning)} Cure: {rule.remedy}."
     return {
         "id": rule.name,
         "name": "".join(part.title() for part in rule.name.split("-")),
-        "shortDescription": {"text": _sentence(rule.meaning)},
+        "shortDescription": {"text": sentence(rule.meaning)},
         "fullDescription": {"text": words},
-        "help": {"text": words, "markdown": f"{_sentence(rule.meaning)}\n\n**Cure**: {rule.remedy}."},
+        "help": {"text": words, "markdown": f"{sentence(rule.meaning)}\n\n**Cure**: {rule.remedy}."},
         "defaultConfiguration": {"level": "error"},
         "properties": {"tags": ["numerics", "precision"], "precision": "high"},
     }
-
-
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:] + "."
 
 
 def _invocation(session: Session) -> dict[str, Any]:
@@ -93,7 +90,7 @@ def _invocation(session: Session) -> dict[str, Any]:
     notifications = [
         {"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost
     ]
-    for check, missed in sensitivity.deaf(session.get("selftest", [])):
+    for check, missed in sensitivity.insensitive(session.get("selftest", [])):
         what = f"{sensitivity.named(check)} could not have failed under {check['precision']}"
         words = f"{what}: {'; '.join(f'{fault} ({cure})' for fault, cure in missed)}"
         notifications.append({"level": "warning", "message": {"text": _cut(words)}, "locations": [_at_test(check)]})
@@ -133,7 +130,7 @@ def _number(value: float | None) -> float | str | None:
 
 
 def _at_line(finding: Finding, session: Session) -> dict[str, Any] | None:
-    path, line = place(finding.source)
+    path, line = file_and_line(finding.source)
     return _location(path, line, session, finding.module, "module") if path else None
 
 

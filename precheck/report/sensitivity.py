@@ -82,7 +82,7 @@ def cells(check: dict[str, Any], names: Sequence[str]) -> list[str]:
     return [found.get(name, "-") for name in names]
 
 
-def deaf(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, str]]]]:
+def insensitive(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, str]]]]:
     """The checks that could not have failed, each with the faults that went unnoticed or are allowed and what to do about them."""
     found = [check for check in checks if fails(check["outcomes"])]
     return [(check, [_missed(each) for each in check["outcomes"] if each["status"] in ("unnoticed", "allowed")]) for check in found]
@@ -107,7 +107,7 @@ def named(check: dict[str, Any]) -> str:
 def _cell(each: dict[str, Any]) -> str:
     """The word for an outcome. A drift or a scale gets its size too, since that is as small as the check's limits allow."""
     word = CELLS[each["status"]]
-    return f"{word} ({100 * float(each['size']):.2g} %)" if each["fault"] in ("drift", "scaled") and each["size"] else word
+    return f"{word} ({100 * float(each['size']):.2g}%)" if each["fault"] in ("drift", "scaled") and each["size"] else word
 
 
 def reasons(checks: Sequence[dict[str, Any]]) -> list[str]:

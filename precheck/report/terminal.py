@@ -16,6 +16,9 @@ from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, one_line, op_words, portion, printable, tensor_name
 
+_ROWS = 10
+"""How many rows the tables of a session have, as by default in pytest (`--drift-top`)."""
+
 
 def summary(report: Report, top: int = 5) -> str:
     """The report as text. The first line is the worst finding, or says that there is none. Then come other findings and the worst rows."""
@@ -25,7 +28,7 @@ def summary(report: Report, top: int = 5) -> str:
     return printable(text)
 
 
-def session_text(session: Session, top: int = 10) -> str:
+def session_text(session: Session) -> str:
     """A session as text: the summary of each check with errors or warnings, then the tables that pytest prints."""
     reports = [(test, report_of(test["report"])) for test in session["tests"] if not test.get("error")]
     lost = [test for test in session["tests"] if test.get("error")]
@@ -38,9 +41,9 @@ def session_text(session: Session, top: int = 10) -> str:
     for test, report in reports:
         if any(finding.severity != "note" for finding in report.findings):
             lines += ["", one_line(test["nodeid"]), *(f"  {line}" for line in summary(report, top=3).splitlines())]
-    entries = [(one_line(test["nodeid"]), entry(report, top)) for test, report in reports]
+    entries = [(one_line(test["nodeid"]), entry(report, _ROWS)) for test, report in reports]
     tried = ["", *_selftest(session["selftest"])] if "selftest" in session else []
-    return printable("\n".join([counts, *lines, "", *drift_table(entries, top), *op_table(entries, top), *tried])).strip() + "\n"
+    return printable("\n".join([counts, *lines, "", *drift_table(entries, _ROWS), *op_table(entries, _ROWS), *tried])).strip() + "\n"
 
 
 def _selftest(checks: Sequence[dict[str, Any]]) -> list[str]:
@@ -108,7 +111,7 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
         return []
     columns = [
         ("r", "allowed", "drift", "precision", "tensor", "test"),
-        *((*_numbers(row), precision, place(row), _beside(nodeid, row)) for nodeid, precision, row in shown),
+        *((*_numbers(row), precision, tensor_of(row), _beside(nodeid, row)) for nodeid, precision, row in shown),
     ]
     left_out = sum(each["tensors"] for _, each in entries) - len(shown)
     lines = _aligned(columns, right=3)
@@ -134,11 +137,11 @@ def _headline(report: Report) -> str:
     why = reasons.Reasons(report)
     row = _plain_row(why, closest) if (closest := why.closest()) else None
     nearest = f"; closest to its limit: {_beside(numbers(row), row)}" if row else ""
-    return f"{well}{under}: {counted(len(report.boundaries), 'tensor')} compared{nearest}{reasons.told(why.counted().items())}"
+    return f"{well}{under}: {counted(len(report.boundaries), 'tensor')} compared{nearest}{reasons.in_words(why.counted().items())}"
 
 
 def numbers(row: dict[str, Any]) -> str:
-    return f"{place(row)}, r {row['r']:.3g} of {row['allowed']:.3g} allowed"
+    return f"{tensor_of(row)}, r {row['r']:.3g} of {row['allowed']:.3g} allowed"
 
 
 def _beside(words: str, row: dict[str, Any]) -> str:
@@ -183,7 +186,7 @@ def _rows(report: Report, rows: Sequence[Row]) -> list[str]:
         return []
     why = reasons.Reasons(report)
     plain = [_plain_row(why, row) for row in rows]
-    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _beside(place(row), row)) for row in plain)]
+    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _beside(tensor_of(row), row)) for row in plain)]
     return ["worst tensors (drift: the error as a share of the tensor's norm; r: drift / what correct rounding explains):", *_aligned(table, right=3)]
 
 
@@ -200,7 +203,7 @@ def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
     return r, f"{row['allowed']:.2f}", drift
 
 
-def place(row: dict[str, Any]) -> str:
+def tensor_of(row: dict[str, Any]) -> str:
     """The name of a row's tensor, as `words.tensor_name` gives it."""
     return tensor_name(row["kind"], row["tensor"], row["step"])
 

@@ -1,12 +1,15 @@
-"""Creates the findings of the rules on kernels. `kernels.causes` classifies a fault, and each class is a rule."""
+"""Defines the base class of the rules on kernels: a kernel is compared with its reference, and each class of fault is a rule."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
-from precheck.findings import Finding, Severity
+from precheck.analysis.kernel_floor import BLOCK, CANCELLED, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
+from precheck.analysis.limit import Limit
+from precheck.rules.rule import Rule
 
 
-def finding(rule: str, severity: Severity, message: str, **place: Any) -> Finding:
-    """The finding with a verdict. `place`: fields of the finding."""
-    return Finding(rule, severity, message, **place)
+class KernelRule(Rule):
+    """A class of faults. `comparing_kernels` uses it for single calls, so it judges no run."""
+
+    limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from precheck.analysis.chance import CHANCE, LUCK
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.zero_on_paper import STRANGE, VANISHING
-from precheck.findings import Finding, Severity
 from precheck.rules.rule import Rule
 
 
@@ -17,7 +16,3 @@ class PairRule(Rule):
 
     limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK, STRANGE, VANISHING)
 
-    @classmethod
-    def finding(cls, severity: Severity, message: str, **place: Any) -> Finding:
-        """The finding with a verdict. `place`: fields of the finding."""
-        return Finding(cls.about.name, severity, message, **place)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from precheck import ops
 from precheck.analysis import boundaries
-from precheck.analysis.calls import OwnError
 from precheck.analysis.drift import Comparison
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.function_errors import OwnError
 from precheck.analysis.labels import label, module_of, phase_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import Broken
@@ -95,6 +95,11 @@ class Rule:
         """The end of the message on the own error of a function."""
         raise NotImplementedError
 
+    @classmethod
+    def finding(cls, severity: Severity, message: str, **place: Any) -> Finding:
+        """A finding of this rule. `place`: fields of the finding."""
+        return Finding(cls.about.name, severity, message, **place)
+
     def candidate(self, fact: Fact) -> Candidate:
         return Candidate(self.about.name, fact.operation, self.words(fact), fact.measured, fact.limit, fact.severity, fact=fact)
 
@@ -130,4 +135,4 @@ def difference(fact: Misrounded) -> str:
 
 def repeated(fact: Repeated) -> str:
     """The message on a rounded factor that scales a state in each turn of a loop."""
-    return f"scales the state of a loop in {fact.turns} turns, which ends {percent(fact.off)} % off at {placed(fact.shown)}"
+    return f"scales the state of a loop in {fact.turns} turns, which ends {percent(fact.off)}% off at {placed(fact.shown)}"

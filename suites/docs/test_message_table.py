@@ -27,8 +27,9 @@ def test_each_rule_has_its_meaning_its_remedy_and_what_its_words_are() -> None:
         assert "**Fires when**" in section
         assert "**What to do**" in section
         assert f"rules/{rule.name}.md" in section
-    assert "‹beyond› in the reference is beyond the largest ‹dtype›" in page
-    assert "arrived in ‹dtype›" in page  # of lost_update/words.py
+        assert f"**Example**: `{rule.name}: " in section
+    assert "‹number› in the reference is beyond the largest ‹dtype›" in page
+    assert "of the update of ‹number› steps arrived" in page  # of lost_update/words.py
 
 
 def test_what_is_no_message_is_left_out(tmp_path: Path) -> None:
@@ -39,9 +40,9 @@ LIMIT = Limit(4, "unit roundoffs", "of a few things that nobody is told")
 def words(fact):
     if fact.how == "not a message at all":
         raise TypeError("no words for this at all")
-    return f"{100 * fact.dead:.0f} % of {placed(fact.at)} are gone" + ", and that is the rest"
+    return f"{100 * fact.dead:.0f}% of {placed(fact.at)} are gone" + ", and that is the rest"
 ''', encoding="utf8")  # fmt: skip
-    assert list(messages.texts(file)) == ["‹dead› % of ‹op at line› are gone", ", and that is the rest"]
+    assert list(messages.texts(file)) == ["‹share›% of ‹op at line› are gone", ", and that is the rest"]
 
 
 def test_it_needs_no_torch_and_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

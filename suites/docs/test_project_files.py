@@ -156,6 +156,17 @@ def test_contributing_md_names_what_there_is() -> None:
         assert (ROOT / name.rstrip("./")).exists(), name
 
 
+def test_contributing_md_shows_a_rule_as_it_is() -> None:
+    """Its name, its limit and its exemption stand in the page as in the rule's files."""
+    folder = ROOT / "precheck" / "rules" / "absorption"
+    code = "".join((folder / name).read_text(encoding="utf8") for name in ("about.py", "rule.py"))
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf8")
+    for start in ("ABOUT = Rule(", "TIMES = Limit(", "@exempts("):
+        shown = re.search(rf"^( *){re.escape(start)}.*?^\1\)", page, re.MULTILINE | re.DOTALL)
+        assert shown, start
+        assert " ".join(shown[0].split()) in " ".join(code.split())
+
+
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from precheck import formats
 from precheck.findings import Finding
-from precheck.judge import ops
+from precheck.judge import watched_runs
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 LOW = {"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"}
@@ -45,7 +45,7 @@ class Graph:
         return self.observation.operations[-1]
 
     def found(self) -> list[Finding]:
-        return ops.found(self.observation)
+        return watched_runs.found(self.observation)
 
     def rules(self) -> list[tuple[str, int]]:
         """The rule and the line of each finding."""

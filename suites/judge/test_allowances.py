@@ -48,7 +48,7 @@ def test_what_nothing_needed_is_said() -> None:
     with precheck.watch(allow={"overflow": REASON}) as report:
         torch.ones(3)
     assert report.facts["not_needed"] == {"overflow": REASON}
-    assert f"nothing needed overflow to be allowed ({REASON}): leave it out of allow=" in report.summary()
+    assert f"overflow is allowed ({REASON}), and was not found: leave it out of allow=" in report.summary()
 
 
 def test_only_the_rules_that_are_named_are_allowed_and_the_gravest_stay_first() -> None:

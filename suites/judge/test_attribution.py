@@ -69,7 +69,7 @@ def test_a_difference_makes_no_zeros_itself() -> None:
     graph, made = running(zeroed=0.2)
     assert Attribution(made, graph.observation.operations).cause() is graph.observation.operations[0]
     product = graph.op("mul.Tensor", made, made, makes={"drift": 0.5, "zeroed": 0.4})
-    assert attribution.own(graph.last, product) == pytest.approx(0.2)
+    assert attribution.own_error(graph.last, product) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("low", "call", "found"), [(True, 1, True), (True, 2, False), (False, 1, False)])
@@ -153,7 +153,7 @@ def test_parts_of_one_tensor_that_are_joined_are_parts_of_it_still() -> None:
     first = graph.op("clone.default", running, makes={"shape": (1,)})
     joined = graph.op("cat.default", first, ends, makes={"shape": (5,)})
     graph.op("sub.Tensor", joined, joined, makes={"shape": (4,)})
-    assert causes.moved(joined) is running
+    assert causes.before_copies(joined) is running
     assert causes.shares_operand(graph.last)
 
 

@@ -15,7 +15,7 @@ import precheck
 from precheck import formats
 from precheck.findings import Finding, Row
 from precheck.judge import conclusion
-from precheck.judge.ops import Verdict
+from precheck.judge.watched_runs import Verdict
 from precheck.observe.records import Trace
 from precheck.observe.shadow.operations import Flips
 from precheck.observe.shadow.source import Function

@@ -50,7 +50,7 @@ def test_the_limit_grows_with_what_rounding_explains_and_shrinks_with_its_certai
 def test_both_ways_to_count_agree_where_they_meet() -> None:
     """The exact sum gives way to a normal approximation for many flips; there they differ by a few percent."""
     switch = next(n for n in range(0, 10**5, 2) if (n / 2 + 1) * numpy.log(4 / (4 + FAIL)) <= -700)
-    below, above = (decisions.most(n, 4) for n in (switch - 2, switch))
+    below, above = (decisions.most_by_chance(n, 4) for n in (switch - 2, switch))
     assert above == pytest.approx(below, rel=0.05)
 
 

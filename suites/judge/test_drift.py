@@ -11,7 +11,7 @@ from hand import beside, normal, record, trace
 
 from precheck.analysis import drift, noise
 from precheck.analysis.drift import Comparison
-from precheck.judge import traces
+from precheck.judge import compared_runs
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record
 from precheck.precisions import PRECISIONS
@@ -199,7 +199,7 @@ def test_gradients_that_are_not_there() -> None:
 
 
 def test_rows_for_reports_leave_updates_out() -> None:
-    table = traces.table([off_by(2.5), off_by(1.0, kind="update", name="w")])
+    table = compared_runs.table([off_by(2.5), off_by(1.0, kind="update", name="w")])
     assert [(row.tensor, row.kind, round(row.r, 1), row.failed) for row in table] == [("a", "output", 2.5, False)]
     assert noise.WARN < table[0].r < noise.FAIL
 

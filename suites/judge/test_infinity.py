@@ -1,4 +1,4 @@
-"""Inf and flushed numbers in a few lines of torch: healed or harmful by what reads them. Limits are in test_ops_events."""
+"""Inf and flushed numbers in a few lines of torch: healed or harmful by what reads them. Limits are in test_ops_nonfinite."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def flushed_beside_one() -> torch.Tensor:
 
 def test_what_was_flushed_and_only_copied_is_lost() -> None:
     """Widened and returned: zeros that are float32's by now. Beside a one they are nothing."""
-    finds(flushed, "underflow", says="100 % of this tensor (up to 1e-10) is zero in float16")
+    finds(flushed, "underflow", says="100% of this tensor became zero in float16, numbers up to 1e-10")
     passes(flushed_beside_one)
 
 

@@ -49,7 +49,7 @@ def test_lengths_of_rounded_shares(lengths: Rule, precision: str) -> None:
     first = errors(lengths, precision)[0]
     assert first.rule == "integer-rounding"
     assert "of 9 numbers that cast (aten._to_copy) at " in first.message
-    assert "makes integers are others than in the reference, since they were rounded to bfloat16 before: " in first.message
+    assert "makes integers differ from those in the reference, since they were rounded to bfloat16 before: " in first.message
     assert "test_integers_of_data.py:" in first.source
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from precheck import formats
 from precheck.analysis import exemption, rounding
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.calls import ADDED, OWN
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.observe.shadow.operations import Operation, Value
 
 RECURRENT = int(rounding.RECURRENT)
@@ -64,7 +64,7 @@ def average_in_float32() -> torch.Tensor:
 def test_a_state_that_each_turn_rounds_is_told() -> None:
     finding = finds(average, "accumulated-drift", says="a loop carries this state on 200 times and stores it in bfloat16 each time: it is ")
     assert finding.op == "aten.add.Tensor"
-    assert "stored in float32 it would be less than 0.01 % off" in finding.message
+    assert "stored in float32 it would be less than 0.01% off" in finding.message
     assert finding.measured is not None
     assert finding.measured > (finding.limit or 0.0) == ADDED
     passes(average_that_nobody_takes)

@@ -14,7 +14,7 @@ from scenario import finds, passes, watched
 from torch import nn
 
 from precheck import formats
-from precheck.analysis import errors, few_terms, rounding
+from precheck.analysis import differences, errors, rounding
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U  # what one rounding costs in relative L2
@@ -45,12 +45,12 @@ def test_a_difference_of_inputs_that_are_off_is_judged_by_what_it_adds(nudge: An
 
 @pytest.mark.parametrize(("name", "terms", "results", "accused"), [
     ("sum.dim_IntList", 2, 8, True),
-    ("sum.dim_IntList", int(few_terms.TERMS), 8, True),
-    ("sum.dim_IntList", int(few_terms.TERMS) + 1, 8, False),
-    ("sum.dim_IntList", 2, int(few_terms.RESULTS) - 1, False),
+    ("sum.dim_IntList", int(differences.TERMS), 8, True),
+    ("sum.dim_IntList", int(differences.TERMS) + 1, 8, False),
+    ("sum.dim_IntList", 2, int(differences.RESULTS) - 1, False),
     ("sum.dim_IntList", 1, 8, False),
     ("bmm.default", 2, 8, True),
-    ("bmm.default", int(few_terms.TERMS) + 1, 8, False),
+    ("bmm.default", int(differences.TERMS) + 1, 8, False),
     ("convolution.default", 2, 8, False),
 ])  # fmt: skip
 def test_a_sum_of_few_terms_is_a_difference(name: str, terms: int, results: int, accused: bool) -> None:

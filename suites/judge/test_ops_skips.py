@@ -12,7 +12,7 @@ from graph import above, below
 
 from precheck.analysis import scaling
 from precheck.formats import FP16
-from precheck.judge.ops import Verdict
+from precheck.judge.watched_runs import Verdict
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.step_records import Backward, ScalerStep
 from precheck.rules.rule import Candidate

@@ -12,7 +12,7 @@ from precheck.analysis import displacements, drift
 from precheck.analysis.displacements import Displacement
 from precheck.findings import Finding
 from precheck.precisions import PRECISIONS
-from precheck.rules.lost_update.rule import lost
+from precheck.rules.lost_update.rule import lost_updates
 
 STEPS, SIZE = 60, 2000
 Stepper = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -116,8 +116,8 @@ def test_an_update_the_wrong_way_round_is_lost() -> None:
 def test_float32_weights_are_judged_only_if_they_did_not_move_at_all() -> None:
     """Their moves differ from the reference's for other reasons than rounding; standing still does not."""
     assert displacements.displacements(rows(nearest, torch.full((SIZE,), -0.05), dtype="float32")) == []
-    (finding,) = lost(displacements.displacements(rows(nearest, SMALL, dtype="float32")), {})
-    assert "0% of the update of 60 steps arrived in float32" in finding.message
+    (finding,) = lost_updates(displacements.displacements(rows(nearest, SMALL, dtype="float32")), {})
+    assert "0% of the update of 60 steps arrived: " in finding.message
 
 
 def test_only_the_last_step_counts() -> None:
@@ -126,28 +126,28 @@ def test_only_the_last_step_counts() -> None:
 
 
 def test_an_update_of_nothing_is_not_lost() -> None:
-    assert lost(displacements.displacements(rows(nearest, torch.zeros(SIZE))), {}) == []
+    assert lost_updates(displacements.displacements(rows(nearest, torch.zeros(SIZE))), {}) == []
 
 
 def test_one_finding_names_the_worst_and_counts_the_rest() -> None:
     good = rows(nearest, torch.full((SIZE,), 0.1))
     other = record("update", "net.v", torch.zeros(SIZE), step=STEPS, dtype="bfloat16")
     swallowed = drift.compare(trace(other), trace(record("update", "net.v", SMALL, step=STEPS)), {}, PRECISIONS["bf16-true"], samples=2)
-    found: list[Finding] = lost(displacements.displacements([*good, *swallowed]), {})
+    found: list[Finding] = lost_updates(displacements.displacements([*good, *swallowed]), {})
     assert [(f.rule, f.severity, f.phase, f.tensor, f.module, f.step) for f in found] == [
         ("lost-update", "error", "optimizer", "net.v", "net", STEPS)
     ]
-    assert f"0% of the update of {STEPS} steps arrived in bfloat16" in found[0].message
-    assert found[0].message.endswith("1 of 2 parameters lost more than half")
+    assert f"0% of the update of {STEPS} steps arrived: " in found[0].message
+    assert found[0].message.endswith("; 1 of 2 parameters lost more than half")
 
 
 @pytest.mark.parametrize(("aged", "gone"), [((1.0, 300), False), ((0.1, 300), True)], ids=["arrives", "never"])
 def test_few_steps_are_judged_by_what_becomes_of_them(aged: tuple[float, int], gone: bool) -> None:
     """One step of a 78th of a spacing: rounding to nearest and by chance look the same."""
-    found = lost(displacements.displacements(rows(nearest, SMALL, steps=1)), {"net.w": aged})
+    found = lost_updates(displacements.displacements(rows(nearest, SMALL, steps=1)), {"net.w": aged})
     assert bool(found) is gone
     if gone:
-        assert "arrived in bfloat16, and 10% would after 300;" in found[0].message
+        assert " step arrived, and 10% would arrive after 300 steps: at weights of about" in found[0].message
 
 
 def turned(size: float) -> list[drift.Comparison]:

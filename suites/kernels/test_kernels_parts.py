@@ -16,7 +16,7 @@ from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.session import Session
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Judged, Reference
-from precheck.kernels.trials import Trial, made
+from precheck.kernels.trials import Trial, trial_inputs
 
 
 @pytest.mark.parametrize("layout", ["contiguous", *memory.LAYOUTS])
@@ -56,7 +56,7 @@ def test_numbers_are_like_the_example(example: torch.Tensor, kept: Any) -> None:
 def test_indices_stay_below_a_size_that_shrinks() -> None:
     example = examples.read((torch.arange(6).repeat(2), torch.randn(6, 4)), None, True)[0]
     known = dimensions.of(example)
-    ids, table = made(example, known, Trial(sizes=(("=6", 2),))).values
+    ids, table = trial_inputs(example, known, Trial(sizes=(("=6", 2),))).values
     assert table.shape == (2, 4)
     assert int(ids.max()) < 2
 

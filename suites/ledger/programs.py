@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import precheck
-from precheck.judge import ops
+from precheck.judge import watched_runs
 from precheck.observe.shadow.operations import Observation
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
@@ -31,10 +31,10 @@ class Program:
 
     def errors(self) -> frozenset[tuple[str, str]]:
         """Rule and line of each error that is found in it now."""
-        return frozenset((finding.rule, finding.source) for finding in ops.found(self.observation) if finding.severity == "error")
+        return frozenset((finding.rule, finding.source) for finding in watched_runs.found(self.observation) if finding.severity == "error")
 
 
-class _Kept(ops.Verdict):
+class _Kept(watched_runs.Verdict):
     """A verdict that keeps what it was about."""
 
     last: Observation | None = None
@@ -53,13 +53,13 @@ def program(name: str, code: Callable[[], Any], *, faulty: bool) -> Program | No
     """What a run of `code` was; None of a run that was judged in parts."""
     _Kept.last, _Kept.parted = None, False
     made: list[Any] = []
-    plain, ops.Verdict = ops.Verdict, _Kept  # type: ignore[misc]
+    plain, watched_runs.Verdict = watched_runs.Verdict, _Kept  # type: ignore[misc]
     try:
         with contextlib.suppress(Exception), warnings.catch_warnings(), precheck.watch(precision=_precision(name)):
             warnings.simplefilter("ignore")
             made.append(code())  # what a user keeps is alive
     finally:
-        ops.Verdict = plain  # type: ignore[misc]
+        watched_runs.Verdict = plain  # type: ignore[misc]
     return None if _Kept.last is None or _Kept.parted else Program(name, faulty, _Kept.last)
 
 

@@ -159,13 +159,13 @@ CASES = {
         "missing-gradient", "error", "backward", "inner", "inner.weight: no gradient, where the reference has one (2 parameters", "bf16-mixed",
         lambda: Detaching(cut=True), lambda: Detaching(cut=False)),
     "updates below half a spacing": Case(
-        "lost-update", "error", "optimizer", "before", "of the update of 3 steps arrived in bfloat16", "bf16-true",
+        "lost-update", "error", "optimizer", "before", "of the update of 3 steps arrived: ", "bf16-true",
         lambda: around(identity), fixed_by={"precision": "bf16-master"}, options={"loss": square} | sgd(1e-4)),
     "no loss scale is small enough": Case(
         "scaler-collapse", "error", "scaler", "", "not finite at any loss scale from 65536 down to 1", "16-mixed",
         lambda: around(identity), fixed_by={"loss": square}, options={"loss": lambda out: square(out) * 1e9}),
     "close to 65504": Case(
-        "headroom", "warning", "forward", "site", "below float16's 65504", "16-true",
+        "headroom", "warning", "forward", "site", "float16 ends at 65504, ", "16-true",
         lambda: around(lambda h: h * 1e4), lambda: around(lambda h: h * 100), options={}),
     "a cast in the model": Case(
         "dtype-leak", "warning", "forward", "1", "output of 1 is stored in bfloat16 under 32-true", "32-true",

@@ -124,7 +124,7 @@ def test_that_a_function_returns_something_else_is_said_in_words(bias: Callable[
     def stale(now: Trace) -> list[Finding]:
         held = {each.record.key: each.record for each in golden.records if each.record.kind != "input"}
         rows = staleness.compare(Trace(records=held), {each.record.key: each.spread for each in golden.records}, now)
-        return staleness.moved(rows, Trace(records=held), now, weights_differ=False)
+        return staleness.out_of_date(rows, Trace(records=held), now, weights_differ=False)
 
     golden = lifecycle.record(job(lambda scores: biased(scores, -0.1)))
     assert not stale(lifecycle.float32(job(lambda scores: biased(scores, -0.1)), functions=True))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.contents import parts
+from precheck.dense_parts import parts
 from precheck.emulation import rounded
 from precheck.formats import TF32
 from precheck.goldens import lifecycle

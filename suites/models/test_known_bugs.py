@@ -12,7 +12,7 @@ from planted import BUGS
 
 import precheck
 from precheck import measurement
-from precheck.judge.beyond_limits import seen
+from precheck.judge.beyond_limits import errors_and_places
 from precheck.judge.known_failures import recorded, tightened, worse
 
 TODAY = datetime.date(2026, 1, 1)
@@ -36,11 +36,11 @@ def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "precision"), RUNS)
 def test_a_bug_is_as_known_under_other_noise_and_forgotten_when_mended(name: str, precision: str, request: pytest.FixtureRequest) -> None:
-    known = recorded([], seen(measured(BUGS[name].make(mended=False), precision)))
+    known = recorded([], errors_and_places(measured(BUGS[name].make(mended=False), precision)))
     assert known
     request.getfixturevalue("otherwise")
-    assert worse(known, seen(measured(BUGS[name].make(mended=False), precision)), TODAY) == []
-    assert tightened(known, seen(measured(BUGS[name].make(mended=True), precision))) == []
+    assert worse(known, errors_and_places(measured(BUGS[name].make(mended=False), precision)), TODAY) == []
+    assert tightened(known, errors_and_places(measured(BUGS[name].make(mended=True), precision))) == []
 
 
 def offset(module: torch.nn.Module, given: Any, out: torch.Tensor) -> torch.Tensor:
@@ -55,5 +55,5 @@ def test_another_bug_is_told_from_the_one_that_is_known() -> None:
     it.model.model.layers[1].mlp.register_forward_hook(offset)
     after = measured(it, "bf16-mixed")
     assert (after.errors[0].rule, after.errors[0].module) == (before.errors[0].rule, before.errors[0].module)
-    told = worse(recorded([], seen(before)), seen(after), TODAY)
+    told = worse(recorded([], errors_and_places(before)), errors_and_places(after), TODAY)
     assert any(line.startswith("forward model.layers.1.mlp is ") for line in told), told

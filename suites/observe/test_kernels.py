@@ -56,7 +56,7 @@ def test_what_it_tells_is_what_torch_finds(kernels: Any, length: int, dtype: tor
     values = normal(length).to(dtype)
     values[2::50] = 0
     values[10:15] = torch.tensor([math.nan, math.inf, math.inf, -math.inf, 0.0])[: max(0, length - 10)].to(dtype)
-    here, there = reduce.reduced(values.double()), reduce.told(kernels.numbers(values.to(DEVICE)).cpu())
+    here, there = reduce.reduced(values.double()), reduce.as_reduced(kernels.numbers(values.to(DEVICE)).cpu())
     assert there["norm"] == pytest.approx(here["norm"], rel=1e-12)
     assert numpy.allclose(there["sketch"], here["sketch"], rtol=0, atol=1e-12 * here["norm"])
     assert {name: there[name] for name in ("amax", "zeros")} == {name: here[name] for name in ("amax", "zeros")}
@@ -86,7 +86,7 @@ def test_one_that_is_wrong_is_not_used(kernels: Any, monkeypatch: pytest.MonkeyP
     caplog.set_level("INFO")
     monkeypatch.setattr(kernels, "numbers", lambda values, run=kernels.numbers: run(values) * 1.001)
     values = normal(1000)
-    assert reduce.told(reduce.numbers(values.to(DEVICE)).cpu())["norm"] == pytest.approx(reduce.reduced(values)["norm"], rel=1e-12)
+    assert reduce.as_reduced(reduce.numbers(values.to(DEVICE)).cpu())["norm"] == pytest.approx(reduce.reduced(values)["norm"], rel=1e-12)
     assert "the fused kernel is wrong for torch.float32 on" in caplog.text
     assert kernels._proven == {(values.to(DEVICE).device, torch.float32): False}
 
@@ -100,7 +100,7 @@ def test_nor_is_one_that_does_not_compile(kernels: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(kernels, "numbers", broken)
     values = normal(1000)
-    assert reduce.told(reduce.numbers(values.to(DEVICE)).cpu())["amax"] == float(values.abs().max())
+    assert reduce.as_reduced(reduce.numbers(values.to(DEVICE)).cpu())["amax"] == float(values.abs().max())
     assert "torch's ops instead: ptxas died" in caplog.text
 
 
@@ -108,4 +108,4 @@ def test_nor_is_one_that_does_not_compile(kernels: Any, monkeypatch: pytest.Monk
 def test_numbers_that_add_up_beyond_float32(kernels: Any) -> None:
     """Squares of 1e30 are 1e60."""
     values = torch.full((5000,), 1e30).to(DEVICE)
-    assert reduce.told(kernels.numbers(values).cpu())["norm"] == pytest.approx(1e30 * math.sqrt(5000), rel=1e-6)
+    assert reduce.as_reduced(kernels.numbers(values).cpu())["norm"] == pytest.approx(1e30 * math.sqrt(5000), rel=1e-6)

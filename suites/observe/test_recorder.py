@@ -16,7 +16,7 @@ from precheck.observe import reduce
 from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Record, Trace
-from precheck.observe.reduce import facts, numbers, reduced, told
+from precheck.observe.reduce import as_reduced, facts, numbers, reduced
 from precheck.observe.run import low, run
 from precheck.observe.shadow.deferred import Deferred
 from precheck.precisions import resolve
@@ -54,7 +54,7 @@ def test_what_a_device_tells_is_what_a_cpu_finds(name: str, sample: Any) -> None
         here = facts(values, sample) | found
     else:
         here = reduced(values, sample)
-    there = facts(values, sample) | told(numbers(values, sample))
+    there = facts(values, sample) | as_reduced(numbers(values, sample))
     assert here.keys() <= there.keys()
     assert {key: there[key] for key in there.keys() - here.keys()} == dict.fromkeys(there.keys() - here.keys(), 0)
     for key in here.keys() - {"sketch", "norm"}:

@@ -81,7 +81,7 @@ def test_the_code_that_calls_the_modules_is_named(kind: type[nn.Module], ways: d
     report = precheck.compare(model, other, inputs, loss=lambda out: out.square().mean())
     assert report.verdict == "different"
     assert report.errors[0].module == ""
-    assert "they part first in the model's own code" in report.errors[0].message
+    assert "they first differ in the model's own code" in report.errors[0].message
 
 
 @pytest.mark.parametrize(("kind", "ways", "inputs"), [(Followed, {}, X), (Straight, {"other": True}, X), (Rows, {"packed": True}, ROWS)])
@@ -189,7 +189,7 @@ def test_the_module_that_passes_on_a_tensor_as_it_was_given_is_named_and_not_the
     other.load_state_dict(model.state_dict())
     report = precheck.compare(model, other, (torch.randn(4, 6), 3 * torch.randn(4, 5) + 1))
     assert report.errors[0].module == "read", report.summary()
-    assert "they part first in read, at " in report.errors[0].message
+    assert "they first differ in read, at " in report.errors[0].message
 
 
 class Filtered(nn.Module):
@@ -239,7 +239,7 @@ def test_parts_that_are_compiled_have_the_users_names() -> None:
     given: dict[str, Any] = {"loss": lambda out: out.square().mean()}
     report = precheck.compare(*pair(1e-2), torch.randn(4, 8), **given)
     assert report.errors[0].module == "1.1"
-    assert "they part first in 1.1, at " in report.errors[0].message
+    assert "they first differ in 1.1, at " in report.errors[0].message
     assert "eps is 0.01 in other's 1.1, and 1e-05 in model's" in report.errors[0].message
     assert "_orig_mod" not in report.to_json()
     model, other = pair(1e-2)

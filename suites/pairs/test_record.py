@@ -30,8 +30,8 @@ def test_a_run_elsewhere_is_compared_by_its_file(tmp_path: Path, precision: str)
     broken = precheck.record(tmp_path / "off.safetensors", decoder(broken={"swapped": True}), given, loss=language_loss(given), precision=precision)
     off = precheck.compare(decoder(), broken, given, loss=language_loss(given), precision=precision)
     assert off.verdict == "different"
-    assert off.errors[0].message.startswith("output: other computes something else, off by ")
-    assert "from the exact run of model" in off.errors[0].message
+    assert off.errors[0].message.startswith("output: other computes something else: it differs from model's exact result by ")
+    assert "it differs from model's exact result by " in off.errors[0].message
 
 
 def test_large_tensors_are_sketches(tmp_path: Path) -> None:

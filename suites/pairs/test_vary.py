@@ -64,7 +64,7 @@ def test_where_bits_part_is_named() -> None:
     report = precheck.vary(net, torch.randn(33, 64), {"batch": 1})
     if report.verdict == "rounding":  # which kernels a CPU takes for one row is its own affair
         assert report.findings[0].module in ("0", "2")
-        assert "bits part first in" in report.findings[0].message
+        assert "bits first differ in" in report.findings[0].message
         assert report.findings[0].op == "aten.addmm"
     assert not report.errors
 

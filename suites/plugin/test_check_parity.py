@@ -50,8 +50,8 @@ def test_a_port_with_a_fault_fails_with_the_place_and_the_cure(project: Project,
     outcome = pytester.runpytest_inprocess()
     outcome.assert_outcomes(failed=1)
     outcome.stdout.re_match_lines([
-        r".*different: output: other computes something else, .*they part first in norm, at test_it\.py:\d+: "
-        r"eps is 0\.001 in other's norm, and 1e-06 in model's: with 1e-06 they agree.*",
+        r".*different: output: other computes something else: even without rounding it differs from model by .*; "
+        r"they first differ in norm, at test_it\.py:\d+: eps is 0\.001 in other's norm, and 1e-06 in model's: with 1e-06 they agree.*",
         r".*in module norm.*", r".*cure: correct the place named.*", r".*to see this again: pytest .*test_bad.*",
     ])  # fmt: skip
     outcome.stdout.no_fnmatch_line("*Traceback*")

@@ -108,7 +108,7 @@ def test_all_records_even_what_has_not_moved(pytester: pytest.Pytester, project:
         (("--golden-prune", "--collect-only"), "*so it needs every test; leave --collect-only out"),
         (("--golden-prune", "test_it.py::test_healthy"), "*so it needs every test; leave the node id test_it.py::test_healthy out"),
         (("--golden-prune", "test_it.py"), "*so it needs every test; leave the path test_it.py out"),
-        (("--drift-report=pdf",), "*--drift-report=pdf: accepted are term, json:PATH, markdown:PATH, sarif:PATH, html:PATH"),
+        (("--drift-report=pdf",), "*--drift-report=pdf: accepted are term, json:PATH, markdown:PATH, md:PATH, sarif:PATH, html:PATH"),
         (("--drift-report=json",), "*--drift-report=json names no file (if the path is a variable, is it set?); accepted is json:PATH"),
         (("--drift-top=-1",), "*--drift-top=-1; accepted is a whole number from 0 (0: all rows)"),
         (("--precision-device=tpu",), "*--precision-device=tpu; accepted are auto, cpu, cuda, cuda:N"),

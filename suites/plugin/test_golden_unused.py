@@ -175,7 +175,7 @@ def test_pruning_spares_what_is_no_golden(pytester: pytest.Pytester, project: Pr
     result.stdout.fnmatch_lines(
         [
             "goldens deleted, since no test uses them: 1", "  golden/test_left.safetensors",
-            "--golden-prune left golden/weights.safetensors alone: it is no golden that can be read",
+            "--golden-prune did not delete golden/weights.safetensors: it cannot be read as a golden",
         ]
     )  # fmt: skip
     assert result.ret == 1

@@ -198,7 +198,7 @@ class TestPartialRuns:
         both.runpytest_inprocess(*RUN, "-k", "new").stdout.no_fnmatch_line("*not there*")
         result = both.runpytest_inprocess(*RUN)
         result.stdout.fnmatch_lines([
-            "known failures of checks that are not there: 2 (take them out with pytest --known-failures-write)",
+            "known failures of checks that no longer exist: 2 (take them out with pytest --known-failures-write)",
             "  test_it.py::test_old under 16-mixed",
         ])  # fmt: skip
         assert known(both) == before
@@ -221,13 +221,13 @@ class TestPartialRuns:
 
 
 LIGHT_EXCESS = """
-from precheck.judge.known_failures import Fault, Reach, Seen
+from precheck.judge.known_failures import Fault, Reach, Observed
 
 def seen(report):
     beyond = {"forward layer": Reach(row.r / 3, 1.5, clear=row.r > 4.5) for row in report.boundaries if row.r > 2}
-    return Seen(tuple(Fault(f.rule, "forward", f.measured) for f in report.errors), beyond)
+    return Observed(tuple(Fault(f.rule, "forward", f.measured) for f in report.errors), beyond)
 
-sys.modules["precheck.judge.beyond_limits"] = types.SimpleNamespace(seen=seen)
+sys.modules["precheck.judge.beyond_limits"] = types.SimpleNamespace(errors_and_places=seen)
 """
 
 

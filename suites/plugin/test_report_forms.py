@@ -14,7 +14,7 @@ from projects import FAKED, FAKED_LIGHT, HEALTHY, OVERFLOWS, PREAMBLE
 
 from precheck.plugin import settings
 from precheck.report import forms
-from precheck.report.forms import FORMS, Form
+from precheck.report.forms import ALIASES, FORMS, Form
 from precheck.report.session import load, session
 
 FILES = ("json:out/drift.json", "markdown:out/drift.md", "sarif:out/drift.sarif")
@@ -115,14 +115,27 @@ def test_the_summary_of_a_step_on_github_is_added_to(checks: pytest.Pytester, mo
         ("markdown:", "--drift-report=markdown: names no file (if the path is a variable, is it set?); accepted is markdown:PATH"),
         ("sarif", "--drift-report=sarif names no file (if the path is a variable, is it set?); accepted is sarif:PATH"),
         ("sarif:.", "--drift-report=sarif:.: . is a folder; name a file, as in sarif:drift.sarif"),
-        ("term:a.txt", "--drift-report=term:a.txt: accepted are term, json:PATH, markdown:PATH, sarif:PATH*"),
-        ("pdf:a", "--drift-report=pdf:a: accepted are term, json:PATH, markdown:PATH, sarif:PATH*"),
+        ("term:a.txt", "--drift-report=term:a.txt: accepted are term, json:PATH, markdown:PATH, md:PATH, sarif:PATH*"),
+        ("pdf:a", "--drift-report=pdf:a: accepted are term, json:PATH, markdown:PATH, md:PATH, sarif:PATH*"),
     ],
 )
 def test_what_is_no_report_is_refused_before_anything_runs(checks: pytest.Pytester, report: str, said: str) -> None:
     result = checks.runpytest_inprocess(f"--drift-report={report}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*{said}"])
+
+
+def test_markdown_has_a_short_name(checks: pytest.Pytester) -> None:
+    reports = ("--drift-report=md:short.md", "--drift-report=markdown:long.md", "--drift-report=json:drift.json")
+    checks.runpytest_inprocess("--precision=16-mixed", *reports)
+    text = (checks.path / "short.md").read_text(encoding="utf8")
+    assert text.startswith("## precheck: 1 of 4 checks failed\n")
+    assert text == (checks.path / "long.md").read_text(encoding="utf8")
+    refused = checks.runpytest_inprocess("--drift-report=md:")
+    refused.stderr.fnmatch_lines(["*--drift-report=md: names no file (if the path is a variable, is it set?); accepted is md:PATH"])
+    command = [sys.executable, "-m", "precheck", "report", checks.path / "drift.json", "--format=md"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf8")
+    assert shown.stdout.startswith("## precheck: 1 of 4 checks failed\n")
 
 
 def test_a_form_whose_library_is_not_there_says_what_to_type(checks: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +177,8 @@ def test_every_form_is_loaded_only_when_it_is_used() -> None:
 
 
 def test_the_help_names_every_form() -> None:
-    assert settings.REPORTS == ("term", *(f"{kind}:PATH" for kind in FORMS if kind != "term"))
+    names = [name for kind in FORMS if kind != "term" for name in (kind, *(short for short, form in ALIASES.items() if form == kind))]
+    assert settings.REPORTS == ("term", *(f"{name}:PATH" for name in names))
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())

@@ -57,9 +57,9 @@ def test_a_healthy_suite_passes_and_the_table_says_what_each_check_caught(pytest
     result.stdout.fnmatch_lines([SUMMARY, "20 of 20 faults caught in 4 checks", "  lost update  skipped step  overflow  drift *zeroed *stale *check"])
     lost, skipped, overflow, drift, *outputs, precision = cells(result, "test_it.py::test_steps[bf16-true]")
     assert (lost, skipped, overflow, outputs, precision) == ("caught", "-", "caught", ["caught"] * 3, "bf16-true")
-    size = re.fullmatch(r"caught \((.*) %\)", drift)
+    size = re.fullmatch(r"caught \((.*)%\)", drift)
     assert size, drift
-    assert 1 < float(size[1]) < 50, "a few noise floors of bfloat16 (u = 0.4 %), four times over"
+    assert 1 < float(size[1]) < 50, "a few noise floors of bfloat16 (u = 0.4%), four times over"
     assert cells(result, "test_it.py::test_healthy[32-true]")[:3] == ["-", "-", "-"]
     result.stdout.fnmatch_lines(["  -  lost update: no step is taken: pass optimizer= * (2 checks)", "  -  overflow: nothing overflows in 32-true *"])
 
@@ -76,7 +76,7 @@ def test_a_check_that_cannot_fail_fails_its_test_and_says_why(pytester: pytest.P
             "  lost update: no parameter moves in 1 step, so that one that does not arrive changes nothing",
             "    cure: raise the learning rate above 0, or leave the optimizer out",
             "selftest: 1 of 3 faults planted into this check (call 2) went unnoticed under 32-true: stale",
-            "  stale: the model's output is the one for another input (each tensor back to front), 0 % away; limit: 0.* % of its norm",
+            "  stale: the model's output is the one for another input (each tensor back to front), 0% away; limit: 0.*% of its norm",
             "    cure: the output hardly depends on the input: *",
             SUMMARY,
             "14 of 16 faults caught in 4 checks; 2 of these could not have failed",
@@ -300,14 +300,14 @@ def test_comparisons_are_asked_too(pytester: pytest.Pytester, project: Project) 
     result.stdout.fnmatch_lines(
         [
             "selftest: 1 of 3 faults planted into this check went unnoticed under 32-true: stale",
-            "  stale: what other returns is the result for another input (each tensor back to front), which changes it by 0 %",
+            "  stale: what other returns is the result for another input (each tensor back to front), which changes it by 0%",
             SUMMARY,
             "10 of 11 faults caught in 3 checks; 1 of these could not have failed",
         ]
     )
     zeroed, shuffled, scaled, stale, precision = cells(result, "test_it.py::test_port[32-true]")
     assert (zeroed, shuffled, stale, precision) == ("caught", "caught", "caught", "32-true")
-    assert re.fullmatch(r"caught \(.* %\)", scaled), scaled
+    assert re.fullmatch(r"caught \(.*%\)", scaled), scaled
     assert cells(result, "test_it.py::test_ways[32-true]")[:2] == ["caught", "caught"]
 
 

@@ -37,10 +37,10 @@ def test_positions(watch_precision):
 
 WARNED = '''
 def test_warned(watch_precision, monkeypatch):
-    import precheck.judge.ops
+    import precheck.judge.watched_runs
     from precheck.findings import Finding
     found = [Finding("headroom", "warning", "close"), Finding("nan", "warning", "odd")]
-    monkeypatch.setattr(precheck.judge.ops.Verdict, "found", lambda self, seen: found)
+    monkeypatch.setattr(precheck.judge.watched_runs.Verdict, "found", lambda self, seen: found)
     with watch_precision():
         torch.ones(4, 4) @ torch.ones(4, 4)
 '''
@@ -86,7 +86,7 @@ def test_what_the_block_allows_is_listed_and_what_nothing_needed_too(pytester: p
     project('OPTIONS = {"allow": {"integer-rounding": "on purpose", "overflow": "never"}}', ROUNDED, record=False)
     result = pytester.runpytest_inprocess("--precision=bf16")
     result.assert_outcomes(passed=1)
-    said = ["allowed: integer-rounding (on purpose) in *", "nothing needed overflow to be allowed (never) in *; leave it out of allow="]
+    said = ["allowed: integer-rounding (on purpose) in *", "overflow is allowed (never), and was not found in *: leave it out of allow="]
     result.stdout.fnmatch_lines(said)
 
 
@@ -117,7 +117,7 @@ def test_known_failures(pytester: pytest.Pytester, project: Project) -> None:
     assert "integer-rounding" in (pytester.path / "precision-known.toml").read_text()
     result = pytester.runpytest_inprocess("--precision=bf16")
     result.assert_outcomes(xfailed=1)
-    result.stdout.no_fnmatch_line("*checks that are not there*")
+    result.stdout.no_fnmatch_line("*checks that no longer exist*")
     project("OPTIONS = {}", ROUNDED.replace("3000", "100"), record=False)
     pytester.runpytest_inprocess("--precision=bf16", "--known-failures-write").stdout.fnmatch_lines(["*mended*integer-rounding*"])
 

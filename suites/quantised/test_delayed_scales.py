@@ -12,7 +12,7 @@ from float8_by_hand import normal
 from torch import nn
 
 import precheck
-from precheck.analysis.codes import GROWS, chance_of_records
+from precheck.analysis.quantisers import GROWS, chance_of_records
 from precheck.findings import RULES
 from precheck.recipes.delays import fits
 

@@ -137,7 +137,7 @@ def test_a_term_must_be_in_the_unit_of_the_codes(fused: bool) -> None:
     x, w, bias = normal(32, 64), channels(), normal(64, seed=5) * 300
     (error,) = biased(x, w, bias, fused=fused).errors
     assert re.search(r"a term was added to a product of the codes of .* before it was multiplied by this scale, so the scale multiplies the term "
-                     r"too: without any rounding the result is off by \d+ %", error.message)  # fmt: skip
+                     r"too: without any rounding the result is off by \d+%", error.message)  # fmt: skip
     assert not biased(x, w, bias.round(), fused=fused).findings  # whole numbers may be in the codes' unit
     mask = torch.where(torch.arange(64) > 50, -1e9 + 0.5, 0.0)
     assert not biased(x, w, mask, fused=fused).findings
@@ -155,7 +155,7 @@ def small_scales(smallest: float) -> precheck.Report:
 def test_scales_that_become_zero_are_found_unless_they_get_a_smallest_one_of_the_format() -> None:
     (error,) = small_scales(1e-30).errors
     assert error.rule == "clipping"
-    assert re.search(r"\d+ % of these scales become 0 by this cast, .* they are \d+ % of all scales by the Euclidean norm", error.message)
+    assert re.search(r"\d+% of these scales become 0 by this cast, .* they make \d+% of the norm of all scales", error.message)
     assert not small_scales(2.0**-9).findings
 
 
@@ -169,7 +169,7 @@ def zeros(guard: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> preche
 
 def test_rows_of_zeros_under_a_scale_of_zero_are_found_unless_their_nan_is_replaced() -> None:
     (error,) = zeros(lambda x, scale: x).errors
-    assert "6.2 % of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN" in error.message
+    assert "6.2% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN" in error.message
     assert not zeros(lambda x, scale: torch.nan_to_num(x)).findings
     assert not zeros(lambda x, scale: torch.where(scale > 0, x, torch.zeros(()))).findings
 

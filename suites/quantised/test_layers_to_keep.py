@@ -12,9 +12,9 @@ from float8_by_hand import normal
 from torch import nn
 
 import precheck
-from precheck.fewest import needed, swept
 from precheck.precisions import resolve
 from precheck.recipes.products import OWN
+from precheck.smallest_set import needed, swept
 
 
 class Block(nn.Module):

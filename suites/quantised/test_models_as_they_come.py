@@ -13,7 +13,7 @@ from float8_by_hand import normal
 from torch import nn
 
 import precheck
-from precheck.contents import cast, composed, parts, place, with_values
+from precheck.dense_parts import address, cast, composed, parts, with_values
 
 quantization = pytest.importorskip("torchao.quantization", reason="needs torchao: pip install -c constraints.txt -e '.[torchao]'")
 CONFIGURATIONS = ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Int8DynamicActivationIntxWeightConfig", "IntxWeightOnlyConfig"]
@@ -94,5 +94,5 @@ def test_noise_on_a_quantised_weight_changes_its_scales_and_leaves_its_codes() -
     assert torch.equal(noisy["qdata"], own["qdata"])
     assert torch.equal(noisy["scale"], own["scale"] * 1.5)
     assert noisy["qdata"].data_ptr() != own["qdata"].data_ptr()
-    assert place(weight) == own["qdata"].data_ptr()
+    assert address(weight) == own["qdata"].data_ptr()
     assert parts(cast(weight, torch.bfloat16))["qdata"].data_ptr() != own["qdata"].data_ptr()

@@ -12,7 +12,7 @@ from layers_by_hand import FAULTS, INT8_FAULTS, Int4, Int8, converted, model
 from torch import nn
 
 import precheck
-from precheck.analysis import weights
+from precheck.analysis import quantised_weights
 from precheck.formats import E2M1, E2M3, E4M3FN, integers, mx, nvfp4, scaled
 
 X = normal(64, 128, seed=3)
@@ -21,7 +21,7 @@ SAID = {
     "halves": "even and odd columns were unpacked as first and second half",
     "scale axis": "its scales are wrong",
     "scale of neighbour": "its scales are wrong", "double": "its scales are wrong",
-    "bias scaled": "the bias that it adds is off by 200 %",
+    "bias scaled": "the bias that it adds is off by 200%",
     "scale stale": "its result is off by .* the kernel, or the scales of its inputs, are wrong",
     "tokens": "its result is off by", "not scaled": "its scales are wrong",
 }  # fmt: skip
@@ -130,7 +130,7 @@ WEIGHTS = {
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_rounding_of_any_format_is_no_misfit(name: str, kind: str) -> None:
     weight = WEIGHTS[name]()
-    fit = weights.fitted(weight, QUANTISERS[kind](weight))
+    fit = quantised_weights.fitted(weight, QUANTISERS[kind](weight))
     assert fit.misfit is None, fit
 
 

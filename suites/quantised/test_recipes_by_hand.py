@@ -81,9 +81,9 @@ def test_a_planted_fault_does_harm_and_watching_changes_no_bit(program: Recipe) 
 
 def test_messages_say_what_is_off_and_where_it_was_rounded() -> None:
     said = watched(float8_by_hand.wrong_axis, True).errors[0].message
-    assert re.search(r"these scales do not cancel those of .*float8_by_hand.py:\d+: without any rounding the result is off by \d+ %", said)
+    assert re.search(r"these scales do not cancel those of .*float8_by_hand.py:\d+: without any rounding the result is off by \d+%", said)
     said = watched(blocks_by_hand.rounded_down, True).errors[0].message
-    assert re.search(r"[\d.]+ % of the elements are clipped, the greatest from [12][\d.]* times the format's largest number", said)
+    assert re.search(r"[\d.]+% of the elements are clipped, the greatest from [12][\d.]* times the format's largest number", said)
     said = watched(blocks_by_hand.cut_off, True).errors[0].message
     assert said.endswith("mean of 0.49 steps towards zero, where rounding to nearest has none: numbers are cut off here, not rounded")
     said = watched(blocks_by_hand.biased, True).errors[0].message

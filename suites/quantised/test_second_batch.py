@@ -28,7 +28,7 @@ MISSED = {
 }
 SAID = {
     "sign extension": "its scales are wrong", "group size": "its scales are wrong: .* groups of 32 columns",
-    "bias in eight bits": "the bias that it adds is off by 100 %", "outliers twice": "the kernel, or the scales of its inputs",
+    "bias in eight bits": "the bias that it adds is off by 100%", "outliers twice": "the kernel, or the scales of its inputs",
 }  # fmt: skip
 programs = pytest.mark.parametrize("program", second_recipes.BUGS, ids=lambda program: program.__name__)
 

@@ -158,7 +158,7 @@ def test_scales_of_the_greatest_magnitude_clip_nothing(precision: str) -> None:
 
 
 def test_the_table_ends_with_the_operand_that_clips_or_flushes_most() -> None:
-    assert "DelayedScaling: of 1 blocks of the weight of 0 (forward), 100 % clip and 0 % round something to zero" in str(delayed(3.0))
+    assert "DelayedScaling: of 1 blocks of the weight of 0 (forward), 100% clip and 0% round something to zero" in str(delayed(3.0))
 
 
 def test_a_measurement_has_the_blocks_of_each_of_its_steps() -> None:

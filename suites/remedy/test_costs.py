@@ -10,12 +10,12 @@ from faulty import Functional, Site, Stack, job, measured, squared
 from torch import nn
 
 import precheck
-from precheck import remedies, screening, trials
+from precheck import remedies, remedy_screening, remedy_trials
 from precheck.measurement import Measurement
 from precheck.observe.run import run
 from precheck.precisions import resolve
 from precheck.remedies import searched
-from precheck.screening import Screening
+from precheck.remedy_screening import Screening
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_trials_of_a_fault_in_the_forward_pass_end_after_it(whole: list[Any], mo
     )
     report = measured(it, "bf16-mixed")
     settings = []
-    monkeypatch.setattr(screening, "run", lambda job, setting: settings.append(setting) or run(job, setting))
+    monkeypatch.setattr(remedy_screening, "run", lambda job, setting: settings.append(setting) or run(job, setting))
     cure = searched(it, resolve("bf16-mixed"), report, most=12)
     assert cure is not None
     assert cure.modules == ("2",)
@@ -87,8 +87,8 @@ def test_what_one_low_run_lets_pass_and_a_measurement_does_not_is_measured_from_
 def test_out_of_time_it_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     it = job(lambda: Stack([0, 3]))
     report = measured(it, "16-true")
-    monkeypatch.setattr(trials, "PATIENCE", 0.0)
-    monkeypatch.setattr(trials, "LEAST", 0.0)
+    monkeypatch.setattr(remedy_trials, "PATIENCE", 0.0)
+    monkeypatch.setattr(remedy_trials, "LEAST", 0.0)
     assert searched(it, resolve("16-true"), report, most=12, patient=False) is None
     assert report.facts["remedy"] == "after 0 trials time was up; to make more: -o remedy_trials=12"
     assert report.summary().endswith("no modules found to keep in float32: after 0 trials time was up; to make more: -o remedy_trials=12")

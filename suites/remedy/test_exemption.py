@@ -206,7 +206,7 @@ def test_an_unknown_module_is_refused_before_anything_is_changed() -> None:
     model = Stack([])
     with pytest.raises(AttributeError, match="nrom"), float32_parts.exempted(model, ["blocks.0.norm", "blocks.0.nrom"]):
         pass
-    assert float32_parts.kept(model) == []
+    assert float32_parts.kept_in_float32(model) == []
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "bf16-master"])

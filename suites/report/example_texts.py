@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from precheck.findings import RULES
-from precheck.report.rules import example, said
+from precheck.report.rules import example, example_output
 
 _NUMBER = re.compile(r"(?<![\w.])(?:\d[\d.]*(?:e[+-]?\d+)?|inf\b)")
 
@@ -49,8 +49,8 @@ def main(rules: Sequence[str]) -> None:
     for rule in rules or RULES:
         with tempfile.TemporaryDirectory() as folder:
             _, printed = carried_out(example(rule), Path(folder))
-        said(rule).write_text(printed, encoding="utf8")
-        sys.stdout.write(f"{said(rule)}\n")
+        example_output(rule).write_text(printed, encoding="utf8")
+        sys.stdout.write(f"{example_output(rule)}\n")
 
 
 if __name__ == "__main__":

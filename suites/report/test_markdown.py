@@ -116,8 +116,8 @@ def test_a_table_too_long_is_left_out_alone() -> None:
     ("losses", "said"),
     [
         ((), ""),
-        ((Loss(1, 2.5, 2.0, 0.01),), "loss in step 1: 2.5, in the reference 2, 25 % apart (rounding explains 0.5 %)"),
-        ((Loss(1, 2.0, 2.0), Loss(2, -1.5, -1.0)), "loss in step 2: -1.5, in the reference -1, 50 % apart; the furthest of 2"),
+        ((Loss(1, 2.5, 2.0, 0.01),), "loss in step 1: 2.5, in the reference 2, 25% apart (rounding explains 0.5%)"),
+        ((Loss(1, 2.0, 2.0), Loss(2, -1.5, -1.0)), "loss in step 2: -1.5, in the reference -1, 50% apart; the furthest of 2"),
         ((Loss(1, 9.0, 2.0), Loss(2, float("nan"), 2.0)), "loss in step 2: nan, in the reference 2; the furthest of 2"),
         ((Loss(1, 1.0, 0.0), Loss(2, float("nan"), float("nan"))), "loss in step 1: 1, in the reference 0; the furthest of 2"),
         ((Loss(3, float("-inf"), 1.0, float("inf")),), "loss in step 3: -inf, in the reference 1"),

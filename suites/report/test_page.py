@@ -164,7 +164,7 @@ class TestModules:
 
 def test_updates_show_what_arrived(opened: Browser) -> None:
     assert text(opened, ".update").split("\n")[0] == "layers.1.weight"
-    assert "4 % of 3 steps" in text(opened, ".update")
+    assert "4% of 3 steps" in text(opened, ".update")
     assert opened.value("document.querySelector('.track .fill').classList.contains('lost')")
 
 

@@ -57,10 +57,10 @@ def test_bars_are_coloured_by_what_becomes_of_them(opened: Browser, theme: str) 
 def test_what_lies_outside_each_format_is_said_in_words(opened: Browser) -> None:
     opened.value("showBinades(0)")
     assert held(opened) == {
-        "float16": "30 % beyond 65504",
+        "float16": "30% beyond 65504",
         "bfloat16": "holds all of it with all its digits",
-        "fp8 e4m3fn": "100 % beyond 448",
-        "fp8 e5m2": "30 % beyond 57344",
+        "fp8 e4m3fn": "100% beyond 448",
+        "fp8 e5m2": "30% beyond 57344",
     }
 
 
@@ -68,9 +68,9 @@ def test_of_a_gradient_what_a_loss_scale_would_do_is_said_too(opened: Browser) -
     """500 of 999 below 2^-25 are lost, 300 at 2^-25 are rounded up, 199 at 2^-23 are subnormal; 2^16 times as large all are in range."""
     opened.value("showBinades(1)")
     told = held(opened)
-    assert told["float16"] == "50.1 % becomes zero, below 2⁻²⁵ · 49.9 % subnormal, with fewer digits, below 2⁻¹⁴"
+    assert told["float16"] == "50.1% becomes zero, below 2⁻²⁵ · 49.9% subnormal, with fewer digits, below 2⁻¹⁴"
     assert told["float16 × 2¹⁶"] == "holds all of it with all its digits"
-    assert "0.1 % zero" in text(opened, "#binades-facts")
+    assert "0.1% zero" in text(opened, "#binades-facts")
 
 
 def test_a_scaled_gradient_is_judged_under_its_scale_first(opened: Browser) -> None:
@@ -104,7 +104,7 @@ def test_keys_go_from_bar_to_bar_and_from_tensor_to_tensor(opened: Browser) -> N
     opened.value("showBinades(0)")
     focus(opened, "#binades-canvas")
     opened.key("End")
-    assert text(opened, "#binades-chosen") == "2¹⁷ to 2¹⁸ (1.3e+5 to 2.6e+5) · 10 elements, 10 % · in float16 beyond the largest"
+    assert text(opened, "#binades-chosen") == "2¹⁷ to 2¹⁸ (1.3e+5 to 2.6e+5) · 10 elements, 10% · in float16 beyond the largest"
     opened.key("ArrowLeft")
     assert text(opened, "#binades-chosen").startswith("2¹⁶ to 2¹⁷ ")
     opened.key("Home")
@@ -217,6 +217,6 @@ def test_what_watch_reports_is_drawn(browser: Browser, tmp_path: Path) -> None:
     assert kept.isinf()
     shown(browser, of(check() | {"report": json.loads(report.to_json())}), tmp_path)
     assert text(browser, "#binades-facts").startswith("result of aten.mul.Tensor at ")
-    assert held(browser)["float16"] == "100 % beyond 65504"
+    assert held(browser)["float16"] == "100% beyond 65504"
     assert "Show its exponents" in texts(browser, "#findings .jump")
     assert browser.complaints == []

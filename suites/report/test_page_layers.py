@@ -32,7 +32,7 @@ def session(layers: list[dict[str, Any]]) -> Any:
 def test_a_row_for_each_layer_and_a_colour_for_each_class(browser: Browser, tmp_path: Path) -> None:
     opened = shown(browser, session(LAYERS), tmp_path)
     assert texts(opened, "#decibels thead th") == ["layer", "forward", "input gradient", "weight gradient", "rounded to zero", "outlier"]
-    assert texts(opened, "#decibels tbody tr:nth-child(1) > *") == ["head", "2.5", "9.0", "21.0", "12.5 %", "channel 17"]
+    assert texts(opened, "#decibels tbody tr:nth-child(1) > *") == ["head", "2.5", "9.0", "21.0", "12.5%", "channel 17"]
     assert texts(opened, "#decibels tbody tr:nth-child(2) > *") == ["body.0", "28.0", "", "33.0", "", ""]
     assert [texts(opened, f"#decibels .heat.{kind}") for kind in ("over", "near")] == [["2.5"], ["9.0"]]
     assert browser.complaints == []
@@ -42,8 +42,8 @@ def test_blocks_that_clip_or_flush_are_told_by_operand_and_over_the_steps(browse
     opened = shown(browser, session(LAYERS), tmp_path)
     titles = ["layer", "product", "operand", "blocks", "blocks that clip", "blocks that flush", "elements clipped", "elements flushed"]
     assert texts(opened, "#blocks thead th") == titles
-    clipping, clipped, flushed = ("0.0 to 25.0 %, most in step 2", "0.0 to 2.0 %, most in step 2", "10.0 to 12.5 %, most in step 2")
-    assert texts(opened, "#blocks tbody tr > *") == ["head", "forward", "input", "64", clipping, "100.0 %", clipped, flushed]
+    clipping, clipped, flushed = ("0.0 to 25.0%, most in step 2", "0.0 to 2.0%, most in step 2", "10.0 to 12.5%, most in step 2")
+    assert texts(opened, "#blocks tbody tr > *") == ["head", "forward", "input", "64", clipping, "100.0%", clipped, flushed]
     assert browser.complaints == []
 
 

@@ -48,13 +48,13 @@ def test_draws_both_and_how_far_they_are_apart(opened: Browser, theme: str) -> N
 def test_says_where_they_are_furthest_apart(opened: Browser) -> None:
     """0.16 of 0.1 in the last step."""
     told = text(opened, "#losses-facts")
-    assert told == "40 losses; furthest apart: step 40 · loss 0.26, in the reference 0.1 · 160 % apart, rounding explains 2 %"
+    assert told == "40 losses; furthest apart: step 40 · loss 0.26, in the reference 0.1 · 160% apart, rounding explains 2%"
 
 
 def test_keys_and_clicks_choose_a_step(opened: Browser) -> None:
     focus(opened, "#losses-canvas")
     opened.key("Home")
-    assert text(opened, "#losses-chosen") == "step 1 · loss 4.004, in the reference 4 · 0.1 % apart, rounding explains 0.05 %"
+    assert text(opened, "#losses-chosen") == "step 1 · loss 4.004, in the reference 4 · 0.1% apart, rounding explains 0.05%"
     opened.key("ArrowRight")
     assert text(opened, "#losses-chosen").startswith("step 2 · ")
     x, y = opened.place("#losses-canvas")[:2]
@@ -83,7 +83,7 @@ def test_zooming_shows_a_stretch(opened: Browser) -> None:
 
 def test_one_step_is_told_and_not_drawn(browser: Browser, tmp_path: Path) -> None:
     shown(browser, session(Loss(1, 2.5, 2.0)), tmp_path)
-    assert text(browser, "#losses-facts") == "step 1 · loss 2.5, in the reference 2 · 25 % apart"
+    assert text(browser, "#losses-facts") == "step 1 · loss 2.5, in the reference 2 · 25% apart"
     assert browser.value("document.querySelector('#losses-canvas').hidden")
     assert browser.value("getComputedStyle(document.querySelector('#losses-line')).display") == "none"
     assert browser.complaints == []
@@ -101,7 +101,7 @@ def test_losses_of_two_lines_are_drawn_apart(browser: Browser, tmp_path: Path) -
     assert texts(browser, "#losses-of option") == ["gan.py:7", "gan.py:9"]
     assert "loss 1, in" in text(browser, "#losses-facts")
     browser.value("(() => { const e = document.querySelector('#losses-of'); e.value = 'gan.py:9'; e.dispatchEvent(new Event('change')); })()")
-    assert text(browser, "#losses-facts").startswith("10 losses; furthest apart: step 1 · loss -50, in the reference -50 · 0 % apart")
+    assert text(browser, "#losses-facts").startswith("10 losses; furthest apart: step 1 · loss -50, in the reference -50 · 0% apart")
     assert browser.complaints == []
 
 

@@ -146,7 +146,7 @@ class TestStepSizes:
         opened.key("ArrowUp")
         told = text(opened, "#sizes-chosen")
         assert "weights are 1, where bfloat16 drops a change smaller than 0.00391 up or 0.00195 down" in told
-        assert "0 % of 6 steps arrived, judged over 700 steps of the optimizer alone" in told
+        assert "0% of 6 steps arrived, judged over 700 steps of the optimizer alone" in told
         opened.key("Enter")
         assert opened.value("document.activeElement.ariaLabel") == "norm"
         opened.key("Enter")
@@ -240,7 +240,7 @@ def test_names_are_text(browser: Browser, tmp_path: Path, name: str) -> None:
 def test_many_parameters_and_steps_are_drawn_by_few_elements(browser: Browser, tmp_path: Path) -> None:
     """2 000 parameters, 20 000 steps: the page stays small, and every one can be reached."""
     many = [update(f"layers.{n}.weight", 10.0 ** (-3 + 3 * n / 2000), 1e-4, 1 - n / 2000) for n in range(2000)]
-    history = [[2.0 ** (16 + step // 100 % 3), step % 300 == 299] for step in range(20_000)]
+    history = [[2.0 ** (16 + step // 100% 3), step % 300 == 299] for step in range(20_000)]
     path = tmp_path / "drift.html"
     shown(browser, session(many, SCALER | {"history": history}), tmp_path)
     assert len(path.read_text(encoding="utf8")) < 2_000_000, "800 bytes a parameter, a dozen a change of the scale, and the page's own 120 000"

@@ -10,7 +10,7 @@ from test_html import Elements
 
 from precheck.findings import Report, Row
 from precheck.report import markdown, terminal
-from precheck.report.facts import LISTED, excused, followed, told
+from precheck.report.facts import LISTED, excused, followed, in_words
 from precheck.report.html import page
 
 ROUNDING = "correct rounding explains its error once each rounding inside a module counts, and for a gradient that of every op"
@@ -73,20 +73,20 @@ class TestTold:
     def test_facts_are_sentences(self) -> None:
         facts = {"noise_runs": 8, "decisions": 200, "flips": 3, "ops": 40, "shadowed": 30, "covered": 0.5, "opaque": {"aten.foo.default": 2}}
         made = Report(facts=facts | {"golden": "golden/a.safetensors"}, scaler={"scale": 65536.0, "skipped": 1, "collapsed": False})
-        assert told(made) == [
+        assert in_words(made) == [
             ("loss scale", "65,536, 1 step skipped"),
             ("noise floor", "estimated from 8 runs with random rounding"),
             ("decisions", "200 elements chosen by comparisons, top-k, arg-max or casts to integers, as in the run; 3 would differ in float32"),
-            ("ops", "30 of 40 ops compared with float32, 50.0 % of them to the end; the others have no low-precision input"),
+            ("ops", "30 of 40 ops compared with float32, 50.0% of them to the end; the others have no low-precision input"),
             ("ops not followed", "aten.foo.default (2 times)"),
             ("golden", "golden/a.safetensors"),
         ]
 
     def test_a_fact_that_has_no_sentence_is_shown_as_it_is(self) -> None:
-        assert told(report(some_number=[1, 2], decisions="odd", ops="odd")) == [
+        assert in_words(report(some_number=[1, 2], decisions="odd", ops="odd")) == [
             ("some number", "[1, 2]"), ("decisions", "odd"), ("ops", "odd"),
         ]  # fmt: skip
 
     def test_a_loss_scale_that_is_drawn_is_not_told_too(self) -> None:
-        assert told(Report(scaler={"scale": 2.0, "history": [[2.0, False]]})) == []
+        assert in_words(Report(scaler={"scale": 2.0, "history": [[2.0, False]]})) == []
         assert followed(Report()) == ""

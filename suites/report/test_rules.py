@@ -18,7 +18,7 @@ from precheck.__main__ import main
 from precheck.analysis.limit import Limit
 from precheck.findings import RULES
 from precheck.report.limits import all_limits, limits_of, rule_of
-from precheck.report.rules import example, pages, said
+from precheck.report.rules import example, example_output, pages
 
 ROOT = Path(precheck.__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"
@@ -127,7 +127,7 @@ def test_an_example_shows_its_rule(path: Path, made: dict[str, str], tmp_path: P
     report, printed = carried_out(path, tmp_path)
     assert rule in {name for finding in report.findings for name in (finding.rule, finding.cause_rule)}, report.summary()
     assert f"```python\n{path.read_text(encoding='utf8').rstrip()}\n```" in made[f"{rule}.md"]
-    shown = said(rule).read_text(encoding="utf8")
+    shown = example_output(rule).read_text(encoding="utf8")
     assert f"It prints:\n\n```text\n{shown.rstrip()}\n```" in made[f"{rule}.md"]
     if torch.__version__.startswith(TORCH):
         assert words(shown) == words(printed), "stale: type python suites/report/example_texts.py"
@@ -135,8 +135,8 @@ def test_an_example_shows_its_rule(path: Path, made: dict[str, str], tmp_path: P
 
 def test_words_are_compared_and_numbers_are_not() -> None:
     """Of another processor the numbers differ in their last digits, and columns in their width."""
-    assert words("gpt.py:9: off by 33.47 %\n  1.6e-07     3.00  output of 0") == words("gpt.py:9: off by 33.1 %\n 0.00  3.00  output of 0")
-    assert words("off by 33 % in bfloat16") != words("off by 33 % in float16")
+    assert words("gpt.py:9: off by 33.47%\n  1.6e-07     3.00  output of 0") == words("gpt.py:9: off by 33.1%\n 0.00  3.00  output of 0")
+    assert words("off by 33% in bfloat16") != words("off by 33% in float16")
     assert words("1 element off") != words("1 elements off")
 
 

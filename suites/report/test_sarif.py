@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from sessions import HOSTILE, check, finding, hostile, of, without_verdict
 
+import precheck
 from precheck.findings import RULES
 from precheck.report.sarif import LONGEST, MOST, text
 
@@ -65,6 +67,29 @@ def test_every_rule_is_there_with_its_help() -> None:
     for rule in rules:
         assert RULES[rule["id"]].remedy in rule["help"]["text"]
         assert RULES[rule["id"]].meaning[1:] in rule["fullDescription"]["text"]
+
+
+def test_a_rule_has_a_name_in_pascal_case() -> None:
+    """SARIF shows `name` beside `id`, and asks for Pascal case."""
+    names = {rule["id"]: rule["name"] for rule in run()["tool"]["driver"]["rules"]}
+    assert names["overflow"] == "Overflow"
+    assert names["stale-cast"] == "StaleCast"
+    assert names["kernel-nondeterminism"] == "KernelNondeterminism"
+
+
+def test_a_cast_is_named_in_words_and_its_op_as_torch_names_it() -> None:
+    """The text is for readers. `op` is for programs, which look an op up by torch's name."""
+    message = "cast to bfloat16 (aten._to_copy) at models/gpt.py:88: off by 12.00% of its norm"
+    (result,) = run(check(finding("amplified-rounding", op="aten._to_copy.default", message=message)))["results"]
+    assert result["message"]["text"].startswith(message)
+    assert result["properties"]["op"] == "aten._to_copy.default"
+    with precheck.watch() as report:
+        (torch.arange(300).to(torch.bfloat16) * 1.0).sum()
+    watched = {"report": json.loads(report.to_json())}
+    (result,) = run(check(**watched))["results"]
+    assert result["ruleId"] == "integer-rounding"
+    assert result["message"]["text"].startswith("cast to bfloat16 (aten._to_copy) at ")
+    assert result["properties"]["op"] == "aten._to_copy.default"
 
 
 def test_a_result_lies_at_the_users_line() -> None:

@@ -45,9 +45,9 @@ def test_as_text_it_is_the_table_that_pytest_prints() -> None:
     start = lines.index(f"self-test: {HEAD}")
     assert [line.split() for line in lines[start + 1 : start + 5]] == [
         ["overflow", "drift", "stale", "precision", "check"],
-        ["caught", "caught", "(1.2", "%)", "caught", "16-mixed", "tests/test_gpt.py::test_it"],
-        ["-", "caught", "(1.2", "%)", "UNNOTICED", "16-mixed", DEAF, "(call", "2)"],
-        ["-", "allowed", "(50", "%)", "-", "16-mixed", "tests/test_gpt.py::test_let"],
+        ["caught", "caught", "(1.2%)", "caught", "16-mixed", "tests/test_gpt.py::test_it"],
+        ["-", "caught", "(1.2%)", "UNNOTICED", "16-mixed", DEAF, "(call", "2)"],
+        ["-", "allowed", "(50%)", "-", "16-mixed", "tests/test_gpt.py::test_let"],
     ]
     assert lines[start + 5 :] == ["  -  overflow: nothing overflows", "  allowed  drift: drift of wide"]
 
@@ -58,7 +58,7 @@ def test_markdown_names_the_checks_that_could_not_have_failed_and_has_the_table(
     assert f"- ❌ `{DEAF} (call 2)` under 16-mixed could not have failed\n  - stale: it is another's\n    - cure: scale it\n" in words
     assert "  - drift: drift of wide; noticed as accumulated-drift, which allow\\_finding lets through at any size\n" in words
     assert "| check | precision | overflow | drift | stale |" in words
-    assert f"| `{DEAF} (call 2)` | 16-mixed | - | caught (1.2 %) | UNNOTICED |" in words
+    assert f"| `{DEAF} (call 2)` | 16-mixed | - | caught (1.2%) | UNNOTICED |" in words
 
 
 def test_sarif_notes_each_check_that_could_not_have_failed_at_its_test() -> None:
@@ -76,7 +76,7 @@ def test_the_page_has_it_as_a_plain_table() -> None:
     page = html.page(tried())
     assert HEAD in page
     assert '<th scope="col">check</th><th scope="col">precision</th><th scope="col">overflow</th>' in page
-    assert f'<th scope="row">{DEAF} (call 2)</th><td>16-mixed</td><td>-</td><td>caught (1.2 %)</td><td class="unnoticed">UNNOTICED</td>' in page
+    assert f'<th scope="row">{DEAF} (call 2)</th><td>16-mixed</td><td>-</td><td>caught (1.2%)</td><td class="unnoticed">UNNOTICED</td>' in page
     assert f"<code>{DEAF} (call 2)</code> under 16-mixed<br>stale: it is another&#39;s<br>" in page
     assert 'id="selftest"' not in html.page(of(check()))
 

@@ -94,7 +94,7 @@ class Constant(nn.Module):
 def test_an_output_that_ignores_its_input_cannot_show_a_stale_one() -> None:
     found = parity_selftested(Constant(), Constant(), data())
     assert asked(found) == {"zeroed": "caught", "shuffled": "same", "scaled": "caught", "stale": "unnoticed"}
-    assert found[3].text == "what other returns is the result for another input (each tensor back to front), which changes it by 0 %"
+    assert found[3].text == "what other returns is the result for another input (each tensor back to front), which changes it by 0%"
     assert "look whether the model reads it at all" in found[3].advice
     assert "the rows of what other returns are equal" in found[1].text
 

@@ -129,7 +129,7 @@ class Constant(nn.Module):
 def test_an_output_that_ignores_the_input_might_be_stale(tried: Tried, precision: str) -> None:
     found = tried(Constant(), data(), precision)
     assert found["stale"].status == "unnoticed"
-    assert "0 % away" in found["stale"].text
+    assert "0% away" in found["stale"].text
     assert found["shuffled"].status == "same"
     assert "the input cannot show it" in found["shuffled"].text
     assert found["zeroed"].status == "caught"
@@ -190,7 +190,7 @@ def test_a_rule_that_hears_nothing_is_found_out(tried: Tried, monkeypatch: pytes
     monkeypatch.setattr(AccumulatedDrift, "beside", lambda self, run: [])
     found = tried(layers(), data(), "bf16-true")
     assert {fault for fault, outcome in found.items() if outcome.status == "unnoticed"} == OUTPUTS
-    assert re.fullmatch(r"output of \d is off by [\d.]+ % of its norm, where the check sees least; limit: [\d.]+ %", found["drift"].text)
+    assert re.fullmatch(r"output of \d is off by [\d.]+% of its norm, where the check sees least; limit: [\d.]+%", found["drift"].text)
     assert found["overflow"].status == "caught", "by another rule"
 
 

@@ -31,4 +31,4 @@ def test_positions_are_none_nor_are_integers_that_were_written_over_such_sums() 
     for report in (cast(products=False), cast(products=True, overwritten=True)):
         (finding,) = report.errors
         assert finding.rule == "integer-rounding"
-        assert "in float16, which holds every one only up to 2048" in finding.message
+        assert "in float16, which holds every whole number only up to 2048" in finding.message

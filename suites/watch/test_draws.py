@@ -137,7 +137,7 @@ def looked_up(dtype: torch.dtype, *, added_up: torch.dtype | None = None, led: b
 def test_draws_by_a_sum_whose_steps_have_no_width(dtype: torch.dtype, led: bool) -> None:
     finding = seen(lambda: looked_up(dtype, led=led)).errors[0]
     assert (finding.rule, finding.op) == ("decision-flip", "aten.cumsum.default")
-    told = re.search(r"draws from this cumulative sum, and (\S+) % of its draws differ \(limit (\S+) %\): (\d+) of 80\d\d steps", finding.message)
+    told = re.search(r"draws from this cumulative sum, and (\S+)% of its draws differ \(limit (\S+)%\): (\d+) of 80\d\d steps", finding.message)
     assert told is not None, finding.message
     assert float(told[1]) > float(told[2])
     assert int(told[3]) > 100

@@ -95,7 +95,7 @@ def test_float32_between_two_products_of_autocast_that_a_table_or_a_mask_makes_i
     turned = rf"a float32 tensor of shape \[.*\] turns this bfloat16 tensor of shape \[4, 8\] into float32 for {ops} under autocast, until"
     assert re.search(turned, finding.message)
     cast = r"cast to \w+ \(aten\._to_copy\) at .*:\d+ casts it back"
-    assert re.search(rf"{cast}: \d+ % of what the forward pass makes takes twice the memory", finding.message)
+    assert re.search(rf"{cast}: \d+% of what the forward pass makes takes twice the memory", finding.message)
 
 
 def test_a_small_stretch_of_float32_is_not_worth_a_word() -> None:

@@ -11,14 +11,14 @@ import test_bugs
 from bugs import ALL
 from bugs.bug import Bug
 
-from precheck.analysis import calls, choices, rounding, zeros
-from precheck.judge import ops
+from precheck.analysis import choices, function_errors, rounding, zeros
+from precheck.judge import watched_runs
 from precheck.rules.absorption import rule as absorption
 from precheck.rules.decision_flip import rule as decision_flip
 
 NAMED = {bug.name: bug for bug in ALL}
 BLUNTED: dict[str, dict[tuple[Any, str], float]] = {
-    "kl-estimate": {(rounding, "SUM_ROUNDINGS"): math.inf, (calls, "ROUNDED"): math.inf},
+    "kl-estimate": {(rounding, "SUM_ROUNDINGS"): math.inf, (function_errors, "ROUNDED"): math.inf},
     "mass-encoding": {(rounding, "DEAD"): math.inf, (rounding, "PLAIN"): math.inf},
     "gradient-sum": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "ARRIVED"): -math.inf},
     "router": {(decision_flip, "SHARE"): math.inf, (choices, "BLURRED"): math.inf},
@@ -51,7 +51,7 @@ def test_a_limit_out_of_reach_fails_the_test(bug: Bug, monkeypatch: pytest.Monke
 
 @EACH
 def test_a_finding_on_another_line_fails_the_test(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "shortened", lambda line: f"{line.rpartition(':')[0]}:1")
+    monkeypatch.setattr(watched_runs, "shortened", lambda line: f"{line.rpartition(':')[0]}:1")
     with pytest.raises(AssertionError):
         test_bugs.test_the_first_finding_names_rule_and_line(bug, untold)
 

@@ -22,7 +22,7 @@ function renderLayers(layers, most) {
         {},
         el("th", { scope: "row", class: "code", title: clipped(layer.layer, 400) }, clipped(layer.layer, 60) || "the model"),
         ...products.map((product) => decibelCell(layer[product])),
-        el("td", {}, layer.flushed ? `${(100 * layer.flushed).toFixed(1)} %` : ""),
+        el("td", {}, layer.flushed ? `${(100 * layer.flushed).toFixed(1)}%` : ""),
         el("td", {}, layer.outlier === null ? "" : `channel ${layer.outlier}`),
       ),
     );
@@ -64,13 +64,13 @@ function renderBlocks(layers, most) {
   );
 }
 
-/** "3.1 %", or over several steps "0.0 to 3.1 %, most in step 4". */
+/** "3.1%", or over several steps "0.0 to 3.1%, most in step 4". */
 function overSteps(shares) {
   const percent = (share) => (100 * share).toFixed(1);
   const least = Math.min(...shares);
   const most = Math.max(...shares);
-  if (percent(least) === percent(most)) return `${percent(most)} %`;
-  return `${percent(least)} to ${percent(most)} %, most in step ${shares.indexOf(most) + 1}`;
+  if (percent(least) === percent(most)) return `${percent(most)}%`;
+  return `${percent(least)} to ${percent(most)}%, most in step ${shares.indexOf(most) + 1}`;
 }
 
 /** What a recipe leaves alone, or a product that was not made, has no number. */

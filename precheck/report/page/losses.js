@@ -53,8 +53,8 @@ function lossWords(index) {
   const { step, low, reference, apart, floor } = losses.series;
   const value = (each) => (Number.isFinite(each) ? String(Number(each.toPrecision(6))) : digits(each));
   const words = [el("b", {}, `step ${step[index].toLocaleString("en")}`), ` · loss ${value(low[index])}, in the reference ${value(reference[index])}`];
-  if (Number.isFinite(apart[index])) words.push(` · ${digits(100 * apart[index])} % apart`);
-  if (Number.isFinite(floor[index])) words.push(`, rounding explains ${digits(100 * floor[index])} %`);
+  if (Number.isFinite(apart[index])) words.push(` · ${digits(100 * apart[index])}% apart`);
+  if (Number.isFinite(floor[index])) words.push(`, rounding explains ${digits(100 * floor[index])}%`);
   return words;
 }
 

@@ -33,9 +33,9 @@ function power(exponent) {
   return "2" + raised(exponent);
 }
 
-/** A share of elements: 0.31 %. */
+/** A share of elements: 0.31%. */
 function shareWords(count, whole) {
-  return digits((100 * count) / whole) + " %";
+  return digits((100 * count) / whole) + "%";
 }
 
 /** What a format makes of a histogram, in words. */

@@ -74,7 +74,7 @@ function showUpdate(place) {
 }
 
 function percent(share) {
-  return Number.isFinite(share) ? Math.round(100 * share) + " %" : digits(share);
+  return Number.isFinite(share) ? Math.round(100 * share) + "%" : digits(share);
 }
 
 function drawFacts() {

@@ -89,11 +89,11 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
     kept = operation.in_place or absorbed.carried
     moves = absorbed.intended >= INTENDED * u
     if absorbed.share >= HALF and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
-        text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)} % off"
+        text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
         return Candidate("absorption", read_at(operation), text, absorbed.drift / u, ROUNDINGS)
     if kept and operation.phase != "backward" and absorbed.additions >= UPDATES and absorbed.arrived < ARRIVED and moves:
         share = 100 * max(0.0, absorbed.arrived)
-        text = f"{share:.0f} % of {absorbed.additions} updates arrived up to here; the rest is too small to change the accumulator"
+        text = f"{share:.0f}% of what {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, ARRIVED)
     return _merged(operation, value, absorbed, readers)
 
@@ -116,7 +116,7 @@ def _needed(operation: Operation, absorbed: Absorbed) -> int:
 
 def _unchanged_share(absorbed: Absorbed) -> str:
     many = f"{absorbed.additions} updates" if absorbed.additions > 1 else "1 update"
-    return f"{100 * absorbed.share:.0f} % of the elements that {many} should have moved did not move"
+    return f"{100 * absorbed.share:.0f}% of the elements that {many} should have moved did not move"
 
 
 def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
@@ -129,7 +129,7 @@ def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         return None
     small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEW
     if small and absorbed.share > HALF and absorbed.lost > ARRIVED and _kept(operation, value, readers) and not remainder_kept(value, readers):
-        text = f"{100 * absorbed.lost:.0f} % of what is added is lost: {100 * absorbed.share:.0f} % of the elements do not change"
+        text = f"{100 * absorbed.lost:.0f}% of what is added is lost: {100 * absorbed.share:.0f}% of the elements do not change"
         return Candidate("absorption", operation, text, absorbed.lost, ARRIVED)
     return None
 
@@ -142,7 +142,7 @@ def _accumulates(first: Operation) -> bool:
 
 def _stored(operation: Operation) -> bool:
     """Whether an addition's target was stored before, as a state or a weight is. A block's input is not, if what is added is computed from it."""
-    target = causes.moved(operation.inputs[0])
+    target = causes.before_copies(operation.inputs[0])
     return (target.maker is None or target.maker.base in CONSTANTS) and target not in causes.ancestors(operation.inputs[1:])
 
 

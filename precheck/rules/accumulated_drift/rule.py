@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence, Set
 from typing import ClassVar
 
 from precheck.analysis.boundaries import PLAIN
-from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.drift import Comparison, Sorted, share
 from precheck.analysis.facts import Fact, Part, Readers
+from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
@@ -41,7 +41,7 @@ ROUNDINGS = Limit(
     much.""",
 )  # fmt: skip
 SAID = 1e-4
-"""Smaller errors are described as "less than 0.01 %"."""
+"""Smaller errors are described as "less than 0.01%"."""
 
 
 class AccumulatedDrift(Rule):
@@ -56,13 +56,13 @@ class AccumulatedDrift(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "gradual":
-            text = f"{100 * fact.value.dead:.0f} % of the elements have no correct digit; no single op made the error"
+            text = f"{100 * fact.value.dead:.0f}% of the elements have no correct digit; no single op made the error"
             return text + ("; correct rounding may do as much in so deep a network: precheck.measure can tell" if fact.healed else "")
         if isinstance(fact, Carried):
             wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
             text = f"a loop carries this state on {fact.turns} times and stores it in {fact.dtype} each time: it is "
             wider = "float64" if fact.dtype == "float32" else "float32"
-            return text + f"{percent(fact.off)} % off in the end, {fact.measured:.1f} unit roundoffs; stored in {wider} it would be {wide} % off"
+            return text + f"{percent(fact.off)}% off in the end, {fact.measured:.1f} unit roundoffs; stored in {wider} it would be {wide}% off"
         return super().words(fact)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
@@ -107,7 +107,7 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     if not limit < sums.off < math.inf or sums.off**2 < OWN * value.drift**2:
         return None
     text = (f"the tensor read here has {sums.terms} gradients, which autograd adds up one by one in {value.dtype}: that alone puts "
-            f"their sum {percent(sums.off)} % off, by {sums.off / u:.1f} unit roundoffs; to add them up in float32, cast the tensor to float32 "
+            f"their sum {percent(sums.off)}% off, by {sums.off / u:.1f} unit roundoffs; to add them up in float32, cast the tensor to float32 "
             "before all its uses, or under autocast set cache_enabled=False, which casts a weight at each use")  # fmt: skip
     return Gradients("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
 

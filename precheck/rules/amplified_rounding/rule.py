@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.exponentials import FEW, Exponent
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import DEAD as SHOWN
 from precheck.analysis.output_impact import GARBAGE, ROUNDINGS
@@ -53,8 +53,8 @@ class AmplifiedRounding(Rule):
         if isinstance(fact, Exponent):
             made = fact.operation.outputs[0]
             picked = f", {fact.taken} of which are read," if fact.taken < elements(made) else ""
-            return (f"stores {list(made.shape)}{picked} in {made.dtype}, off by {percent(fact.own)} %; they are the exponent of "
-                    f"{placed(fact.shown)}, whose result is {percent(fact.off)} % off: so few numbers cost nothing in float32")  # fmt: skip
+            return (f"stores {list(made.shape)}{picked} in {made.dtype}, off by {percent(fact.own)}%; they are the exponent of "
+                    f"{placed(fact.shown)}, whose result is {percent(fact.off)}% off: so few numbers cost nothing in float32")  # fmt: skip
         if isinstance(fact, Steep):
             return _steep(fact)
         if isinstance(fact, Repeated):
@@ -63,7 +63,7 @@ class AmplifiedRounding(Rule):
             return super().words(fact)
         value = fact.value
         text = f"its rounding ({percents(fact.shown.drift_in)}) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
-        lost = f"{100 * value.dead:.0f} % of the elements have no correct digit"
+        lost = f"{100 * value.dead:.0f}% of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {of_norm(value.drift)}"
         return text + (HEALED if fact.healed else "")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.codes import AGAIN, BY_CHANCE, REPEATED, SKEWED, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
+from precheck.analysis.quantisers import AGAIN, BY_CHANCE, REPEATED, SKEWED, Miscoded
 from precheck.observe.shadow.code_notes import Repeated, Skewed
 from precheck.rules.biased_rounding.about import ABOUT
 from precheck.rules.rule import Rule

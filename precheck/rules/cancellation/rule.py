@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from precheck.analysis.attribution import GROWN
-from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.differences import DIGITS, ENLARGED
+from precheck.analysis.differences import RESULTS, TERMS
+from precheck.analysis.enlarged_differences import DIGITS, ENLARGED
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
-from precheck.analysis.few_terms import RESULTS, TERMS
+from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent
@@ -32,11 +32,11 @@ class Cancellation(Rule):
         if isinstance(fact, Misrounded) and fact.how == "undone":
             kept = given_back(fact.operation)
             own = 0.0 if kept is None else kept.drift
-            return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {percent(fact.value.drift)} % off, where "
-                    f"q itself is {percent(own)} % off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
+            return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {percent(fact.value.drift)}% off, where "
+                    f"q itself is {percent(own)}% off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
         if isinstance(fact, Misrounded) and fact.how == "a product":
             off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
-            return f"the terms of this product cancel: it is {off:.2g} % off, and its factors are {before:.2g} % off"
+            return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:
             return difference(fact)
         return super().words(fact)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.codes import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
+from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
 from precheck.observe.shadow.code_notes import Clipped, Flushed, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
@@ -25,12 +25,12 @@ class Clipping(Rule):
             seen = fact.remark
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
-            return (f"{percent(seen.share)} % of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
-                    f"this loses {percent(seen.lost)} % of the tensor, and rounding loses {percent(seen.rounding)} %; {why}")  # fmt: skip
+            return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
+                    f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%; {why}")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Flushed):
             return (
-                f"{percent(fact.remark.share)} % of these scales become 0 by this cast, and what is quantised under them is lost: they are "
-                f"{percent(fact.remark.lost)} % of all scales by the Euclidean norm. Divide the scales by one for the whole tensor first"
+                f"{percent(fact.remark.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
+                f"make {percent(fact.remark.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first"
             )
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
             return _late(fact.remark)
@@ -40,8 +40,8 @@ class Clipping(Rule):
 def _late(seen: Late) -> str:
     often = " and ".join(f"too {word} in {count}" for word, count in (("small", seen.small), ("large", seen.large)) if count)
     if seen.grown > 1:
-        worst = f"the {seen.operand} had grown by {seen.grown:.3g} times, and {percent(seen.clipped)} % of its elements were clipped"
+        worst = f"the {seen.operand} had grown by {seen.grown:.3g} times, and {percent(seen.clipped)}% of its elements were clipped"
     else:
-        worst = f"the {seen.operand} had become {1 / seen.grown:.3g} times smaller, and {percent(seen.zeroed)} % of its elements became 0"
+        worst = f"the {seen.operand} had become {1 / seen.grown:.3g} times smaller, and {percent(seen.zeroed)}% of its elements became 0"
     return (f"the scale of this product's {seen.operand} was taken from earlier calls, and was {often} of {seen.calls} calls. At worst {worst}; "
-            f"that lost {percent(seen.lost)} % of it, where a scale of this call loses {percent(seen.rounding)} %")  # fmt: skip
+            f"that lost {percent(seen.lost)}% of it, where a scale of this call loses {percent(seen.rounding)}%")  # fmt: skip

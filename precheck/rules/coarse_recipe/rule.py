@@ -16,6 +16,7 @@ from precheck.observe.shadow.operations import Phase
 from precheck.recipes.survey import Place
 from precheck.rules.coarse_recipe.about import ABOUT
 from precheck.rules.rule import Rule
+from precheck.words import of_norm
 
 DROWNED = Limit(
     3.0, "decibels",
@@ -63,8 +64,7 @@ def _lacking(place: Place, recipe: str, missing: float) -> Finding:
 
 
 def _finding(place: Place, recipe: str, own: float, others: list[float], severity: Severity, limit: Limit) -> Finding:
-    off = 100 * 10 ** (-own / 20)
-    text = f"{_layer(place)}: {recipe} rounds {_product(place)} to {own:.0f} dB of signal to noise: the error is {off:.2g} % of its norm"
+    text = f"{_layer(place)}: under {recipe} {_product(place)} is off by {of_norm(10 ** (-own / 20))} (signal to noise: {own:.0f} dB)"
     if others and statistics.median(others) < float("inf"):
         text += f"; the median of the other layers is {statistics.median(others):.0f} dB"
     return _worded(place, text + _outlier(place), severity, own, limit)

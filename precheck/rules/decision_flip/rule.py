@@ -90,7 +90,7 @@ def _its_own(skew: Skew) -> bool:
 
 def _skewed(operation: Operation, skew: Skew) -> Candidate:
     limit, dtype = SKEWED * skew.roundoff, skew.summed.outputs[0].dtype
-    text = (f"{placed(operation)} draws from this cumulative sum, and {100 * skew.apart:.2g} % of its draws differ (limit {100 * limit:.2g} %): "
+    text = (f"{placed(operation)} draws from this cumulative sum, and {100 * skew.apart:.2g}% of its draws differ (limit {100 * limit:.2g}%): "
             f"{skew.empty} of {skew.steps} steps have no width in {dtype}, and are never drawn")  # fmt: skip
     return Candidate("decision-flip", skew.summed, text, skew.apart, limit)
 
@@ -99,15 +99,15 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
     """The candidate for a guard that lets rounding noise through, where the reference's number is near zero."""
     seen = operation.let_through
     assert seen is not None
-    text = (f"{seen.became:.2g} here is {seen.was:.2g} in the reference, and this asks which of them is beyond {seen.bound:.2g}: {seen.count} of "
-            f"{seen.total} numbers pass here that are rounding noise, and {placed(divided)} divides by them")  # fmt: skip
+    text = (f"{seen.count} of {seen.total} numbers pass this guard (beyond {seen.bound:.2g}) although they are rounding noise, as {seen.became:.2g} "
+            f"that is {seen.was:.2g} in the reference, and {placed(divided)} divides by them")  # fmt: skip
     return Candidate("decision-flip", operation, text, seen.apart, guards.CLEAR)
 
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:
     """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there."""
-    text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f} % because {operation.inputs[0].dtype} makes distinct scores equal"
-    cause = (causes.moved(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
+    text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f}% because {operation.inputs[0].dtype} makes distinct scores equal"
+    cause = (causes.before_copies(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
     text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
     return Candidate("decision-flip", cause, text, flips.ties / flips.total, SHARE, severity)
@@ -117,8 +117,8 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
     """The candidate for scores whose differences rounding hides. An error if the noise comes from the cast of a weight, which can be avoided. A
     warning if it comes from computing, since the true differences may be as small, as in an untrained model."""
     scores = operation.inputs[0]
-    share = f"{100 * flips.blur:.2g} % of the difference between the scores" if math.isfinite(flips.blur) else "beyond any difference of the scores"
-    text = f"{_changed(flips)}: the error is {share}, where one rounding is {100 * scores.rounded:.1g} %"
+    share = f"{100 * flips.blur:.2g}% of the difference between the scores" if math.isfinite(flips.blur) else "beyond any difference of the scores"
+    text = f"{_changed(flips)}: the error is {share}, where one rounding is {100 * scores.rounded:.1g}%"
     cause = origins.of(scores) or operation
     text = f"the rounding here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if cause.base == "_to_copy" and cause.parameter else "warning"
@@ -126,7 +126,7 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
 
 
 def _changed(flips: Flips) -> str:
-    return f"{100 * flips.changed / flips.total:.1f} % of {flips.total} rows choose differently from the reference"
+    return f"{100 * flips.changed / flips.total:.1f}% of {flips.total} rows choose differently from the reference"
 
 
 def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
@@ -140,6 +140,7 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
             "decision-flip", "error",
             f"{op_words(first.op)} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) differ under "
             f"{precision} from those in float32, where correct rounding explains {first.expected / first.samples:.2g}",
-            op=first.op, module=first.call.split("#")[0], measured=float(first.flipped), limit=float(decisions.most(first.expected, first.samples)),
+            op=first.op, module=first.call.split("#")[0], measured=float(first.flipped),
+            limit=float(decisions.most_by_chance(first.expected, first.samples)),
         )
     ]  # fmt: skip

@@ -33,7 +33,7 @@ class DtypeLeak(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, BorrowedEpsilon):
             eps, off = fact.operation.own_epsilon, 100 * fact.value.drift
-            return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f} %"
+            return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f}%"
         if isinstance(fact, Mixed):
             made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
             where = made if fact.widened else "an input of the block, or computed from one"
@@ -52,7 +52,7 @@ class DtypeLeak(Rule):
             many = "1 op" if fact.stretch == 1 else f"{fact.stretch} ops"
             return (f"a float32 tensor of shape {list(fact.wide.shape)} turns this {fact.low.dtype} tensor of shape {list(fact.low.shape)} into "
                     f"float32 for {many} "
-                    f"under autocast, until {placed(fact.cast)} casts it back: {100 * fact.measured:.0f} % of what the forward pass makes takes "
+                    f"under autocast, until {placed(fact.cast)} casts it back: {100 * fact.measured:.0f}% of what the forward pass makes takes "
                     "twice the memory; give the float32 tensor the dtype of the other")  # fmt: skip
         return super().words(fact)
 

@@ -85,7 +85,7 @@ def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors
     return drift.compare(now, recorded, widened, PRECISIONS["32-true"], samples=2)
 
 
-def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
+def out_of_date(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
     """A finding on the first record that differs from the recorded one. If the golden lacks tensors, it belongs to another model."""
     strange = [record for key, record in now.records.items() if key not in recorded.records or recorded.records[key].shape != record.shape]
     if strange:

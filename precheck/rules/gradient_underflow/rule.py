@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from precheck import formats
-from precheck.analysis.boundaries import FLUSHED, NOTED, lost, needed, quantised, starved
+from precheck.analysis.boundaries import FLUSHED, NOTED, lost_share, needed, quantised, starved
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
 from precheck.analysis.zeros import LOST, Starved
@@ -36,9 +36,9 @@ class GradientUnderflow(Rule):
             under = f"under a loss scale of {fact.scale:g}" if fact.scale > 1 else "without a loss scale"
             of = fact.parameter or "a parameter"
             if fact.dead:
-                return (f"{100 * fact.measured:.0f} % of a gradient is zero here {under}, so that {100 * fact.dead:.0f} % of the gradient of "
+                return (f"{100 * fact.measured:.0f}% of a gradient is zero here {under}, so that {100 * fact.dead:.0f}% of the gradient of "
                         f"{of} have no correct digit{self.room}")  # fmt: skip
-            return f"{100 * fact.measured:.0f} % of the gradient of {of} is flushed to zero {under}, first here{self.room}"
+            return f"{100 * fact.measured:.0f}% of the gradient of {of} is flushed to zero {under}, first here{self.room}"
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
@@ -52,15 +52,15 @@ class GradientUnderflow(Rule):
         grave = [row.record.key for row in starved(run.low, run.rows, run.precision)]
         flushed = [
             row for row in run.rows
-            if lost(row) > NOTED and row.record.key not in run.unstable and quantised(row, run.precision, run.low.scale)
+            if lost_share(row) > NOTED and row.record.key not in run.unstable and quantised(row, run.precision, run.low.scale)
         ]  # fmt: skip
         for row in sorted(flushed, key=lambda row: row.record.key not in grave)[:1]:
             zeros, scale = row.record.zeros - row.reference.zeros, run.low.scale
             text = (f"gradient of {row.record.name}: {zeros} of {row.record.numel} elements became zero under {run.precision} at loss scale "
-                    f"{scale:g}, {lost(row):.0%} of its norm is lost; a loss scale of {max(needed(row), 2 * scale):g} or more would "
+                    f"{scale:g}, {lost_share(row):.0%} of its norm is lost; a loss scale of {max(needed(row), 2 * scale):g} or more would "
                     "keep it")  # fmt: skip
             severity: Severity = "error" if row.record.key in grave else "note"
-            yield at(row.record, "gradient-underflow", severity, text, measured=lost(row), limit=FLUSHED)
+            yield at(row.record, "gradient-underflow", severity, text, measured=lost_share(row), limit=FLUSHED)
 
 
 def _room(observation: Observation) -> str:

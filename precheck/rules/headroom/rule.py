@@ -35,5 +35,5 @@ class Headroom(Rule):
         closest = max(outputs, key=lambda record: record.amax, default=None)
         bits = math.inf if closest is None else math.log2(formats.FP16.max / closest.amax)
         if closest is not None and bits < HEADROOM_BITS:
-            text = f"{label('output', closest.name)}: magnitudes reach {closest.amax:.4g}, {bits:.1f} bits below float16's 65504"
+            text = f"{label('output', closest.name)}: magnitudes reach {closest.amax:.4g}; float16 ends at 65504, {2**bits:.2g} times as much"
             yield at(closest, "headroom", "warning", text, measured=bits, limit=HEADROOM_BITS)

@@ -23,8 +23,8 @@ class IntegerRounding(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Moved):
             value = fact.value
-            return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds every one only up to {1 / value.roundoff:.0f}: "
-                    f"{value.wholes_moved} or more changed")  # fmt: skip
+            return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds every whole number only up to {1 / value.roundoff:.0f}: "
+                    f"at least {value.wholes_moved} changed")  # fmt: skip
         if isinstance(fact, MadeInteger):
             changes = fact.changes
             several = f"; {changes.moved} different numbers change" if changes.moved > 1 else ""
@@ -32,7 +32,7 @@ class IntegerRounding(Rule):
                     f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
         if isinstance(fact, Cut):
             cut = fact.changes
-            return (f"{cut.count} of {cut.total} numbers that {placed(fact.converted)} makes integers are others than in the reference, since they "
+            return (f"{cut.count} of {cut.total} numbers that {placed(fact.converted)} makes integers differ from those in the reference, since they "
                     f"were rounded to {fact.dtype} before: {cut.was:.0f} becomes {cut.became:.0f}")  # fmt: skip
         if isinstance(fact, Passed):
             end = fact.changes

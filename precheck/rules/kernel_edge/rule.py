@@ -5,16 +5,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from precheck.analysis.kernel_floor import BLOCK, CANCELLED, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
-from precheck.analysis.limit import Limit
+from precheck.rules.kernel import KernelRule
 from precheck.rules.kernel_edge.about import ABOUT
-from precheck.rules.rule import Rule
 
 
-class KernelEdge(Rule):
-    """`comparing_kernels` uses it for single calls, so it judges no run."""
-
+class KernelEdge(KernelRule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

@@ -5,5 +5,5 @@ from precheck.findings import Rule
 ABOUT = Rule(
     "kernel-mutation",
     "a kernel writes into its inputs, outside their bounds, or into the gradient that it was given; as a warning: outputs share memory with inputs",
-    "write into memory of its own",
+    "write into newly allocated memory",
 )

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from precheck.analysis.limit import Limit
+from precheck.rules.kernel import KernelRule
 from precheck.rules.kernel_nondeterminism.about import ABOUT
-from precheck.rules.rule import Rule
 
 
-class KernelNondeterminism(Rule):
-    """`comparing_kernels` uses it for single calls, so it judges no run."""
-
+class KernelNondeterminism(KernelRule):
     about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = ()

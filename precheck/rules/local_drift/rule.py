@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from precheck import formats
-from precheck.analysis.calls import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.drift import Comparison
 from precheck.analysis.facts import Fact
+from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
@@ -43,14 +43,14 @@ class LocalDrift(Rule):
         if isinstance(fact, Misrounded) and fact.how == "accumulated":
             off = fact.value.local or 0.0
             why = f"it accumulates in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
-            return f"on the inputs that it gets, the op itself is {percent(off)} % off: {why}"
+            return f"on the inputs that it gets, the op itself is {percent(off)}% off: {why}"
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:
         return "this op causes it"
 
 
-def moved(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
+def by_selections(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
     """Findings on results whose error comes from selections alone. `exact`: the run with exact selections.
 
     There are none for networks, since what they select passes other products, which round it anyway.

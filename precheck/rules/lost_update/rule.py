@@ -48,7 +48,7 @@ class LostUpdate(Rule):
         return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
 
     def beside(self, run: Compared) -> list[Finding]:
-        return lost(displacements(run.rows, run.low.aged), run.low.aged)
+        return lost_updates(displacements(run.rows, run.low.aged), run.low.aged)
 
 
 class Unarrived(Candidate):
@@ -59,8 +59,8 @@ class Undecayed(Candidate):
     """A parameter that products with a number close to one did not change."""
 
 
-def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -> list[Finding]:
-    """One finding for all `displacements`. It names the worst parameter and counts the others.
+def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -> list[Finding]:
+    """One finding for all displacements. It names the worst parameter and counts the others.
 
     `aged`: for each parameter, the share that arrives if the optimizer runs alone on a few elements, and after how many steps.
     """
@@ -70,12 +70,11 @@ def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -
     worst = found[0].record
     count = math.sqrt(worst.numel)
     numbers = Numbers(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
-    shares = [(d.record.name, max(0.0, d.arrived)) for d in found]
-    squares = [(d.record.shape, d.arrived * d.reference.norm**2, d.reference.norm**2) for d in every]
+    text = worded(worst.name, max(0.0, found[0].arrived), worst.step, numbers, horizon(aged.get(worst.name)), len(found), len(every))
     return [
         Finding(
-            "lost-update", "error", worded(shares, squares, worst.step, numbers, horizon(aged.get(worst.name))), phase="optimizer",
-            module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name, measured=found[0].arrived, limit=LOST,
+            "lost-update", "error", text, phase="optimizer", module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name,
+            measured=found[0].arrived, limit=LOST,
         )
     ]  # fmt: skip
 
@@ -92,11 +91,10 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     worst = found[0]
     count = math.sqrt(max(1, worst.sampled))
     numbers = Numbers(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
-    further = f" ({worst.moved} of {worst.sampled} elements moved)" + horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
-    shares = [(update.parameter, max(0.0, update_share(update))) for update in found]
-    squares = [(update.shape, update.common, update.wanted) for update in observation.updates]
-    text = worded(shares, squares, worst.steps, numbers, further)
-    return [Unarrived("lost-update", placed_at(worst), text, shares[0][1], LOST, tensor=worst.parameter)]
+    share = max(0.0, update_share(worst))
+    further = horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
+    text = worded(worst.parameter, share, worst.steps, numbers, further, len(found), len(observation.updates))
+    return [Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)]
 
 
 def _undecayed(observation: Observation) -> Iterator[Candidate]:
@@ -109,9 +107,9 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     worst = max(lost, key=_meant, default=None)
     if worst is not None:
         share = max(0.0, update_share(worst))
-        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived; {worst.steps} steps with a gradient of zero should "
-                f"have changed it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, but {worst.dtype} drops a change "
-                f"smaller than {_roundoff(worst):.2g}; the same is true of {len(lost)} of {len(observation.decays)} such parameters")  # fmt: skip
+        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived: {worst.steps} steps with a gradient of zero should "
+                f"change it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, and {worst.dtype} drops changes smaller "
+                f"than {_roundoff(worst):.2g} of a number; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
 
 
@@ -153,6 +151,6 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
         state = update.states[name]
         share = max(0.0, state.arrived)
         of = update.parameter or "a parameter"
-        text = (f"optimizer state {name} of {of}: {share:.0%} of the change that {state.steps} steps intended arrived ({state.moved:.0%} of its "
-                "elements moved): a running average with small steps stands still in a format of few digits")  # fmt: skip
+        text = (f"optimizer state {name} of {of}: {share:.0%} of the change that {state.steps} steps intended arrived: a running "
+                f"average with small steps stands still in {update.dtype}")  # fmt: skip
         yield Candidate("lost-update", placed_at(update), text, share, LOST, tensor=update.parameter)

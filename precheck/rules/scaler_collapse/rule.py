@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from precheck import formats
 from precheck.analysis.facts import Part
-from precheck.analysis.scaling import HALF_MAX, held, safe
+from precheck.analysis.scaling import HALF_MAX, fits_later, safe
 from precheck.findings import Finding
 from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Compared, Rule
@@ -44,7 +44,7 @@ def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
         text += "steps are skipped at any scale, so the gradients are not finite for another reason"
         return Candidate("scaler-collapse", event.operation, text, scale, 1.0)
     text += f"float16 cannot hold gradients of {worst.backward.beyond:.3g}, at a scale of 1 either, {safe(worst.backward)}"
-    lived = all(held(step, steps) for step in skipped)
+    lived = all(fits_later(step, steps) for step in skipped)
     return Candidate("scaler-collapse", event.operation, text, scale, 1.0, "warning" if lived else "error")
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import placed
-from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, held, longest, power, safe, updates
+from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, fits_later, longest, power, safe, updates
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
@@ -49,7 +49,7 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for step in steps:
         back = step.backward
-        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not held(step, steps):
+        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not fits_later(step, steps):
             text = (f"the step is skipped, and would be at any loss scale from 1 up: gradients here reach {back.beyond:.3g}, beyond the largest "
                     f"float16, {HALF_MAX:.0f}; the first is that of {back.parameter or 'no parameter'}")  # fmt: skip
             operation = dataclasses.replace(back.overflowed, step=step.operation.step)

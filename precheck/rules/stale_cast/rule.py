@@ -29,7 +29,7 @@ class StaleCast(Rule):
 
 
 def _candidate(operation: Operation, outdated: Outdated) -> Candidate:
-    changed = f"{placed(outdated.written)} has changed {percent(outdated.share)} % of its elements since, by {percent(outdated.off)} % of the whole"
+    changed = f"{placed(outdated.written)} has changed {percent(outdated.share)}% of its elements since, by {percent(outdated.off)}% of its norm"
     if outdated.implicit:
         text = f"autocast reuses a cast of {outdated.name} that it made before the weight changed; {changed}"
         return Candidate("stale-cast", operation, text, outdated.share, 0.0, tensor=outdated.name)

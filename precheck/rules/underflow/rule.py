@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis.calls import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.displacements import placed_at
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
 from precheck.analysis.provenance import percent, placed
@@ -50,15 +50,15 @@ class Underflow(Rule):
             return f"a divisor of {fact.measured:.3g} is below its format's smallest normal number: {fact.what}"
         if isinstance(fact, Flooded):
             lost = fact.value
-            return f"{100 * lost.zeroed:.0f} % of this tensor (up to {lost.largest_zeroed:.2g}) is zero in {lost.dtype}"
+            return f"{100 * lost.zeroed:.0f}% of this tensor became zero in {lost.dtype}, numbers up to {lost.largest_zeroed:.2g}"
         if isinstance(fact, Misrounded) and fact.how == "flushed":
-            return f"flushed or subnormal here; {100 * fact.value.dead:.0f} % of the elements of {placed(fact.shown)} have no correct digit"
+            return f"flushed or subnormal here; {100 * fact.value.dead:.0f}% of the elements of {placed(fact.shown)} have no correct digit"
         if isinstance(fact, Misrounded) and fact.how == "subnormal":
             return f"subnormal here, where {fact.value.dtype} has few bits: off by {of_norm(fact.value.drift)}{HEALED if fact.healed else ''}"
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:
-        return f"numbers become subnormal or zero here ({percent(min(fact.own, 1.0))} %)"
+        return f"numbers become subnormal or zero here ({percent(min(fact.own, 1.0))}%)"
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         """Optimizer states that the format rounds to zero: the worst of each name."""

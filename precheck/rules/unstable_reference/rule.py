@@ -32,7 +32,7 @@ class UnstableReference(Rule):
 
     @staticmethod
     def _doubted(candidate: Candidate) -> Candidate:
-        text = f"{candidate.message}; but float32 does not determine what follows either: an error of 2^-20 changes it as much"
+        text = f"{candidate.message}; but float32 does not determine what follows either: there an error of one millionth (2^-20) changes it as much"
         return dataclasses.replace(candidate, rule="unstable-reference", severity="note", message=text)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

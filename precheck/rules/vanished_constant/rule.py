@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.calls import OWN, OWNED, ROUNDED, OwnError, coarse_number
+from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
@@ -28,7 +28,7 @@ class VanishedConstant(Rule):
         if isinstance(fact, Repeated):
             return f"{self._constant(fact)}, and {repeated(fact)}"
         if isinstance(fact, Misrounded):
-            return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)} % off"
+            return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)}% off"
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:

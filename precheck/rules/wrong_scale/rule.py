@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from precheck.analysis.codes import CANCELLED, Miscoded
 from precheck.analysis.facts import Fact
-from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
-from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
+from precheck.analysis.quantised_results import KERNEL
+from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
+from precheck.analysis.quantisers import CANCELLED, Miscoded
 from precheck.observe.shadow.code_notes import Dead, Overlapped, Uncancelled, Unturned, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
@@ -59,11 +59,11 @@ class WrongScale(Rule):
             if seen.joined:
                 return (
                     f"a term was added to a product of the codes of {shortened(seen.rounded)} before it was multiplied by this scale, so the scale "
-                    f"multiplies the term too: without any rounding the result is off by {percent(seen.off)} %"
+                    f"multiplies the term too: without any rounding the result is off by {percent(seen.off)}%"
                 )
             return (
                 f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
-                f"{percent(seen.off)} %, by factors that differ {seen.spread:.3g}-fold among its elements"
+                f"{percent(seen.off)}%, by factors that differ {seen.spread:.3g}-fold among its elements"
             )
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Unturned):
             turned = fact.remark
@@ -73,15 +73,15 @@ class WrongScale(Rule):
             if turned.other == "nowhere":
                 return (
                     f"one operand of this product was turned by a Hadamard matrix at {shortened(turned.turned)}, in the backward pass alone, "
-                    f"and the other was not: without any rounding the result is off by {percent(turned.off)} %"
+                    f"and the other was not: without any rounding the result is off by {percent(turned.off)}%"
                 )
             return (
                 f"the operands of this product were turned by Hadamard matrices at {shortened(turned.turned)} and {shortened(turned.other)}, which "
-                f"do not cancel: without any rounding the result is off by {percent(turned.off)} %"
+                f"do not cancel: without any rounding the result is off by {percent(turned.off)}%"
             )
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Dead):
             return (
-                f"{percent(fact.remark.share)} % of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
+                f"{percent(fact.remark.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
                 "give the scale a smallest value"
             )
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Overlapped):

@@ -29,7 +29,7 @@ from precheck.checking import Checking
 from precheck.evidence import Evidence
 from precheck.findings import Report
 from precheck.goldens import file, lifecycle
-from precheck.judge import traces
+from precheck.judge import compared_runs
 from precheck.measurement import job_of
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
@@ -179,7 +179,7 @@ def checked(job: Job, precision: str, golden: Path, test: str, model: str, runs:
         report = looking.report(str(golden))
     except RuntimeError as error:
         return Verdict(test, model, precision, 0, (type(error).__name__,), (), 0, Margin(0.0, ""))
-    rows = report.boundaries if precision == "32-true" else looking.rows and traces.table(looking.rows)
+    rows = report.boundaries if precision == "32-true" else looking.rows and compared_runs.table(looking.rows)
     return verdict_of(report, test, model, golden=rows)
 
 

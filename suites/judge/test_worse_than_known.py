@@ -11,17 +11,17 @@ from collections.abc import Mapping
 import pytest
 
 from precheck.findings import Finding, Report, Row
-from precheck.judge.beyond_limits import CLEAR, seen
-from precheck.judge.known_failures import Fault, Known, Reach, Seen, expired, recorded, tightened, worse
+from precheck.judge.beyond_limits import CLEAR, errors_and_places
+from precheck.judge.known_failures import Fault, Known, Observed, Reach, expired, recorded, tightened, worse
 
 TODAY = datetime.date(2026, 11, 21)
 NOISE = 1.5
 
 
-def saw(*faults: Fault, **times: float) -> Seen:
+def saw(*faults: Fault, **times: float) -> Observed:
     """`times` by place: forward_a is `forward a`."""
     beyond = {place.replace("__", ".").replace("_", " "): Reach(value, NOISE, value > CLEAR) for place, value in times.items()}
-    return Seen(faults, beyond)
+    return Observed(faults, beyond)
 
 
 DRIFT, OVERFLOW = Fault("accumulated-drift", "forward a", 12.0), Fault("overflow", "forward b", 32.0)
@@ -47,7 +47,7 @@ def test_what_was_recorded_is_as_known_and_stays_as_it_is() -> None:
         (saw(DRIFT, forward_a=4.0, backward_a=1.6), "backward a is 1.6 times its limit, and was within it"),
     ],
 )
-def test_what_is_worse_is_said_in_words(now: Seen, text: str) -> None:
+def test_what_is_worse_is_said_in_words(now: Observed, text: str) -> None:
     assert worse(KNOWN, now, TODAY) == [text]
 
 
@@ -60,7 +60,7 @@ def test_what_is_worse_is_said_in_words(now: Seen, text: str) -> None:
         saw(),
     ],
 )
-def test_chance_and_what_is_better_are_not_worse(now: Seen) -> None:
+def test_chance_and_what_is_better_are_not_worse(now: Observed) -> None:
     assert worse(KNOWN, now, TODAY) == []
 
 
@@ -85,7 +85,7 @@ class TestCounts:
 class TestFamilies:
     """Places of one pattern."""
 
-    def layers(self, number: int, times: float = 2.0) -> Seen:
+    def layers(self, number: int, times: float = 2.0) -> Observed:
         return saw(DRIFT, **{f"forward_layers__{place}__norm": times for place in range(number)})
 
     def test_many_are_written_as_one_and_few_by_name(self) -> None:
@@ -121,7 +121,7 @@ class TestMended:
             (saw(forward_a=0.9), ["accumulated-drift"]),  # it passes, and by so little that another machine may have it fail
         ],
     )
-    def test_a_fault_is_forgotten_where_it_is_mended_beyond_chance(self, now: Seen, left: list[str]) -> None:
+    def test_a_fault_is_forgotten_where_it_is_mended_beyond_chance(self, now: Observed, left: list[str]) -> None:
         assert [known.rule for known in tightened(KNOWN, now)] == left
 
     def test_one_of_two_leaves_the_other_with_the_table(self) -> None:
@@ -162,7 +162,7 @@ class TestExcused:
         known = recorded([], healthy)
         assert tightened(known, healthy) == known
         assert tightened(known, dataclasses.replace(healthy, excused={"backward a": 1.2})) == known
-        assert tightened(known, Seen((), {}, {"forward a": 4.0})) == []
+        assert tightened(known, Observed((), {}, {"forward a": 4.0})) == []
 
 
 class TestDates:
@@ -190,10 +190,10 @@ class TestSeen:
     def row(self, tensor: str, r: float, allowed: float = 3.0, kind: str = "output", relative: float = 0.01) -> Row:
         return Row(tensor, kind, 1, (2, 2), "bfloat16", r=r, allowed=allowed, drift=r, floor=1.0, relative=relative, nonfinite=0)
 
-    def of(self, *rows: Row, facts: Mapping[str, object] | None = None, rule: str = "accumulated-drift") -> Seen:
+    def of(self, *rows: Row, facts: Mapping[str, object] | None = None, rule: str = "accumulated-drift") -> Observed:
         finding = Finding(rule, "error", "…", phase="forward", module="a", measured=12.0, limit=3.0)
         warning = Finding("headroom", "warning", "…", module="a")
-        return seen(Report(findings=[finding, warning], boundaries=list(rows), facts=dict(facts or {})))
+        return errors_and_places(Report(findings=[finding, warning], boundaries=list(rows), facts=dict(facts or {})))
 
     def test_errors_are_its_faults_and_rows_its_places(self) -> None:
         found = self.of(self.row("a", 12.0), self.row("output", 6.0), self.row("a.weight", 3.3, kind="parameter-gradient"), self.row("b", 1.9))
@@ -217,14 +217,14 @@ class TestSeen:
             {"parameter": "a.weight", "steps": 4, "arrived": 0.0, "uncertainty": 0.1},
             {"parameter": "b.weight", "steps": 4, "arrived": 0.45, "uncertainty": 0.1},
         ]
-        found = seen(report)
+        found = errors_and_places(report)
         assert found.beyond == {"optimizer a": Reach(2.0, math.inf, clear=True)}
         report.updates[1]["arrived"] = 0.1
-        assert worse(recorded([], found), seen(report), TODAY) == ["optimizer b is 1.8 times its limit, and was within it"]
+        assert worse(recorded([], found), errors_and_places(report), TODAY) == ["optimizer b is 1.8 times its limit, and was within it"]
 
     def test_it_travels_as_json(self) -> None:
         found = self.of(self.row("a", math.inf), self.row("b", 4.0))
-        assert Seen.of(json.loads(json.dumps(dataclasses.asdict(found)))) == found
+        assert Observed.of(json.loads(json.dumps(dataclasses.asdict(found)))) == found
 
 
 def test_known_failures_read_as_a_line() -> None:

@@ -13,7 +13,7 @@ import torch
 from precheck.analysis import drift
 from precheck.closer_look import FIRST_LOOK, is_early
 from precheck.findings import Finding, Report
-from precheck.judge.traces import judged
+from precheck.judge.compared_runs import judged
 from precheck.measurement import Measurement
 from precheck.observe import float32_parts
 from precheck.observe.decisions import DecisionLog
@@ -65,7 +65,7 @@ class Screening:
     def _rounds_buffers(self) -> bool:
         """Whether modules that stay in float32 now hold buffers that were rounded in the reference."""
         stored = self.precision.is_low and not self.precision.autocasts
-        return stored and any(buffer.is_floating_point() for module in float32_parts.kept(self.job.model) for buffer in module.buffers())
+        return stored and any(buffer.is_floating_point() for module in float32_parts.kept_in_float32(self.job.model) for buffer in module.buffers())
 
 
 def _placed(finding: Finding, seen: Trace) -> Finding:

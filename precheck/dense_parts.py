@@ -20,6 +20,11 @@ STORES_CODES = 2
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def continuous(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are floating-point or complex numbers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def composed(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of a subclass that consists of other tensors. Such a tensor has no data of its own."""
     kind = type(tensor)
@@ -63,10 +68,10 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.detach().clone().to(dtype)  # several subclasses take no `copy=`
 
 
-def place(tensor: torch.Tensor) -> int:
+def address(tensor: torch.Tensor) -> int:
     """The address of the first element that a tensor stores. 0 if it stores none, and for a COO tensor that is not coalesced."""
     if composed(tensor):
-        return next((place(part) for part in _made_of(tensor).values()), 0)
+        return next((address(part) for part in _made_of(tensor).values()), 0)
     if tensor.layout in LAYOUTS:
         whole = tensor.layout is not torch.sparse_coo or tensor.is_coalesced()
         return tensor.detach().values().data_ptr() if whole else 0

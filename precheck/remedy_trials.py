@@ -12,7 +12,7 @@ from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.precisions import Precision, resolve
-from precheck.screening import Screening
+from precheck.remedy_screening import Screening
 from precheck.words import counted
 
 PATIENCE, LEAST = 5.0, 0.1

@@ -143,7 +143,7 @@ def _reordered(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
     for what, change in _orders(weight.shape):
         again = change(quantised)
         if again.shape == weight.shape and (found := likeness(weight, again)) > FOUND:
-            return Misfit("order", f"{what}: put right, {100 * found:.0f} % of it is the weight", likeness(weight, quantised), float(UNLIKE))
+            return Misfit("order", f"{what}: put right, {100 * found:.0f}% of it is the weight", likeness(weight, quantised), float(UNLIKE))
     return None
 
 
@@ -171,9 +171,9 @@ def _paired(matrix: torch.Tensor) -> torch.Tensor:
 def _other(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit:
     alike, turned = likeness(weight, quantised), _angles(weight, quantised)
     if turned > FOUND:
-        detail = f"the angles between its rows are the weight's ({100 * turned:.0f} %), and its numbers are not ({100 * max(alike, 0.0):.0f} %)"
+        detail = f"the angles between its rows are the weight's ({100 * turned:.0f}%), and its numbers are not ({100 * max(alike, 0.0):.0f}%)"
         return Misfit("turn", detail, alike, float(UNLIKE))
-    return Misfit("order", f"{100 * max(alike, 0.0):.0f} % of it is the weight, and no common order of packing brings it back", alike, float(UNLIKE))
+    return Misfit("order", f"{100 * max(alike, 0.0):.0f}% of it is the weight, and no common order of packing brings it back", alike, float(UNLIKE))
 
 
 def _angles(weight: torch.Tensor, quantised: torch.Tensor) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from precheck.findings import Finding
-from precheck.judge import ops
+from precheck.judge import watched_runs
 from precheck.observe.shadow import deferred
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
@@ -30,7 +30,7 @@ def observed(code: Callable[[], Any], *, always: bool) -> Observation:
 
 
 def found(code: Callable[[], Any], *, always: bool) -> list[Finding]:
-    return ops.found(observed(code, always=always))
+    return watched_runs.found(observed(code, always=always))
 
 
 class Block(nn.Module):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import precheck
-from precheck import collector
+from precheck import garbage_collector
 
 
 class Cycle:
@@ -38,7 +38,7 @@ def test_nothing_stays_frozen() -> None:
 
 
 def test_nor_after_an_exception() -> None:
-    with pytest.raises(ZeroDivisionError), collector.sparing():
+    with pytest.raises(ZeroDivisionError), garbage_collector.sparing():
         1 / 0  # noqa: B018
     assert gc.get_freeze_count() == 0
 
@@ -46,7 +46,7 @@ def test_nor_after_an_exception() -> None:
 def test_what_a_process_has_frozen_itself_stays_frozen() -> None:
     gc.freeze()
     before = gc.get_freeze_count()
-    with collector.sparing(), collector.sparing():
+    with garbage_collector.sparing(), garbage_collector.sparing():
         pass
     assert gc.get_freeze_count() == before
 
@@ -55,7 +55,7 @@ def test_garbage_of_the_block_is_collected_in_it_and_older_garbage_after_it() ->
     older = Cycle()
     kept = weakref.ref(older)
     del older
-    with collector.sparing():
+    with garbage_collector.sparing():
         made = Cycle()
         new = weakref.ref(made)
         del made

@@ -78,7 +78,7 @@ class OwnError(Fact):
     def found(self) -> str:
         """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
-        return f"{name} is {percent(self.off)} % off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
+        return f"{name} is {percent(self.off)}% off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
 
 
 class Calls:
@@ -134,7 +134,7 @@ class Calls:
     def _described(
         self, operation: Operation, value: Value, cause: Operation, taken: Attribution, limit: float, constant: Operation | None
     ) -> OwnError:
-        own, place = attribution.own(cause, cause.outputs[0]), self.functions.get(operation.blamed)
+        own, place = attribution.own_error(cause, cause.outputs[0]), self.functions.get(operation.blamed)
         difference = taken.difference(cause, self.functions)
         made: Making = "a rounding"
         if constant is not None:
@@ -153,7 +153,7 @@ class Calls:
     def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
         multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
-        cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.taken(cause))
+        cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.computed_from(cause))
         return ADDED if cast and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value) -> bool:
@@ -191,7 +191,7 @@ class Calls:
         error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
         emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in PRODUCTS
-        grown = error(value) > 2 * max(before, attribution.own(operation, value))
+        grown = error(value) > 2 * max(before, attribution.own_error(operation, value))
         made = operation.base in REDUCTIONS - SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
@@ -206,7 +206,7 @@ def _user(reader: Operation) -> bool:
 def _below(cause: Operation) -> bool:
     """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
     made = cause.outputs[0]
-    return attribution.own(cause, made) > 2 * max(made.rounded, made.local or 0.0)
+    return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
 def _constant(made: Attribution, value: Value) -> Operation | None:
