@@ -10,9 +10,9 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.function_errors import OWN, OWNED
-from precheck.analysis.facts import Readers
 from precheck.analysis.differences import RESULTS
+from precheck.analysis.facts import Readers
+from precheck.analysis.function_errors import OWN, OWNED
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
 from precheck.analysis.provenance import MOVING, determined, elements

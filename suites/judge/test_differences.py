@@ -95,3 +95,27 @@ def test_a_root_hands_on_the_error_that_it_makes_larger() -> None:
     fault = first + next(place for place, line in enumerate(lines) if line.rstrip().endswith("# fault"))
     assert finding.source.endswith(f":{fault}"), report.summary()
     assert bool(held.isfinite().all())
+
+
+def log_density_of_drawn_weights() -> torch.Tensor:
+    mean, noise = (0.2 * normal(64, 64)).to(LOW), normal(64, 64, seed=1).to(LOW)
+    weights = mean + 0.01 * noise
+    return -((weights - mean) ** 2 / (2 * 0.01**2)).sum()  # fault
+
+
+def log_density_of_their_noise() -> torch.Tensor:
+    mean, noise = (0.2 * normal(64, 64)).to(LOW), normal(64, 64, seed=1).to(LOW)
+    offset = 0.01 * noise
+    return -(offset**2 / (2 * 0.01**2)).sum() + 0 * (mean + offset).sum()
+
+
+def straight_through() -> torch.Tensor:
+    z = normal(64, 64).to(LOW)
+    q = 0.01 * normal(64, 64, seed=1).to(LOW)
+    return ((z + (q - z)).float() - q.float().mean()).square().mean().log()  # fault
+
+
+def test_a_sum_undone_and_a_difference_undone_are_told_apart() -> None:
+    finds(log_density_of_drawn_weights, "cancellation", says="subtracts what was added, as (m + d) - m does, but the sum was rounded")
+    passes(log_density_of_their_noise)
+    finds(straight_through, "cancellation", says="adds back what was subtracted, as z + (q - z) does, but the difference was rounded")

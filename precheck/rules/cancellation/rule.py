@@ -31,9 +31,12 @@ class Cancellation(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "undone":
             kept = given_back(fact.operation)
-            own = 0.0 if kept is None else kept.drift
-            return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {percent(fact.value.drift)}% off, where "
-                    f"q itself is {percent(own)}% off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
+            now, own = percent(fact.value.drift), percent(0.0 if kept is None else kept.drift)
+            if fact.operation.base in ("sub", "rsub"):
+                return (f"subtracts what was added, as (m + d) - m does, but the sum was rounded: {now}% off, where d itself is {own}% off; "
+                        "use d itself, or compute both in float32")  # fmt: skip
+            return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {now}% off, where "
+                    f"q itself is {own}% off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
         if isinstance(fact, Misrounded) and fact.how == "a product":
             off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
             return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"

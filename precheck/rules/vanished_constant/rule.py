@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.facts import Fact
+from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
 from precheck.analysis.provenance import percent, placed, rounded_bound
