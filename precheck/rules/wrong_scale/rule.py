@@ -88,6 +88,6 @@ class WrongScale(Rule):
             rounded = shortened(fact.remark.rounded)
             return f"two codes are put into the same bits of a packed number, which destroys both; the first was rounded at {rounded}"
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Wrapped):
-            return (f"{percent(fact.remark.share)} % of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
+            return (f"{percent(fact.remark.share)}% of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
         return super().words(fact)
