@@ -20,11 +20,7 @@ _NUMBERS = (-3.0, 0.37, 3.0)
 
 
 def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) -> None:
-    """Sets the fault of a trial with Inf or NaN.
-
-    An element of the candidate may be NaN where the reference is finite, if in neither of them it depends on the number. Then a weight of zero stands
-    before the number. 0 times Inf or NaN is NaN, while code that leaves the term out gives 0, and torch's own kernels do both behind a mask.
-    """
+    """Sets the fault of a trial with Inf or NaN. It says so if a number is multiplied by 0 that the reference leaves out: 0 times NaN is NaN."""
     among = number_kinds.WORDS[judged.trial.family]
     for name, native in reference.native.values.items():
         got, exact = outcome.values.get(name), reference.exact.values.get(name)
@@ -34,14 +30,10 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
         if judged.trial.family == "NaN" and bool(lost.any()):  # the reference may hide a NaN, as torch 2.15's attention does
             lost &= ~(got.isnan() & _depends(bench, judged.trial, name))
         if bool(lost.any()):
-            spread = lost & got.isnan() & ~_depends(bench, judged.trial, name) & _still(bench, judged.trial, name, got)
-            if bool(spread.any()):
-                where = counted(int(spread.sum()), "element")
-                judged.remark = f"{name}: NaN in {where} that {among} among the inputs does not matter to: it is multiplied by 0, not left out"
-            lost &= ~spread
-        if bool(lost.any()):
+            zero = got.isnan() & ~_depends(bench, judged.trial, name) & _still(bench, judged.trial, name, got)
+            why = "; it is multiplied by 0 there, not left out" if bool((lost & zero).any()) else ""
             where = counted(int(lost.sum()), "element")
-            judged.fault = Fault("lost", name, f"{name}: not finite in {where} where the reference is, with {among} among the inputs")
+            judged.fault = Fault("lost", name, f"{name}: not finite in {where} where the reference is, with {among} among the inputs{why}")
             return
         if judged.trial.family == "NaN":
             gone = native.isnan() & ~got.isnan() & _depends(bench, judged.trial, name)

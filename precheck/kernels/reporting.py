@@ -43,8 +43,6 @@ def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
 
 def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
     found = [Finding(rule, "warning", text) for rule, text in told.warnings]
-    if told.remark:
-        found.append(KernelContract.finding("warning", told.remark))
     if told.unjudged:
         found.append(KernelContract.finding("warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
     blank = sorted(told.blank - told.known)

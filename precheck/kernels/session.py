@@ -34,7 +34,6 @@ class SessionResult:
     skipped: int = 0  # trials left out for lack of time
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
     unjudged: str = ""  # why no trial could be made
-    remark: str = ""  # the first thing that is worth a warning, and is no fault
     whole_left_out: bool = False  # whether the example was tried in smaller shapes only
     told_by: set[str] = dataclasses.field(default_factory=set)  # subjects for which zeros would have failed
     known: set[str] = dataclasses.field(default_factory=set)  # subjects for which some trial has a known reference value
@@ -133,7 +132,6 @@ class Session:
             told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
             judged.fault = None
         told.unchecked += judged.skipped == "unchecked"
-        told.remark = told.remark or judged.remark
         for name, found in judged.distances.items():
             before = told.worst.get(name)
             if before is None or found.ratio > before.distances[name].ratio:

@@ -45,7 +45,6 @@ class Judged:
     fault: Fault | None = None
     refused: str = ""  # why the candidate refuses these inputs
     skipped: str = ""  # why there is no verdict
-    remark: str = ""  # what is worth a warning, and is no fault
     outcome: Outcome | None = None  # of the candidate
     reference: Reference | None = None
     seconds: float = 0.0
