@@ -108,9 +108,9 @@ def _classes(dtype: torch.dtype) -> tuple[Any, ...]:
 def table(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     if len(x) != len(y) or x.shape[-1] != len(w):
         raise ValueError("a label for each row and a weight for each class are needed")
-    shares = (y[:, None] == torch.arange(x.shape[-1])) * w.float().detach()
-    lost = torch.where(shares > 0, -x.float().log_softmax(-1), 0)
-    return (lost * shares).sum() / shares.sum()
+    mine = y[:, None] == torch.arange(x.shape[-1])
+    shares = torch.where(mine, w.float().detach(), 0)
+    return torch.where(mine, -x.float().log_softmax(-1) * shares, 0).sum() / shares.sum()
 
 
 def _triplets(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,8 @@ def one_mask(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.T
     which = torch.bucketize(place, offsets[1:], right=True)
     hidden = (which[:, None] != which) | (place > place[:, None])
     scores = (q.float() @ k.float().mT * _scale(q)).masked_fill(hidden, -math.inf)
-    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+    terms = scores.softmax(-1).unsqueeze(-1) * v.float().unsqueeze(1)
+    return terms.masked_fill(hidden.unsqueeze(-1), 0).sum(2).to(q.dtype)
 
 
 def _alibi(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
