@@ -75,9 +75,16 @@ class Kept(TorchFunctionMode):
                     raise
                 args, kwargs = tree_map(lambda value: _as(value, (torch.float32,), torch.bfloat16), (args, kwargs))
                 return function(*args, **kwargs)
-        args, kwargs = tree_map(lambda value: _as(value, LOW, torch.float32), (args, kwargs))
+        if not _writes(function) and getattr(function, "__name__", "") != "__get__":  # a copy in float32 would be written to, as in `.data.normal_()`
+            args, kwargs = tree_map(lambda value: _as(value, LOW, torch.float32), (args, kwargs))
         with torch.autocast("cpu", enabled=False):
             return function(*args, **kwargs)
+
+
+def _writes(function: Any) -> bool:
+    """Whether a function writes to the tensor that it is given."""
+    name = getattr(function, "__name__", "")
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def _as(value: Any, of: tuple[torch.dtype, ...], dtype: torch.dtype) -> Any:
@@ -106,7 +113,7 @@ class Written(TorchFunctionMode):
 
 
 class SameNumbers(TorchFunctionMode):
-    """Random numbers in float64 are those that float32 draws."""
+    """Random numbers are those that float32 draws, in every precision and whatever the strides."""
 
     DRAWS = ("randn", "rand", "randn_like", "rand_like", "normal_", "uniform_", "normal", "exponential_", "dropout", "orthogonal_", "bernoulli")
 
@@ -114,12 +121,15 @@ class SameNumbers(TorchFunctionMode):
         name, kwargs = getattr(function, "__name__", ""), dict(kwargs or {})
         if name not in self.DRAWS:
             return function(*args, **kwargs)
-        if name.endswith("_"):
-            return args[0].copy_(function(args[0].float(), *args[1:], **kwargs))
-        args, kwargs = tree_map(lambda value: _as(value, (torch.float64,), torch.float32), (args, kwargs))
+        if _writes(function):
+            return args[0].copy_(function(args[0].float().clone(memory_format=torch.contiguous_format), *args[1:], **kwargs))
+        given = [leaf.dtype for leaf in tree_leaves((kwargs, args)) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+        dtype = kwargs.get("dtype") or (given or [torch.get_default_dtype()])[0]
+        args, kwargs = tree_map(lambda value: _as(value, (*LOW, torch.float64), torch.float32), (args, kwargs))
+        args = tuple(value.contiguous() if isinstance(value, torch.Tensor) else value for value in args)
         if name in ("randn", "rand"):
             kwargs["dtype"] = torch.float32
-        return function(*args, **kwargs).double()
+        return function(*args, **kwargs).to(torch.float64 if torch.get_default_dtype() is torch.float64 else dtype)
 
 
 def passed(case: Case, precision: str, lines: list[str], kept: Callable[[FrameType], bool] | None = None) -> Left:
@@ -135,7 +145,7 @@ def passed(case: Case, precision: str, lines: list[str], kept: Callable[[FrameTy
     torch.set_default_dtype(torch.float64 if precision == "64-true" else default)
     try:
         with ExitStack() as around:
-            for mode in (SameNumbers() if precision == "64-true" else None, written, Kept(kept) if kept else None):
+            for mode in (SameNumbers(), written, Kept(kept) if kept else None):
                 if mode:
                     around.enter_context(mode)
             if low:

@@ -26,6 +26,8 @@ DOMAINS = {
     "graphs": "graphs, tables, decisions",
     "images": "images",
     "optimizers": "optimizers",
+    "probability": "probability, uncertainty, ranking",
+    "recommenders": "recommendation",
     "science": "science and losses",
     "sequences": "sequences",
     "sound": "sound",

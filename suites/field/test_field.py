@@ -129,6 +129,30 @@ def test_float64_sees_what_does_not_arrive() -> None:
     assert some < 0.1
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_random_numbers_are_the_same_in_every_precision_and_order_of_memory(dtype: torch.dtype) -> None:
+    def drawn(kind: torch.dtype, *, turned: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        return (torch.empty(8, 32, dtype=kind).t() if turned else torch.empty(32, 8, dtype=kind)).uniform_()
+
+    plain = drawn(torch.float32, turned=False)
+    assert not torch.allclose(drawn(dtype, turned=True).float(), plain, atol=0.01)  # torch fills memory in its order
+    with evidence.SameNumbers():
+        found = drawn(dtype, turned=True)
+    assert found.dtype is dtype
+    torch.testing.assert_close(found.float(), plain, atol=0.01, rtol=0)
+
+
+def test_what_is_written_in_place_arrives_where_a_function_is_kept_in_float32() -> None:
+    buffer, weight = torch.zeros(32, dtype=torch.bfloat16), torch.ones(32, dtype=torch.bfloat16)
+    with evidence.Kept(lambda frame: True):
+        buffer.data.normal_()
+        weight[:4] = torch.zeros(4)
+        assert (buffer * weight).dtype is torch.float32
+    assert buffer.all()
+    assert weight.sum() == 28
+
+
 def test_all_cases_load_without_their_packages() -> None:
     cases = fieldcase.loaded()
     assert len({case.package for case in cases.values()}) >= 60

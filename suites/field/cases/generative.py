@@ -186,3 +186,48 @@ def byol() -> Made:
     return Made(
         BYOL(net, image_size=16, hidden_layer=-1, projection_size=16, projection_hidden_size=32), (torch.rand(4, 3, 16, 16),), lambda loss: loss
     )
+
+
+def _coded(model: torch.nn.Module) -> Made:
+    """An image codec with the loss of its package."""
+    from compressai.losses import RateDistortionLoss
+
+    rate = RateDistortionLoss(lmbda=0.01)
+    return Made(Calls(lambda codec, x: rate(codec(x), x)["loss"], model), (torch.rand(1, 3, 64, 64),), lambda loss: loss)
+
+
+@case("compressai")
+def compressai_hyperprior() -> Made:
+    from compressai.models import ScaleHyperprior
+
+    return _coded(ScaleHyperprior(16, 24))
+
+
+@case("compressai")
+def compressai_mean_scale() -> Made:
+    from compressai.models import MeanScaleHyperprior
+
+    return _coded(MeanScaleHyperprior(16, 24))
+
+
+@case("torchcfm")
+def flow_matching() -> Made:
+    from torchcfm.conditional_flow_matching import ExactOptimalTransportConditionalFlowMatcher
+    from torchcfm.models.models import MLP
+
+    matcher = ExactOptimalTransportConditionalFlowMatcher(sigma=0.1)
+
+    def matched(net: torch.nn.Module, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        times, between, speed = matcher.sample_location_and_conditional_flow(start, end)
+        return (net(torch.cat([between, times[:, None]], dim=-1)) - speed).square().mean()
+
+    return Made(Calls(matched, MLP(dim=2, time_varying=True, w=32)), (torch.randn(64, 2), torch.randn(64, 2) + 2), lambda loss: loss)
+
+
+@case("torchcfm")
+def flow_matching_unet() -> Made:
+    from torchcfm.models.unet import UNetModel
+
+    speed = torch.randn(2, 1, 32, 32)
+    model = UNetModel(dim=(1, 32, 32), num_channels=32, num_res_blocks=1)
+    return Made(model, (torch.rand(2), torch.randn(2, 1, 32, 32)), lambda out: (out - speed).square().mean())

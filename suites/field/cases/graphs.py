@@ -167,3 +167,55 @@ def stable_baselines_policy() -> Made:
         return -(gained * ratio).mean() + 0.5 * (values.flatten() - gained).square().mean() - 0.01 * entropy.mean()
 
     return Made(Calls(judged, policy), (torch.randn(32, 6), torch.randn(32, 2) * 0.5, torch.randn(32)), lambda loss: loss)
+
+
+@case("torchani")
+def torchani_energies() -> Made:
+    from torchani.arch import simple_ani
+
+    species, places = torch.tensor([[1, 6, 7, 8, 1, 1, 6, 1]]), torch.randn(1, 8, 3) * 1.5
+    model = simple_ani(("H", "C", "N", "O"), "wb97x-631gd")
+    return Made(Calls(lambda net, kinds, x: net((kinds, x)).energies, model), (species, places), lambda energy: energy.sum() * 1e-3)
+
+
+@case("d3rlpy")
+def quantile_critic() -> Made:
+    from d3rlpy.models.torch.encoders import VectorEncoderWithAction
+    from d3rlpy.models.torch.q_functions import ContinuousQRQFunction, ContinuousQRQFunctionForwarder
+
+    critic = ContinuousQRQFunction(VectorEncoderWithAction((4,), 2, [32, 32]), 32, 16)
+    forwarder = ContinuousQRQFunctionForwarder(critic, 16)
+    batch = torch.randn(32, 4), torch.randn(32, 2), torch.randn(32, 1), torch.randn(32, 16), torch.zeros(32, 1)
+    return Made(Calls(lambda net, *given: forwarder.compute_error(*given), critic), batch, lambda loss: loss)
+
+
+@case("d3rlpy")
+def decision_transformer() -> Made:
+    from d3rlpy.models.torch.encoders import VectorEncoder
+    from d3rlpy.models.torch.transformers import ContinuousDecisionTransformer, GlobalPositionEncoding
+
+    places = GlobalPositionEncoding(32, 1000, 8)
+    model = ContinuousDecisionTransformer(
+        encoder=VectorEncoder((4,), [32]), embed_size=32, position_encoding=places, action_size=2, num_heads=2, context_size=8, num_layers=2,
+        attn_dropout=0.0, resid_dropout=0.0, embed_dropout=0.0, activation=torch.nn.ReLU(),
+    )  # fmt: skip
+    path = torch.randn(3, 8, 4), torch.randn(3, 8, 2), torch.randn(3, 8, 1) * 100, torch.arange(8).expand(3, 8), torch.ones(3, 8)
+    return Made(model, path, lambda out: square(out[0]))
+
+
+@case("rtdl-revisiting-models")
+def feature_tokens() -> Made:
+    from rtdl_revisiting_models import FTTransformer
+
+    model = FTTransformer(
+        n_cont_features=5, cat_cardinalities=[4, 7], d_out=1, n_blocks=2, d_block=32, attention_n_heads=4, attention_dropout=0.0, ffn_d_hidden=None,
+        ffn_d_hidden_multiplier=4 / 3, ffn_dropout=0.0, residual_dropout=0.0,
+    )  # fmt: skip
+    return Made(model, (torch.randn(32, 5), torch.stack([torch.randint(0, 4, (32,)), torch.randint(0, 7, (32,))], 1)), square)
+
+
+@case("tabm")
+def tabm() -> Made:
+    from tabm import TabM
+
+    return Made(TabM.make(n_num_features=6, d_out=1, k=8), (torch.randn(32, 6),), square)

@@ -244,3 +244,34 @@ def lightly_losses() -> Made:
 
     seen = torch.randn(32, 16)
     return Made(Calls(views, torch.nn.Linear(16, 8)), (seen + 0.1 * torch.randn(32, 16), seen), lambda loss: loss)
+
+
+@case("lpips")
+def lpips_distance() -> Made:
+    import lpips
+
+    model = lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, verbose=False)
+    return Made(model, (torch.rand(2, 3, 64, 64) * 2 - 1, torch.rand(2, 3, 64, 64) * 2 - 1), lambda out: out.mean())
+
+
+@case("facenet-pytorch")
+def inception_block() -> Made:
+    from facenet_pytorch.models.inception_resnet_v1 import Block35
+
+    ends = torch.nn.Conv2d(3, 256, 3), torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(256, 32))
+    return Made(
+        torch.nn.Sequential(ends[0], Block35(0.17), ends[1]), (torch.randn(4, 3, 17, 17),), lambda out: torch.nn.functional.normalize(out).std()
+    )
+
+
+@case("ultralytics")
+def yolo() -> Made:
+    from types import SimpleNamespace
+
+    from ultralytics.nn.tasks import DetectionModel
+
+    model = DetectionModel("yolov8n.yaml", nc=4, verbose=False)
+    model.args = SimpleNamespace(box=7.5, cls=0.5, dfl=1.5)
+    boxes = torch.tensor([[0.5, 0.5, 0.3, 0.4], [0.2, 0.3, 0.2, 0.2], [0.6, 0.4, 0.5, 0.5]])  # stays float32, as its trainer leaves it
+    wanted = {"batch_idx": torch.tensor([0.0, 0, 1]), "cls": torch.tensor([[0.0], [1], [2]]), "bboxes": boxes}
+    return Made(Calls(lambda net, x: net.loss(wanted | {"img": x})[0].sum(), model), (torch.rand(2, 3, 96, 96),), lambda loss: loss)

@@ -92,3 +92,11 @@ def ema() -> Made:
         return online(x)
 
     return Made(Calls(stepped, model, averaged), (torch.randn(8, 16),), square, lambda given: torch.optim.SGD(given, lr=0.1))
+
+
+@case("muon-optimizer")
+def muon() -> Made:
+    from muon import SingleDeviceMuon
+
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32, bias=False), torch.nn.Tanh(), torch.nn.Linear(32, 4, bias=False))
+    return Made(model, (torch.randn(16, 16),), square, lambda given: SingleDeviceMuon(given, lr=1e-2))

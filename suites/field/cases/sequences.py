@@ -168,3 +168,50 @@ def chronos_bolt() -> Made:
     model = ChronosBoltModelForForecasting(config)
     series, target = torch.randn(2, 32).cumsum(1) + 20, torch.randn(2, 8) + 20
     return Made(Calls(lambda net, x, y: net(context=x, target=y).loss, model), (series, target), lambda loss: loss)
+
+
+@case("litgpt")
+def litgpt_llama() -> Made:
+    from litgpt import GPT, Config
+
+    shape = Config(
+        block_size=300, n_layer=2, n_embd=64, n_head=4, n_query_groups=2, padded_vocab_size=100, rotary_percentage=1.0, norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP", intermediate_size=128, bias=False,
+    )  # fmt: skip
+    return Made(GPT(shape), (torch.randint(0, 100, (2, 300)),), square)
+
+
+@case("litgpt")
+def litgpt_mixture() -> Made:
+    from litgpt import GPT, Config
+
+    shape = Config(
+        block_size=64, n_layer=2, n_embd=64, n_head=4, padded_vocab_size=100, norm_class_name="RMSNorm", mlp_class_name="LLaMAMoE",
+        intermediate_size=64, n_expert=4, n_expert_per_token=2, bias=False,
+    )  # fmt: skip
+    return Made(GPT(shape), (torch.randint(0, 100, (2, 64)),), square)
+
+
+@case("gluonts")
+def gluonts_deep_ar() -> Made:
+    from gluonts.torch.model.deepar.module import DeepARModel
+
+    model = DeepARModel(
+        freq="D", context_length=20, prediction_length=5, num_feat_dynamic_real=1, num_feat_static_real=1, num_feat_static_cat=1, cardinality=[3],
+        hidden_size=16, lags_seq=[1, 2, 7],
+    )  # fmt: skip
+    series = {
+        "feat_static_cat": torch.zeros(4, 1, dtype=torch.long), "feat_static_real": torch.randn(4, 1), "past_time_feat": torch.randn(4, 27, 1),
+        "past_target": torch.rand(4, 27) * 50, "past_observed_values": torch.ones(4, 27), "future_time_feat": torch.randn(4, 5, 1),
+        "future_target": torch.rand(4, 5) * 50, "future_observed_values": torch.ones(4, 5),
+    }  # fmt: skip
+    return Made(Calls(lambda net, given: net.loss(**given), model), (series,), lambda out: out.mean())
+
+
+@case("gluonts")
+def gluonts_linear() -> Made:
+    from gluonts.torch.model.d_linear.module import DLinearModel
+
+    model = DLinearModel(prediction_length=5, context_length=20, hidden_dimension=16)
+    series = torch.rand(4, 20) * 50, torch.ones(4, 20), torch.rand(4, 5) * 50, torch.ones(4, 5)
+    return Made(Calls(lambda net, *given: net.loss(*given), model), series, lambda out: out.mean())

@@ -129,3 +129,40 @@ def dct() -> Made:
     import torch_dct
 
     return Made(Calls(lambda layer, x: torch_dct.idct(torch_dct.dct(layer(x))), torch.nn.Linear(64, 64)), (torch.randn(4, 64),), square)
+
+
+@case("asteroid")
+def asteroid_conv_tasnet() -> Made:
+    from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
+    from asteroid.models import ConvTasNet
+
+    model = ConvTasNet(n_src=2, n_repeats=1, n_blocks=3, bn_chan=16, hid_chan=32, skip_chan=16, n_filters=32)
+    loss = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
+    sources = torch.randn(2, 2, 2000)
+    return Made(Calls(lambda net, x, y: loss(net(x), y), model), (sources.sum(1), sources), lambda loss: loss)
+
+
+@case("asteroid")
+def asteroid_dual_path() -> Made:
+    from asteroid.models import DPRNNTasNet
+
+    model = DPRNNTasNet(n_src=2, n_repeats=1, bn_chan=16, hid_size=16, chunk_size=20, n_filters=16)
+    return Made(model, (torch.randn(2, 1000),), square)
+
+
+@case("demucs")
+def demucs() -> Made:
+    from demucs.demucs import Demucs
+
+    return Made(Demucs(["voice", "rest"], channels=8, depth=3, resample=False), (torch.randn(1, 2, 4096),), square)
+
+
+@case("openai-whisper")
+def whisper() -> Made:
+    from whisper.model import ModelDimensions, Whisper
+
+    model = Whisper(ModelDimensions(20, 50, 32, 2, 2, 100, 20, 32, 2, 2))
+    torch.nn.init.normal_(model.decoder.positional_embedding, std=0.02)  # memory that nothing was written to, until a checkpoint is loaded
+    tokens = torch.randint(0, 100, (2, 12))
+    step = Calls(lambda net, x, said: torch.nn.functional.cross_entropy(net(x, said[:, :-1]).flatten(0, 1), said[:, 1:].flatten()), model)
+    return Made(step, (torch.randn(2, 20, 100), tokens), lambda loss: loss)

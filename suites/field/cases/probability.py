@@ -1,0 +1,83 @@
+"""Bayesian layers, acquisition functions, losses for unknown classes, and sorting."""
+
+from __future__ import annotations
+
+import torch
+from fieldcase import Calls, Made, case
+
+
+def _network(inputs: int, outputs: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(inputs, 32), torch.nn.ReLU(), torch.nn.Linear(32, outputs))
+
+
+@case("botorch")
+def log_expected_improvement() -> Made:
+    from botorch.acquisition.analytic import _log_ei_helper
+
+    step = Calls(lambda net, x: _log_ei_helper(net(x).float() * 3), _network(4, 1))  # float32 is asked for: others are refused
+    return Made(step, (torch.randn(64, 4),), lambda out: -out.mean())
+
+
+@case("bayesian-torch")
+def flipout() -> Made:
+    from bayesian_torch.layers import LinearFlipout
+
+    def fitted(one: torch.nn.Module, two: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        hidden, first = one(x)
+        out, second = two(hidden.relu())
+        return out.float().square().mean() + (first + second) * 1e-3
+
+    return Made(Calls(fitted, LinearFlipout(16, 32), LinearFlipout(32, 4)), (torch.randn(16, 16),), lambda loss: loss)
+
+
+@case("blitz-bayesian-pytorch")
+def bayes_by_backprop() -> Made:
+    from blitz.modules import BayesianLinear
+    from blitz.utils import variational_estimator
+
+    @variational_estimator  # type: ignore[untyped-decorator]
+    class Regressor(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(BayesianLinear(16, 32), torch.nn.ReLU(), BayesianLinear(32, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)
+
+    def sampled(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return net.sample_elbo(inputs=x, labels=y, criterion=torch.nn.MSELoss(), sample_nbr=3, complexity_cost_weight=1 / 16)  # type: ignore[operator]
+
+    return Made(Calls(sampled, Regressor()), (torch.randn(16, 16), torch.randn(16, 4)), lambda loss: loss)
+
+
+@case("pytorch-ood")
+def ood_energy() -> Made:
+    from pytorch_ood.loss import EnergyRegularizedLoss
+
+    loss, known = EnergyRegularizedLoss(), torch.randint(0, 5, (32,))
+    known[20:] = -1
+    return Made(_network(8, 5), (torch.randn(32, 8),), lambda out: loss(out, known))
+
+
+@case("pytorch-ood")
+def ood_class_anchors() -> Made:
+    from pytorch_ood.loss import CACLoss
+
+    known, loss = torch.randint(0, 5, (32,)), CACLoss(5, magnitude=10.0)
+    step = Calls(lambda net, anchors, x: anchors(anchors.distance(net(x)), known), _network(8, 5), loss)
+    return Made(step, (torch.randn(32, 8),), lambda loss: loss)
+
+
+@case("diffsort")
+def sorting_network() -> Made:
+    from diffsort import DiffSortNet
+
+    sorter, ordered = DiffSortNet("bitonic", 8, steepness=10), torch.eye(8).expand(4, 8, 8)
+
+    def sorted_by(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return sorter(net(x)[..., 0])[1]
+
+    def loss(found: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.binary_cross_entropy(found.float().clamp(1e-6, 1 - 1e-6), ordered)
+
+    return Made(Calls(sorted_by, _network(4, 1)), (torch.randn(4, 8, 4),), loss)
