@@ -8,8 +8,8 @@ and a plain noise run has only one of them.
    is the first one of the run.
 3. Rows that closer runs do not explain get narrower floors from more noise runs, and a float64 run checks that float32 is a valid reference there.
 
-Each step makes half of its runs first, and the others only if they could still change the result. Rows that could only be warnings get the first
-half of step 2 and nothing more.
+Each step makes half of its runs first, and the others only if they could still change the result. A row within its limit gets no further run, unless
+the limit of so few errors is lower by more noise runs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Scrutiny:
         if self.fails:
             self.unasked |= late
             self._looked(early, is_early, early=True)
-        elif self.halting and early and (not late or any(map(_grave, early.values()))):
+        elif self.halting and early:
             guilty = self._looked(early, is_early, early=True)
             self.unasked = late if harmful(guilty) else set()
             suspects = {key: row for key, row in suspects.items() if key in late - self.unasked}
@@ -113,7 +113,7 @@ class Scrutiny:
     ) -> list[Comparison]:
         """Makes all further runs that are needed, and returns the suspects that are errors. `among`: whether a record may be a suspect."""
         explained = self._explained(suspects, early) if suspects else set()
-        grave = {key: row for key, row in suspects.items() if key not in explained and _grave(row)}
+        grave = {key: row for key, row in suspects.items() if key not in explained}
         unstable = self.by.contradicted({**starved, **grave}, early=early)  # asked first, since it is one run, and narrower floors take six
         left = [row for key, row in grave.items() if key not in unstable]
         if left and not self.settled and not certain(left, FIRST_LOOK, noise.MOST):
@@ -155,20 +155,20 @@ class Scrutiny:
     def _within(self, suspects: Rows, *, everywhere: bool = False, early: bool = False) -> set[str]:
         """Keys of suspects that are no longer failed or doubtful beside closer runs of that kind. Two runs are made, or four where two leave open
         whether a row is an error."""
-        grave = {key: before for key, before in suspects.items() if _grave(before)}
         for count in (FIRST_LOOK, THIRD_LOOK):
             found = {row.record.key: row for row in self.by.chained(count, everywhere=everywhere, early=early)}
             within = {key for key, before in suspects.items() if _innocent(found[key], before)}
-            left = [found[key] for key in grave if key not in within]
+            left = [found[key] for key in suspects if key not in within]
             if left and certain(left, count, THIRD_LOOK):
                 break
-            if not left and all(_stays_within(found[key], before, count, THIRD_LOOK) for key, before in grave.items()):
+            if not left and all(_most(found[key], count, THIRD_LOOK) <= _limit(before, THIRD_LOOK) for key, before in suspects.items()):
                 break
         return within
 
 
 def suspicious(rows: Iterable[Comparison]) -> Rows:
-    """The rows that drift beyond their limit or close to it. Not updates, which are judged by the share that arrived, and not Inf and NaN."""
+    """The rows that are errors by their limit, or would be by that of more noise runs. Not updates, which are judged by the share that arrived, and
+    not Inf and NaN."""
     drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
     return {row.record.key: row for row in drifting}
 
@@ -196,29 +196,23 @@ def certain(rows: list[Comparison], made: int, planned: int) -> bool:
     return first.failed and least > needed * (1 if plain else boundaries.PLAIN)
 
 
-def _grave(row: Comparison) -> bool:
-    """Whether the row may be an error: it fails, or it would fail by the limit for the largest number of noise runs."""
-    return row.failed or row.r > noise.allowed(row.errors, noise.MOST)
-
-
 def _innocent(row: Comparison, before: Comparison) -> bool:
     return not row.failed and not row.floor_unknown and (before.failed or not row.doubtful)
 
 
-def _stays_within(row: Comparison, before: Comparison, made: int, planned: int) -> bool:
-    """Whether the row also stays within its limit by the floor of `planned` runs, even if the further runs add nothing to the mean square."""
-    most = row.r * math.sqrt(planned / made)
-    return most <= (noise.allowed(row.errors, planned) if before.failed else _near(row, planned))
+def _most(row: Comparison, made: int, planned: int) -> float:
+    """The largest r that the row may have by the floor of `planned` runs, of which `made` have given the floor.
 
-
-def _near(row: Comparison, samples: int) -> float:
-    """The r from which the row is doubtful by the floor of `samples` runs (`Comparison.doubtful`)."""
-    return max(noise.WARN, _limit(row, samples) * noise.WARN / noise.FAIL)
+    A run's error is less than that of as many others by more than a factor of `luck` with a probability of one in a million (Fisher's F,
+    `analysis.noise`). So each further run adds at least that share to the mean square.
+    """
+    luck = noise.allowed(row.errors, made) / _LUCK
+    return row.r / math.sqrt((made + (planned - made) / luck**2) / planned)
 
 
 def _limit(row: Comparison, samples: int) -> float:
-    """The r from which the row may be an error, by the floor of `samples` runs or of the largest number of runs."""
-    return min(noise.allowed(row.errors, samples), noise.allowed(row.errors, noise.MOST))
+    """The limit of r by the floor of `samples` runs. Where the row has not failed, it is the limit by the floor of the largest number of runs."""
+    return noise.allowed(row.errors, samples if row.failed else noise.MOST)
 
 
 def settled(rows: list[Comparison]) -> bool:
@@ -228,8 +222,8 @@ def settled(rows: list[Comparison]) -> bool:
 
 
 def _healthy(row: Comparison) -> bool:
-    """Whether the row is healthy by the floor of one run, and no error by that of two. A second run can halve the mean square at most."""
-    return not row.floor_unknown and row.r <= _near(row, FIRST_LOOK) and row.r * math.sqrt(FIRST_LOOK) <= _limit(row, FIRST_LOOK)
+    """Whether the row is healthy by the floor of one run, and will be by that of two."""
+    return not row.floor_unknown and _most(row, 1, FIRST_LOOK) <= noise.allowed(row.errors, noise.MOST)
 
 
 def _results_clear(rows: list[Comparison]) -> bool:

@@ -67,9 +67,9 @@ class Comparison:
 
     @property
     def doubtful(self) -> bool:
-        """Whether it has not failed, but is near its limit, or beyond the limit that holds after the largest number of noise runs."""
-        settled = min(self.allowed, noise.allowed(self.errors, noise.MOST))
-        return not self.failed and not self.undetermined and not self.floor_unknown and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
+        """Whether it has not failed, but is beyond the limit that holds after the largest number of noise runs. Only a tensor of few errors is."""
+        settled = noise.allowed(self.errors, noise.MOST)
+        return not self.failed and not self.undetermined and not self.floor_unknown and self.r > settled
 
 
 def share(row: Comparison) -> float:
@@ -79,7 +79,7 @@ def share(row: Comparison) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sorted:
-    """Rows beyond or near their limits, by their meaning, in the order of the run. `doubtful` has the largest r first."""
+    """Rows that failed or are doubtful, by their meaning, in the order of the run. `doubtful` has the largest r first."""
 
     guilty: list[Comparison]  # errors: nothing explains them
     excused: list[Comparison]  # closer runs explain them

@@ -11,7 +11,7 @@ from precheck.findings import Finding, Report, Row
 from precheck.judge.known_failures import Fault, Observed, Reach
 
 CLOSE = noise.WARN / noise.FAIL
-"""A tensor beyond this many times its limit gets a second look (`Comparison.doubtful`). It counts as mended only below that."""
+"""A tensor that was beyond its limit counts as mended only below this many times the limit."""
 CLEAR = noise.FAIL / noise.WARN
 """A tensor beyond this many times its limit is beyond it on every machine and with every noise run. The limit for errors is as many times the limit
 for healthy tensors."""
