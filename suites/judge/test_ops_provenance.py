@@ -240,9 +240,9 @@ def test_a_finding_carries_what_the_op_knows() -> None:
     (finding,) = watched(in_a_module).findings
     line = Angles.forward.__code__.co_firstlineno + 1
     assert (finding.op, finding.phase, finding.module, finding.step) == ("aten._to_copy.default", "forward", "1", 1)
-    assert finding.source.endswith(f"test_ops_lineage.py:{line}")
+    assert finding.source.endswith(f"test_ops_provenance.py:{line}")
     assert finding.message.startswith("cast to bfloat16 (aten._to_copy) at ")
-    assert f"test_ops_lineage.py:{line}: its rounding" in finding.message
+    assert f"test_ops_provenance.py:{line}: its rounding" in finding.message
 
 
 def healthy() -> torch.Tensor:

@@ -47,7 +47,7 @@ def sharpened(features: torch.Tensor) -> torch.Tensor:
 def test_a_cast_that_another_function_exponentiates() -> None:
     (found,) = errors(lambda: targets(GIVEN, LOW))
     assert found.rule == "amplified-rounding"
-    assert found.source.endswith(f"test_steep.py:{line_of(targets, 'cast, then')}")
+    assert found.source.endswith(f"test_steep_functions.py:{line_of(targets, 'cast, then')}")
     assert "a rounding to bfloat16 here (" in found.message
     assert "times by aten._softmax.default at " in found.message
     assert found.message.endswith("unit roundoffs, most of them of this one rounding")
@@ -103,7 +103,7 @@ def test_a_table_that_the_conversion_rounds() -> None:
     assert report.errors == []
     (found,) = [each for each in report.findings if each.rule == "amplified-rounding"]
     assert found.rule == "amplified-rounding"
-    assert found.source.endswith(f"test_steep.py:{line_of(Rotary.forward, 'positions times')}")
+    assert found.source.endswith(f"test_steep_functions.py:{line_of(Rotary.forward, 'positions times')}")
     assert "this computes with a tensor that the conversion of the model to bfloat16 has rounded (" in found.message
     assert found.message.endswith("; keep that tensor in float32: override _apply, or make it anew after the conversion")
 

@@ -331,7 +331,7 @@ def test_kernels_are_asked_too(pytester: pytest.Pytester, project: Project) -> N
     result.stdout.fnmatch_lines(
         [
             "selftest: 2 of 4 faults planted into this check went unnoticed under 32-true: stale, gradient",
-            "  stale: what the candidate returns is the result for other inputs (each tensor back to front), which changes it by 0 %",
+            "  stale: what the candidate returns is the result for other inputs (each tensor back to front), which changes it by 0%",
             SUMMARY,
             "7 of 9 faults caught in 2 checks; 1 of these could not have failed",
         ]

@@ -56,9 +56,9 @@ SAID = {
     r"exponential reads is 20\.\d+ times what the numbers make that were quantised",
     "values_under_the_keys_scale": r"are multiplied by the scale of other data, and not by their own: all of the result is 7\.7\d+ times what the "
     "numbers make that were quantised, and that is one scale over the other",
-    "ranks_saturate": r"2\d % of the elements are clipped, the greatest from 1\.7\d times the format's largest number: "
-    r"this loses [12]\d % of the tensor, and rounding loses 2\.\d %; the scale does not fit this tensor",
-    "zero_point_in_int8": r"[\d.]+ % of the codes of .*fifth_recipes.py:\d+ have wrapped round in int8: compute in a wider integer, or in float32",
+    "ranks_saturate": r"2\d% of the elements are clipped, the greatest from 1\.7\d times the format's largest number: "
+    r"this loses [12]\d% of the tensor, and rounding loses 2\.\d%; the scale does not fit this tensor",
+    "zero_point_in_int8": r"[\d.]+% of the codes of .*fifth_recipes.py:\d+ have wrapped round in int8: compute in a wider integer, or in float32",
     "mantissa_leaks": "times these scales make Inf or NaN without any rounding, where the numbers that were quantised make none",
 }
 

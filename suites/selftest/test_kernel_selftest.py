@@ -59,7 +59,7 @@ def test_a_result_that_ignores_its_inputs_shows_neither_a_stale_one_nor_a_gradie
 
     found = kernel_selftested(ones, ones, data()[0])
     assert asked(found) == {"zeroed": "caught", "shuffled": "same", "scaled": "caught", "stale": "unnoticed", "gradient": "unnoticed"}
-    assert found[3].text.endswith("which changes it by 0 %")
+    assert found[3].text.endswith("which changes it by 0%")
     assert "look whether the kernel reads them at all" in found[3].advice
 
 

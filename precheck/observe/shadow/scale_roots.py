@@ -16,7 +16,8 @@ from precheck.observe.shadow.storages import Storages
 
 Powers = dict[int, float]
 """The power of each greatest magnitude, by its number."""
-KEPT = ops.WHOLE_COPIES | {"abs", "clamp", "clamp_min", "detach"}
+KEPT = ops.WHOLE_COPIES | ops.MOVING | ops.BOUNDS_BELOW | {"abs"}
+"""Ops on one operand whose result is made of the same magnitudes."""
 
 
 class ScaleRoots:
@@ -38,8 +39,9 @@ class ScaleRoots:
             return
         if any(known is None and each.dim() for known, each in zip(given, inputs, strict=True)):
             return  # a tensor of which nothing is known; numbers without a dimension are constants
-        if base in ("mul", "div", "reciprocal") or base in KEPT:
-            signs = (-1.0,) if base == "reciprocal" else (1.0, -1.0 if base == "div" else 1.0)
+        last = -1.0 if base in ops.RECIPROCALS else 1.0
+        signs = (1.0, last) if base in ops.SCALING and len(given) == 2 else (last,)
+        if base in ops.SCALING | ops.RECIPROCALS or (base in KEPT and len(given) == 1):
             made = combined((powers or {}, sign) for powers, sign in zip(given, signs, strict=False))
             self.held.put(result, made or {})
 
