@@ -16,7 +16,7 @@ from precheck.observe.shadow.storages import Storages
 
 Powers = dict[int, float]
 """The power of each greatest magnitude, by its number."""
-KEPT = ops.WHOLE_COPIES | ops.MOVING | ops.BOUNDS_BELOW | {"abs"}
+KEPT = ops.WHOLE_COPIES | ops.BOUNDS_BELOW | {"abs", "detach"}
 """Ops on one operand whose result is made of the same magnitudes."""
 
 
@@ -40,7 +40,7 @@ class ScaleRoots:
         if any(known is None and each.dim() for known, each in zip(given, inputs, strict=True)):
             return  # a tensor of which nothing is known; numbers without a dimension are constants
         last = -1.0 if base in ops.RECIPROCALS else 1.0
-        signs = (1.0, last) if base in ops.SCALING and len(given) == 2 else (last,)
+        signs = (1.0, last) if base in ops.SCALING else (last,)  # a number that is no tensor has no power
         if base in ops.SCALING | ops.RECIPROCALS or (base in KEPT and len(given) == 1):
             made = combined((powers or {}, sign) for powers, sign in zip(given, signs, strict=False))
             self.held.put(result, made or {})
