@@ -192,13 +192,13 @@ class Noises:
 @pytest.mark.parametrize(
     ("kind", "numel", "drift", "asked"),
     [
-        ("output", 4000, 2.5, ["2 chained"]),  # a warning at most, whatever more runs say
-        ("parameter-gradient", 4000, 2.5, ["2 of every op"]),
+        ("output", 4000, 2.9, []),  # whatever more runs say, it is no error
+        ("parameter-gradient", 4000, 2.9, []),
         ("output", 4000, 3.1, ["2 chained", "4 chained", "float64", "narrower floors"]),
         ("output", 1, 25.0, ["2 chained", "4 chained", "float64", "narrower floors"]),  # by eight runs, a number may be 20 floors off
     ],
 )
-def test_what_can_be_a_warning_at_most_takes_half_a_look(kind: str, numel: int, drift: float, asked: list[str]) -> None:
+def test_what_is_within_its_limit_takes_no_look(kind: str, numel: int, drift: float, asked: list[str]) -> None:
     found = row(drift, 0.0, 1.0, 1.0, kind=kind, numel=numel)
     noises = Noises([found])
     looked = Scrutiny(noises, [found], settled=False, halting=False)
@@ -212,7 +212,8 @@ def test_what_can_be_a_warning_at_most_takes_half_a_look(kind: str, numel: int, 
     [
         ("parameter-gradient", 2.0, ["1 of every op"], True),  # 4 floors of the noise run, 2 of the closer one
         ("output", 2.0, ["1 chained"], True),
-        ("output", 1.8, ["1 chained"], False),  # 2.2: another closer run may show that it is beyond its limit
+        ("output", 1.8, ["1 chained"], True),  # 2.2, and 2.8 at most by two closer runs
+        ("output", 1.6, ["1 chained"], False),  # 2.5: another closer run may show that it is beyond its limit
         ("parameter-gradient", 9.0, ["1 of every op"], False),  # a floor as large as that may be a stroke of luck
         ("output", math.inf, ["1 chained"], False),
     ],
