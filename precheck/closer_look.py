@@ -111,12 +111,16 @@ class Scrutiny:
     def _looked(
         self, suspects: Rows, among: Callable[[Record], bool], starved: Mapping[str, Comparison] = _NONE, *, early: bool = False
     ) -> list[Comparison]:
-        """Makes all further runs that are needed, and returns the suspects that are errors. `among`: whether a record may be a suspect."""
+        """Makes all further runs that are needed, and returns the suspects that are errors. `among`: whether a record may be a suspect.
+
+        Two noise runs alone make no error, however far it is beyond its limit: they do not show what rounding does once in a while, as where a norm
+        divides by a variance that happens to be small.
+        """
         explained = self._explained(suspects, early) if suspects else set()
         grave = {key: row for key, row in suspects.items() if key not in explained}
         unstable = self.by.contradicted({**starved, **grave}, early=early)  # asked first, since it is one run, and narrower floors take six
         left = [row for key, row in grave.items() if key not in unstable]
-        if left and not self.settled and not certain(left, FIRST_LOOK, noise.MOST):
+        if left and not self.settled:
             self.rows = self.by.narrowed(self.rows, early=early)
             suspects = {key: row for key, row in suspicious(self.rows).items() if among(row.record)}
             explained = self._explained(suspects, early) if suspects else set()

@@ -143,7 +143,8 @@ def test_a_single_number_is_told_by_more_forward_passes(made: list[str]) -> None
 def test_an_error_of_the_backward_pass_is_asked_all(made: list[str]) -> None:
     report = precheck.measure(**model(CoarseBackward()), precision="bf16-true", depth="boundaries")
     assert (report.errors[0].phase, report.errors[0].rule) == ("backward", "accumulated-drift")
-    assert made == ["plain", "every op", "plain", "every op"]  # which has the roundings inside modules in it
+    # "every op" has the roundings inside modules in it; eight plain runs, since two do not show what rounding does once in a while
+    assert made == ["plain", "every op", "plain", "every op", *["plain"] * 6]
     assert "unasked" not in report.facts
 
 
