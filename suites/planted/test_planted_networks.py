@@ -81,7 +81,7 @@ def test_a_bug_is_found(name: str, bug: str) -> None:
 
 
 def test_a_function_that_errs_by_itself_is_named_before_what_it_was_given() -> None:
-    """Nothing is taken off a large exponent in each of forty-eight turns. The function's inputs have larger roundings one by one, and are within limits."""
+    """Nothing is taken off a large exponent in each of 48 turns. The function's inputs have larger roundings one by one, and are within limits."""
     of = network("rwkv")
     bug = of.bug("fading-absorbed")
     shorter = dataclasses.replace(of, text=of.text.replace("PENALTY = 101, 64, 56,", "PENALTY = 101, 64, 48,"))
