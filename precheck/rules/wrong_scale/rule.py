@@ -28,57 +28,9 @@ class WrongScale(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
-            seen = fact.remark
-            if seen.fault == "inverse":
-                return (
-                    f"a scale of the codes of {shortened(seen.rounded)} is multiplied by where it had to be divided by, or the other way round: "
-                    f"all of the result is {seen.middle:.4g} times what the numbers make that were quantised, and that is the square of the scale"
-                )
-            if seen.fault == "forgotten":
-                return (
-                    f"one of two scales of the codes of {shortened(seen.rounded)} is not multiplied by: all of the result is {seen.middle:.4g} times "
-                    "what the numbers make that were quantised, and that is the inverse of the scale"
-                )
-            if seen.fault == "foreign":
-                return (
-                    f"codes of {shortened(seen.rounded)} are multiplied by the scale of other data, and not by their own: all of the result is "
-                    f"{seen.middle:.4g} times what the numbers make that were quantised, and that is one scale over the other"
-                )
-            if seen.fault == "left":
-                return (
-                    f"a scale of the codes of {shortened(seen.rounded)} or of their product's other operand is not multiplied by, and what an "
-                    f"exponential reads is {seen.middle:.4g} times what the numbers make that were quantised"
-                )
-            if math.isinf(seen.off):
-                return (f"codes of {shortened(seen.rounded)} times these scales make Inf or NaN without any rounding, where the numbers that were "
-                        "quantised make none")  # fmt: skip
-            if seen.whole:
-                return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times the numbers that were quantised, "
-                        "all over the tensor: "
-                        "they were quantised with another scale, unless this factor is intended")  # fmt: skip
-            if seen.joined:
-                return (
-                    f"a term was added to a product of the codes of {shortened(seen.rounded)} before it was multiplied by this scale, so the scale "
-                    f"multiplies the term too: without any rounding the result is off by {percent(seen.off)}%"
-                )
-            return (
-                f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
-                f"{percent(seen.off)}%, by factors that differ {seen.spread:.3g}-fold among its elements"
-            )
+            return _uncancelled(fact.remark)
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Unturned):
-            turned = fact.remark
-            if not turned.other:
-                return (f"what was turned at {shortened(turned.turned)} is turned once more by the same Hadamard matrix; "
-                        "multiplied by its transpose it would be turned back")  # fmt: skip
-            if turned.other == "nowhere":
-                return (
-                    f"one operand of this product was turned by a Hadamard matrix at {shortened(turned.turned)}, in the backward pass alone, "
-                    f"and the other was not: without any rounding the result is off by {percent(turned.off)}%"
-                )
-            return (
-                f"the operands of this product were turned by Hadamard matrices at {shortened(turned.turned)} and {shortened(turned.other)}, which "
-                f"do not cancel: without any rounding the result is off by {percent(turned.off)}%"
-            )
+            return _unturned(fact.remark)
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Dead):
             return (
                 f"{percent(fact.remark.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
@@ -91,3 +43,58 @@ class WrongScale(Rule):
             return (f"{percent(fact.remark.share)}% of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
         return super().words(fact)
+
+
+
+def _uncancelled(seen: Uncancelled) -> str:
+    if seen.fault == "inverse":
+        return (
+            f"a scale of the codes of {shortened(seen.rounded)} is multiplied by where it had to be divided by, or the other way round: "
+            f"all of the result is {seen.middle:.4g} times what the numbers make that were quantised, and that is the square of the scale"
+        )
+    if seen.fault == "forgotten":
+        return (
+            f"one of two scales of the codes of {shortened(seen.rounded)} is not multiplied by: all of the result is {seen.middle:.4g} times "
+            "what the numbers make that were quantised, and that is the inverse of the scale"
+        )
+    if seen.fault == "foreign":
+        return (
+            f"codes of {shortened(seen.rounded)} are multiplied by the scale of other data, and not by their own: all of the result is "
+            f"{seen.middle:.4g} times what the numbers make that were quantised, and that is one scale over the other"
+        )
+    if seen.fault == "left":
+        return (
+            f"a scale of the codes of {shortened(seen.rounded)} or of their product's other operand is not multiplied by, and what an "
+            f"exponential reads is {seen.middle:.4g} times what the numbers make that were quantised"
+        )
+    if math.isinf(seen.off):
+        return (f"codes of {shortened(seen.rounded)} times these scales make Inf or NaN without any rounding, where the numbers that were "
+                "quantised make none")  # fmt: skip
+    if seen.whole:
+        return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times the numbers that were quantised, "
+                "all over the tensor: "
+                "they were quantised with another scale, unless this factor is intended")  # fmt: skip
+    if seen.joined:
+        return (
+            f"a term was added to a product of the codes of {shortened(seen.rounded)} before it was multiplied by this scale, so the scale "
+            f"multiplies the term too: without any rounding the result is off by {percent(seen.off)}%"
+        )
+    return (
+        f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
+        f"{percent(seen.off)}%, by factors that differ {seen.spread:.3g}-fold among its elements"
+    )
+
+
+def _unturned(turned: Unturned) -> str:
+    if not turned.other:
+        return (f"what was turned at {shortened(turned.turned)} is turned once more by the same Hadamard matrix; "
+                "multiplied by its transpose it would be turned back")  # fmt: skip
+    if turned.other == "nowhere":
+        return (
+            f"one operand of this product was turned by a Hadamard matrix at {shortened(turned.turned)}, in the backward pass alone, "
+            f"and the other was not: without any rounding the result is off by {percent(turned.off)}%"
+        )
+    return (
+        f"the operands of this product were turned by Hadamard matrices at {shortened(turned.turned)} and {shortened(turned.other)}, which "
+        f"do not cancel: without any rounding the result is off by {percent(turned.off)}%"
+    )
