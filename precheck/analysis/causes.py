@@ -31,6 +31,13 @@ LINEAGE = 512
 """The most values that a search for all ancestors visits. A layer of a network has some thirty."""
 
 
+def amplified(operation: Operation) -> Value | None:
+    """The input whose error an op may amplify: the worst of those in which it is not linear. Without one, the worst."""
+    passed = ops.LINEAR_IN.get(operation.base, frozenset())
+    steep = [value for place, value in enumerate(operation.inputs) if place not in passed]
+    return max(steep or operation.inputs, key=lambda value: value.drift, default=None)
+
+
 def error_source(
     value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None, *, apart: bool = False
 ) -> Operation | None:

@@ -16,6 +16,7 @@ from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import Calls
 from precheck.analysis.limit import Limit
+from precheck.analysis.output_impact import dominated
 from precheck.analysis.provenance import REDUCTIONS, SUMS, Origins, effective_roundoff
 from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, PLAIN, SUM_ROUNDINGS, Misroundings
 from precheck.analysis.steep_functions import Steepness
@@ -63,10 +64,11 @@ class Errors:
         for operation in observation.judged:
             above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
+            inherited = above
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
-                self.under[value] = above
+                above = self.under[value] = tuple(fact for fact in inherited if not self._ends(fact, operation, value))
                 self.mild.update({value} if excused else ())
                 self._whole_numbers(operation, value)
                 self._borrowed_epsilon(operation, value)
@@ -80,6 +82,11 @@ class Errors:
             self.suspects += [] if any(above) else whole_numbers.cut(operation, cause, readers)
             self.origins.trace(operation)
         return self._settled()
+
+    def _ends(self, fact: Fact | None, operation: Operation, result: Value) -> bool:
+        """Whether a fault explains nothing of a result that reads its value: something larger was added, so that the result is right again."""
+        value, excuses = self.excuses.get(fact, (None, [])) if fact is not None else (None, [])
+        return value is not None and outweighed in excuses and value in operation.inputs and dominated(operation, result, value)
 
     def explained(self) -> set[Value]:
         """Values that have a fault, or are made from one that has."""

@@ -205,7 +205,7 @@ class Misroundings:
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
         Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`)."""
-        source = operation.drifting
+        source = causes.amplified(operation)
         if source is None:
             return None
         cause = causes.error_source(source, self.causes)

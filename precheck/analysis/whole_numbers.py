@@ -107,6 +107,8 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     if converted is None or (converted.taken == "amount" and _explained(operation.recut, operation.inputs[0].roundoff)):
         return []
     changes = operation.recut
+    if converted.left_out is not None and changes.places <= converted.left_out:
+        return []  # a `where` discards them all
     return [
         Cut(
             mechanism="integer-rounding", operation=cause, measured=float(changes.count), limit=0.0, changes=changes, converted=converted,

@@ -66,6 +66,7 @@ _FUNCTIONS = (
     OpSpec("tan", Kind.FUNCTION, poles=(Pole("a", 1.5707963267948966, "value"), Pole("a", -1.5707963267948966, "value"))),
     *each("lgamma digamma", OpSpec("", Kind.FUNCTION, poles=tuple(Pole("a", at, "value") for at in (-1, 0)))),
     OpSpec("polygamma", Kind.FUNCTION, poles=(Pole("a", 0, "value"),)),
+    OpSpec("polar", Kind.FUNCTION, "a", linear="a"),
     OpSpec("special_entr", Kind.FUNCTION, poles=(Pole("a", 0, "slope"),)),
     OpSpec("xlogy", Kind.FUNCTION, linear="a", poles=(Pole("b", 0, "value"), Pole("b", 0, "edge"))),
     OpSpec("special_xlog1py", Kind.FUNCTION, linear="a", poles=(Pole("b", -1, "value"), Pole("b", -1, "edge"))),

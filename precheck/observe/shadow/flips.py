@@ -90,8 +90,9 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
     slack, became = NEARLY * torch.finfo(shadow.dtype).eps * shadow.abs(), made.to(shadow.dtype)
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
-        first = int(moved.reshape(-1).nonzero()[0])
-        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]), _size(shadow))
+        places = moved.reshape(-1).nonzero().flatten().tolist()
+        example = float(step(shadow)[places[0]]), float(became[places[0]])
+        operation.recut = Recut(len(places), moved.numel(), *example, _size(shadow), frozenset(places))
 
 
 def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:

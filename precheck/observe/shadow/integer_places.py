@@ -3,11 +3,14 @@
 A position, a length or a bucket is wrong if it differs by one. An amount (a code, a pixel) is then only off by a rounding. An amount is cast back to
 floats, and no other op reads it. If a sine reads these floats, up to a factor or a sum, it is a position after all, unless all angles lie within one
 turn. A rounding u of an angle A is u A, so up to 2 pi it is a few roundings, and beyond many turns it may be a turn.
+
+An integer that a `where` discards is none of these: T5's buckets take the logarithm of every distance, and use it for the long ones alone.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +18,8 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.replay import OpPlan, tensors_in
-from precheck.observe.shadow.storages import Storages
+from precheck.observe.shadow.statistics import WHOLES, sampled
+from precheck.observe.shadow.storages import Storages, whole
 
 ARITHMETIC = (ops.SUMS | ops.SCALING | ops.CUTS | ops.STEPS | ops.REDUCTIONS | ops.ORDERINGS | ops.GUARDS | ops.CASTS) - ops.SCATTERING
 """Ops that compute with integers as numbers. An op that moves floats uses its integers as positions."""
@@ -33,6 +37,8 @@ class Places:
         self.made: Storages[tuple[Operation, ...]] = Storages()
         self.measured: Storages[tuple[Operation, ...]] = Storages()  # floats that are such integers times a factor, or in a sum
         self.drawn: Storages[bool] = Storages()
+        self.moved: Storages[bool] = Storages()  # such integers in other places than the cast left them
+        self.chosen: Storages[bool] = Storages()  # those that a `where` has chosen
 
     def cast(self, operation: Operation, integers: torch.Tensor) -> None:
         """A cast has made these integers, or a sort has (the places of its elements): starts to follow them."""
@@ -40,18 +46,28 @@ class Places:
 
     def read(self, planned: OpPlan, args: tuple[Any, ...], result: Any) -> Any:
         """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them. Returns `result`."""
-        found, measured = dict[Operation, None](), dict[Operation, None]()
+        found, measured, unchosen = dict[Operation, None](), dict[Operation, None](), dict[Operation, None]()
+        moved, chosen = planned.base in ops.MOVING, planned.base == "where"
         for tensor in tensors_in(*args):
             if tensor.layout is torch.strided and not tensor.is_floating_point():
-                found |= dict.fromkeys(self.made.get(tensor) or ())
+                here = dict.fromkeys(self.made.get(tensor) or ())
+                found |= here
+                unchosen |= {} if self.chosen.get(tensor) else here
+                moved, chosen = moved or bool(self.moved.get(tensor)), chosen or bool(self.chosen.get(tensor))
             elif tensor.layout is torch.strided and self.measured:
                 measured |= dict.fromkeys(self.measured.get(tensor) or ())
         results = list(tensors_in(result))
         kind = results[0].dtype if results else torch.bool
         if kind is not torch.bool and not kind.is_floating_point and planned.base in ARITHMETIC | ops.MOVING:
+            if unchosen and planned.base == "where":
+                self._discards(unchosen, *args)
             for each in results if found else ():
                 self.made.put(each, tuple(found))
+                self.moved.put(each, moved)
+                self.chosen.put(each, chosen)
             return result
+        for operation in unchosen:
+            operation.left_out = frozenset()
         if planned.base in PERIODIC and measured and _turns(args[0]):
             found |= measured
         elif kind.is_floating_point and planned.base in LINEAR and (found or measured):
@@ -61,6 +77,16 @@ class Places:
         for operation in found:
             operation.taken = "amount" if amount and operation.taken != "place" else "place"
         return result
+
+    def _discards(self, operations: Iterable[Operation], condition: torch.Tensor, first: Any, other: Any) -> None:
+        """Notes which elements of the casts a `where` discards, if they lie in its operand as the casts left them."""
+        for tensor, kept in ((first, condition), (other, ~condition)):
+            made = self.made.get(tensor) or () if isinstance(tensor, torch.Tensor) else ()
+            known = bool(made) and whole(tensor) and tensor.is_contiguous() and not self.moved.get(tensor) and tensor.is_cpu
+            gone = (~sampled(kept.expand(tensor.shape).contiguous(), WHOLES)).nonzero().flatten().tolist() if known else []
+            for operation in operations:
+                if operation in made and operation.left_out is None:
+                    operation.left_out = frozenset(gone)
 
     def draws(self, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads random numbers."""

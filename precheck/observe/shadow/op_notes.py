@@ -41,6 +41,7 @@ class Recut:
     was: float
     became: float
     size: float = 0.0  # mean |number|: rounded once to u, so many times u of them become another whole number
+    places: frozenset[int] = frozenset()  # which elements of the sample they are
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ class Operation:
     let_through: LetThrough | None = None
     bits: int = 0  # of the integers, for a cast from floats
     taken: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
+    left_out: frozenset[int] | None = None  # of a cast to integers, the elements of the sample that a `where` discards; empty: all are read
     drawn: bool = False  # whether it reads random numbers from a wide format
     wrapped: Wrapped | None = None
     outdated: Outdated | None = None

@@ -193,14 +193,14 @@ def clipped_shards(dtype: torch.dtype) -> torch.Tensor:
 BUGS = (
     Bug("rollout-in-the-policys-format", "PufferAI/PufferLib#479", ("amplified-rounding", "cancellation"), "aten.sub.Tensor",
         lambda: advantages(LOW), lambda: advantages(WIDE)),
-    Bug("moments-with-the-agent", "DLR-RM/stable-baselines3#1954", ("overflow",), "aten.mul.Tensor", lambda: observed(True), lambda: observed(False),
+    Bug("moments-with-the-agent", "DLR-RM/stable-baselines3#1954", ("overflow",), "aten.add.Tensor", lambda: observed(True), lambda: observed(False),
         module="RunningMoments"),
     Bug("value-behind-a-transform", "HorizonRobotics/alf#1140", ("amplified-rounding", "cancellation"), "aten.sub.Tensor",
-        lambda: searched_values(False), lambda: searched_values(True), module="ValueHead"),
+        lambda: searched_values(False), lambda: searched_values(True)),
     Bug("average-without-a-schedule", "LoganBooker/prodigy-plus-schedule-free#33", ("absorption", "lost-update", "accumulated-drift"),
-        "aten.lerp_.Scalar", lambda: schedule_free(False), lambda: schedule_free(True)),
+        "aten.add_.Tensor", lambda: schedule_free(False), lambda: schedule_free(True)),
     Bug("back-from-uphill", "openvinotoolkit/model_preparation_algorithm#28", ("amplified-rounding", "absorption", "cancellation"),
-        "aten.sub_.Tensor", lambda: sharpness_aware(False), lambda: sharpness_aware(True)),
+        "aten._to_copy.default", lambda: sharpness_aware(False), lambda: sharpness_aware(True)),
     Bug("norm-of-many-shards", "facebookresearch/fairscale#1092", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: clipped_shards(LOW), lambda: clipped_shards(WIDE)),
 )  # fmt: skip

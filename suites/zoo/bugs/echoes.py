@@ -113,11 +113,11 @@ def occlusion(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("song-at-another-speed", "librosa/librosa#1930", ("amplified-rounding", "cancellation", "integer-rounding"), "aten.sub.Tensor",
+    Bug("song-at-another-speed", "librosa/librosa#1930", ("amplified-rounding", "cancellation", "integer-rounding"), "aten.cumsum.default",
         lambda: stretched(LOW), lambda: stretched(WIDE), module="TimeStretch"),
-    Bug("voice-beside-its-errors", "Lightning-AI/torchmetrics#899", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
+    Bug("voice-beside-its-errors", "Lightning-AI/torchmetrics#899", ("amplified-rounding", "cancellation"), "aten.div.Tensor",
         lambda: separated(True), lambda: separated(False)),
-    Bug("plane-from-matches", "webarkit/jsfeatNext#186", ("amplified-rounding", "cancellation"), "aten._to_copy.default", lambda: matched(True),
+    Bug("plane-from-matches", "webarkit/jsfeatNext#186", ("amplified-rounding", "cancellation"), "aten.mm.default", lambda: matched(True),
         lambda: matched(False)),
     Bug("hidden-pixels", "pytorch/pytorch#36108", ("amplified-rounding", "local-drift", "cancellation"), "aten.add.Tensor", lambda: occlusion(HALF),
         lambda: occlusion(WIDE)),

@@ -173,7 +173,7 @@ class Agreement(nn.Module):
 
     def update(self, predicted: torch.Tensor, truth: torch.Tensor) -> None:
         pairs = torch.bincount((truth * self.classes + predicted).flatten(), minlength=self.classes**2)
-        self.table += pairs.view(self.classes, self.classes).to(self.table.dtype)
+        self.table += pairs.view(self.classes, self.classes).to(self.table.dtype)  # culprit: agreement-beyond-chance
 
     def forward(self) -> torch.Tensor:
         total = self.table.sum()
@@ -211,16 +211,17 @@ def tomogram(single: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("counts-of-a-steady-gene", "scverse/scvi-tools#2965", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: counted(False),
-        lambda: counted(True), module="CountDecoder"),
+        lambda: counted(True)),
     Bug("tails-that-are-nearly-normal", "JuliaStats/StatsFuns.jl#165", ("amplified-rounding", "cancellation"), "aten.add.Tensor",
-        lambda: forecast(False), lambda: forecast(True), module="StudentForecast"),
+        lambda: forecast(False), lambda: forecast(True)),
     Bug("flow-that-is-run-back", "facebookresearch/SlowFast#641", ("amplified-rounding", "cancellation"), "aten.sub.Tensor", lambda: run_back(False),
-        lambda: run_back(True), module="Coupling"),
+        lambda: run_back(True), module="Coupling",
+        expected_miss="each of sixteen layers makes the error at most twice as large, as the layers of a network do: no op and no loop loses it"),
     Bug("wealth-of-a-strategy", "quantopian/alphalens#257", ("absorption", "amplified-rounding", "local-drift"), "aten.add.Tensor",
         lambda: back_test(False), lambda: back_test(True)),
-    Bug("confidence-by-bins", "Lightning-AI/torchmetrics#3510", ("absorption", "cancellation"), "aten.add_.Tensor",
+    Bug("confidence-by-bins", "Lightning-AI/torchmetrics#3510", ("integer-rounding", "absorption", "cancellation"), "aten.add_.Tensor",
         lambda: calibrated(False), lambda: calibrated(True)),
-    Bug("agreement-beyond-chance", "PaddlePaddle/PaddleSeg#1788", ("overflow", "integer-rounding"), "aten.mul.Tensor", lambda: agreed(True),
-        lambda: agreed(False), module="Agreement"),
+    Bug("agreement-beyond-chance", "PaddlePaddle/PaddleSeg#1788", ("overflow", "integer-rounding"), "aten.add_.Tensor", lambda: agreed(True),
+        lambda: agreed(False)),
     Bug("tomogram-in-half", "IsoNet-cryoET/IsoNet2#34", ("overflow",), "aten.pow.Tensor_Scalar", lambda: tomogram(False), lambda: tomogram(True)),
 )  # fmt: skip
