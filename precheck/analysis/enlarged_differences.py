@@ -51,7 +51,8 @@ def gained_before(operation: Operation, value: Value, known: dict[Value, Operati
 
 
 def of_computed_terms(operation: Operation, value: Value) -> bool:
-    """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit, and no term is a number that was only stored low."""
+    """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit. No term may be a number that was only stored
+    low."""
     if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or value.dead < GARBAGE or not determined(operation, value):
         return False
     return bool(operation.inputs) and not any(source.kept_low or source.low for source in operation.inputs)
