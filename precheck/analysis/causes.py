@@ -32,7 +32,7 @@ LINEAGE = 512
 
 
 def amplified(operation: Operation) -> Value | None:
-    """The input whose error an op amplifies: the one with the largest error. If another has half as much, and the op is not linear in it, that one."""
+    """The input whose error an op amplifies: that with the largest error. If another has half as much, and the op is not linear in it, that one."""
     passed = ops.LINEAR_IN.get(operation.base, frozenset())
     steep = [value for place, value in enumerate(operation.inputs) if place not in passed and value.drift >= HALF * operation.drift_in]
     return max(steep or operation.inputs, key=lambda value: value.drift, default=None)
