@@ -1,0 +1,81 @@
+"""What a fault explains, and what it no longer explains: errors that a larger term hides, integers that a `where` discards, operands of steep ops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import precheck
+
+LOW = torch.bfloat16
+
+
+def rules(report: precheck.Report) -> list[str]:
+    return [finding.rule for finding in report.errors]
+
+
+def wrapped_phases(dtype: torch.dtype) -> torch.Tensor:
+    """Phases that advance by many turns a frame. The step is wrapped into one turn, which is a difference that the advance outweighs again."""
+    generator = torch.Generator().manual_seed(0)
+    advance = torch.linspace(0, 200, 64)[:, None].to(dtype)
+    angles = (6 * torch.rand(64, 40, generator=generator) - 3).to(dtype)
+    step = angles[:, 1:] - angles[:, :-1] - advance
+    step = step - 2 * math.pi * torch.round(step / (2 * math.pi)) + advance
+    return torch.polar(torch.ones(64, 39), step.cumsum(1).float()).real
+
+
+def test_an_error_that_a_larger_term_hides_does_not_explain_what_a_later_op_amplifies() -> None:
+    with precheck.watch() as report:
+        kept = wrapped_phases(LOW)
+    assert kept.isfinite().all()
+    assert "amplified-rounding" in rules(report), report.summary()
+    assert "aten.polar" in report.errors[0].message
+    with precheck.watch() as report:
+        kept = wrapped_phases(torch.float32)
+    assert not report.errors, report.summary()
+
+
+def test_of_two_operands_the_one_that_a_steep_op_amplifies_is_named() -> None:
+    """A length rounded as often as an angle is passed on as it is: the angle is to be mended."""
+    generator = torch.Generator().manual_seed(0)
+    with precheck.watch() as report:
+        length = (1 + torch.rand(512, generator=generator)).to(LOW) * 1.5
+        angle = (300 * torch.rand(512, generator=generator)).to(LOW)
+        kept = torch.polar(length.float(), angle.float())
+    assert kept.isfinite().all()
+    (error,) = report.errors
+    assert error.rule == "amplified-rounding"
+    assert error.op.startswith("aten._to_copy"), error
+
+
+def buckets(distance: torch.Tensor, *, far: bool) -> torch.Tensor:
+    """T5's buckets: distances below 16 are their own buckets, longer ones go by their logarithm, which is taken of all."""
+    logarithm = 16 + torch.log(distance.clamp(min=1).to(LOW) / 16) / math.log(8) * 16
+    return torch.where(distance < 16, distance, logarithm.long().clamp(max=31)) if far else logarithm.long()
+
+
+@pytest.mark.parametrize(("longest", "far", "accused"), [(16, True, False), (16, False, True), (120, True, True)])
+def test_integers_that_a_where_discards_are_not_asked_about(longest: int, far: bool, accused: bool) -> None:
+    table = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    with precheck.watch() as report:
+        distance = (torch.arange(longest)[:, None] - torch.arange(longest)).clamp(min=0)
+        kept = table[buckets(distance, far=far)]
+    assert kept.isfinite().all()
+    assert ("integer-rounding" in rules(report)) is accused, report.summary()
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.25])
+def test_a_wide_product_that_cancels_names_the_line_that_stored_its_terms_low(shift: float) -> None:
+    """The momentum of populations near 1/4: a product with ±1 of numbers that were stored in float16, or of their difference from 1/4."""
+    ways = torch.tensor([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 1.0, -1.0]]).repeat(1, 4)
+    small = 1e-4 * torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
+    with precheck.watch() as report:
+        populations = (0.25 + small - shift).half()  # stored
+        velocity = ways @ (populations.float() + shift)
+        kept = velocity * 1.0
+    assert kept.isfinite().all()
+    assert bool(report.errors) is (shift == 0), report.summary()
+    if report.errors:
+        assert report.errors[0].rule in ("cancellation", "amplified-rounding")
