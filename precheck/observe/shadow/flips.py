@@ -25,6 +25,7 @@ EQUAL = 0.5
 """The share of a sorted row's neighbours that are equal from which the row's order comes from places and not from numbers."""
 CHANCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
+SORTING = frozenset({"searchsorted", "bucketize"})
 NEARLY = 8.0
 """Spacings of the reference that a whole number may be off after divisions and multiplications."""
 
@@ -42,6 +43,8 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
         draws.skewed(call)
+        if call.plan.base in SORTING and call.operation.skew is None:
+            _sorted_into(call, outputs[0])
     elif call.plan.base == "multinomial":
         draws.impossible(call, outputs[0])
     elif call.plan.base in ops.CASTS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
@@ -58,6 +61,19 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
             if limits.bits <= NARROW:
                 three = [sampled(given), sampled(call.shadows[id(given)]), sampled(outputs[0])]
                 call.mode.later(three, functools.partial(wrapped, call.operation, limits))
+
+
+def _sorted_into(call: Call, made: torch.Tensor) -> None:
+    """After numbers were sorted into bins: compares the bins with those of the reference, and follows them, as after a cast to integers."""
+    if len(call.floats) < 2 or call.kwargs.get("sorter") is not None or call.operation.phase == "backward":
+        return
+    numbers, bounds = call.floats[:2] if call.plan.base == "bucketize" else call.floats[1::-1]
+    wide, right = call.shadows[id(bounds)], bool(call.kwargs.get("right")) or call.kwargs.get("side") == "right"
+    if bounds.dim() != 1:
+        return
+    call.mode.places.cast(call.operation, made)
+    three = [sampled(numbers, WHOLES), sampled(call.shadows[id(numbers)], WHOLES), sampled(made, WHOLES)]
+    call.mode.later(three, functools.partial(recut, call.operation, lambda held: torch.searchsorted(wide, held, right=right).to(held.dtype)))
 
 
 def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:

@@ -30,7 +30,7 @@ def preconditioned(dtype: torch.dtype) -> torch.Tensor:
     basis, sizes = torch.linalg.qr(normal(12, 12))[0], torch.logspace(0, -3, 12)[:, None]
     state = Preconditioner(12, dtype)
     for seed in range(80):
-        gradient = (basis @ (sizes * normal(12, 20, seed=seed + 1))).to(LOW)
+        gradient = ((basis @ (sizes * normal(12, 20, seed=seed + 1)) * 64).round() / 64).to(LOW)
         state.update(gradient.to(dtype))
     return state.apply(gradient)
 
@@ -92,12 +92,13 @@ def powers(single: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("preconditioner-of-low-weights", "kozistr/pytorch_optimizer#335", ("absorption", "amplified-rounding", "accumulated-drift", "local-drift"),
+    Bug("preconditioner-of-low-weights", "kozistr/pytorch_optimizer#335", ("amplified-rounding", "absorption", "accumulated-drift", "local-drift"),
         "aten.lerp_.Scalar", lambda: preconditioned(LOW), lambda: preconditioned(WIDE)),
-    Bug("threshold-that-should-learn", "decoderesearch/SAELens#728", ("lost-update", "absorption"), "aten.addcdiv_.default", lambda: thresholds(LOW),
-        lambda: thresholds(WIDE)),
+    Bug("threshold-that-should-learn", "decoderesearch/SAELens#728", ("lost-update", "absorption"), "", lambda: thresholds(LOW),
+        lambda: thresholds(WIDE), phase="optimizer"),
     Bug("norm-kept-by-a-mask", "arcee-ai/mergekit#704", ("overflow",), "aten.sum.default", lambda: sparsified(False), lambda: sparsified(True)),
     Bug("bound-that-was-not-kept", "NVIDIA/TensorRT-LLM#2485", ("underflow", "nan", "overflow"), "aten.div.Tensor", lambda: smoothed(False),
         lambda: smoothed(True)),
-    Bug("power-by-logarithms", "tenstorrent/tt-metal#52675", ("amplified-rounding",), "aten.exp2.default", lambda: powers(False), lambda: powers(True)),
+    Bug("power-by-logarithms", "tenstorrent/tt-metal#52675", ("amplified-rounding",), "aten.log2.default", lambda: powers(False),
+        lambda: powers(True)),
 )  # fmt: skip
