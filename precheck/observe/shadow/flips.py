@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -26,6 +27,8 @@ EQUAL = 0.5
 CHANCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
 SORTING = frozenset({"searchsorted", "bucketize"})
+BESIDE = 2.0**-5
+"""How far beside a number its steps are counted: far more than roundings of any format."""
 NEARLY = 8.0
 """Spacings of the reference that a whole number may be off after divisions and multiplications."""
 
@@ -73,7 +76,15 @@ def _sorted_into(call: Call, made: torch.Tensor) -> None:
         return
     call.mode.places.cast(call.operation, made)
     three = [sampled(numbers, WHOLES), sampled(call.shadows[id(numbers)], WHOLES), sampled(made, WHOLES)]
-    call.mode.later(three, functools.partial(recut, call.operation, lambda held: torch.searchsorted(wide, held, right=right).to(held.dtype)))
+    call.mode.later(three, functools.partial(_rebinned, call.operation, lambda held: torch.searchsorted(wide, held, right=right).to(held.dtype)))
+
+
+def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *three: torch.Tensor) -> None:
+    """Records numbers that fall into other bins. Numbers in equal steps are places, and each place has its bin: no rounding explains another."""
+    recut(operation, step, *three)
+    steps, same = three[1].diff(), NEARLY * torch.finfo(three[1].dtype).eps * three[1].abs().max()
+    if operation.recut and steps.dim() == 1 and bool(((steps - steps.mean()).abs() <= same).all()):
+        operation.recut = dataclasses.replace(operation.recut, size=0.0)
 
 
 def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
@@ -107,7 +118,7 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
         first = int(moved.reshape(-1).nonzero()[0])
-        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]), _size(shadow))
+        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]), _density(step, shadow))
 
 
 def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
@@ -120,9 +131,11 @@ def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: t
         operation.let_through = LetThrough(count, apart.numel(), bound, was, became, float(apart[most]))
 
 
-def _size(numbers: torch.Tensor) -> float:
+def _density(step: Callable[[torch.Tensor], torch.Tensor], numbers: torch.Tensor) -> float:
+    """How many steps the mean number takes beside its relative change. It is the mean size of numbers that become whole ones."""
     finite = numbers[numbers.isfinite()]
-    return float(finite.abs().mean()) if finite.numel() else 0.0
+    steps = step(finite * (1 + BESIDE)) - step(finite * (1 - BESIDE))
+    return float(steps.abs().mean()) / (2 * BESIDE) if finite.numel() else 0.0
 
 
 def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
