@@ -149,6 +149,8 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
     if operation.base in MOVING and (not value.low or only_moved(operation, value)):
         return False
     summed = operation.base in SUMS
+    if operation.base in ops.DECOMPOSED and any((made.local or 0.0) >= HALF * made.drift > 0 for made in operation.outputs):
+        return True  # all results of a decomposition have one error, which shows in those that are not well determined
     if operation.base in REDUCTIONS and not summed and storage_error(value) >= HALF * value.drift:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
     if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:

@@ -1,4 +1,4 @@
-"""Differences whose own gain does not show what is lost: of terms that were computed from low numbers, or that an earlier difference made.
+"""Differences whose own gain does not show what is lost: of low terms, of an earlier difference's, or in a small part of them.
 
 A difference in float32 is exact, so its error is that of its terms. Wide ops may lie between the last low number and the term, such as a loss, a norm
 or a sum with wide coordinates. The precision then explains the error of each term, and not that they were subtracted: a function at two points near
@@ -6,6 +6,8 @@ each other, or a result beside what it should be, is to be computed wide.
 """
 
 from __future__ import annotations
+
+import math
 
 from precheck import ops
 from precheck.analysis import attribution, causes
@@ -31,6 +33,7 @@ ENLARGED = Limit(
 )  # fmt: skip
 
 
+PICKED = Limit(1e-6, "probability", "The chance of accusing numbers that only happen to be small beside those with which they were computed.")
 SCALING = ops.SCALING
 
 
@@ -48,6 +51,20 @@ def gained_before(operation: Operation, value: Value, known: dict[Value, Operati
         return 1.0
     before = gained(first, first.outputs[0])
     return before if before >= DIGITS else 1.0
+
+
+def picked(operation: Operation, value: Value) -> tuple[Operation, float] | None:
+    """The sum of whose results this op picks out a part that is small beside the rest and has no correct digit, and by how much more it errs.
+
+    The error of a tensor is measured as a whole, and by chance few of its numbers are small. n numbers are all 1/g of the others by a chance of g⁻ⁿ
+    at most.
+    """
+    source, off = operation.drifting, value.drift if operation.base in MOVING else operation.parts or 0.0
+    if source is None or value.dead < GARBAGE or not 0.0 < max(source.drift, source.rounded) < off < math.inf:
+        return None
+    gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
+    small = gain >= ENLARGED and elements(value) * math.log(gain) >= -math.log(PICKED)
+    return (made, gain) if small and made is not None and made.base in ops.SUMS else None
 
 
 def of_computed_terms(operation: Operation, value: Value) -> bool:

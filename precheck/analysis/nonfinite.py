@@ -200,8 +200,9 @@ def made_by(root: Value, observation: Observation) -> Fact:
 
 
 def _behind(operation: Operation, observation: Observation) -> Operation | None:
-    """The op whose rounding moved an argument: the last op that made half of the error, or the last line with a part in it, whichever is later."""
-    source = operation.drifting
+    """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
+    in it, whichever is later."""
+    source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
     if source is None:
         return None
     return attribution.later(causes.error_source(source), attribution.Attribution(source, observation.operations).cause())

@@ -17,7 +17,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.cancelled_errors import abated
 from precheck.analysis.differences import of_few_terms
-from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms
+from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms, picked
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED
@@ -68,12 +68,11 @@ been subtracted before the cast."""
 DECOMPOSED = ops.DECOMPOSED
 """Ops whose results are all judged. By Davis and Kahan (1970) an eigenvector turns by the matrix's error divided by the gap to the next eigenvalue.
 An error of a thousandth of the largest eigenvalue may be the whole of a small one."""
-
 CENTRED = ops.CENTRED
 STORING = ops.CASTS | {"copy"}
 """Ops that only store their input, perhaps in another format."""
 
-How = Literal["a difference", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
+How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -121,6 +120,8 @@ class Misroundings:
             if cause := lost_at(operation, self.observation, self.readers):
                 blamed, severity = "cancellation" if cause is operation else causes.kind(cause), self._severity(value)
                 return self._fact(blamed, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
+        if lost := picked(operation, value):
+            return self._fact("cancellation", "picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
         starving = self._starving(operation, value)
         if starving or (value.zeroed >= FAIR and _flushed(value)):
             return self._starved(operation, value, starving)
@@ -134,8 +135,7 @@ class Misroundings:
             return self._gradual(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op itself made the error, which is within its limit
-        felt_there = operation.base not in CENTRED or value.drift >= FELT
-        plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and felt_there
+        plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in CENTRED or value.drift >= FELT)
         if brought and operation.base not in ops.MOVING and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         if not spread:
@@ -261,8 +261,7 @@ class Misroundings:
     def _summed_away(operation: Operation, value: Value) -> list[Value]:
         """The operand of a mostly wrong sum, if lost numbers (zeros) are its error and no other operand has one.
 
-        Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm and half of the
-        sum.
+        Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm, half the sum.
         """
         worst = operation.drifting
         if operation.base not in ops.REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
@@ -273,7 +272,8 @@ class Misroundings:
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
         severity: Severity = "error" if turns(value) >= RECURRENT else "note"
-        return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, severity=severity)
+        made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
+        return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:

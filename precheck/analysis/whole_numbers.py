@@ -99,12 +99,15 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
 
     Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
     the user's own arithmetic has rounded them, each integer that differs is wrong. An amount, which goes back to floats, is an exception: there a
-    rounding may change single integers, so more must differ than a few roundings explain (`_explained`).
+    rounding may change single integers, so more must differ than a few roundings explain (`_explained`). So are bins, but those of places.
     """
     if operation.recut is None or cause is None or not attribution.written(cause) or not cause.outputs or not _of_data(operation):
         return []
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
-    if converted is None or (converted.taken == "amount" and _explained(operation.recut, operation.inputs[0].roundoff)):
+    if converted is None:
+        return []
+    either = converted.taken == "amount" or operation.base in ops.PLACES  # a number near a bound may be in either bin
+    if either and _explained(operation.recut, operation.inputs[0].roundoff):
         return []
     changes = operation.recut
     if converted.left_out is not None and changes.places <= converted.left_out:

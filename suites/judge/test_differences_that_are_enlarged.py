@@ -49,6 +49,21 @@ def test_differences_that_nobody_enlarges_are_what_the_precision_means() -> None
     passes(lambda: ratio(True))
 
 
+def parts(low: bool = True, most: bool = False) -> torch.Tensor:
+    """What lies between two states, of which the last four are all but equal."""
+    near = torch.cat([torch.ones(60), torch.full((4,), 1e-5)])
+    old = torch.linspace(1, 2, 64) if low else torch.linspace(1, 2, 64).double()
+    new = old + near
+    between = (new.to(LOW) if low else new) - (old.to(LOW) if low else old)  # fault
+    return between[:40].float().exp() if most else between[60:].float() * 1e5
+
+
+def test_a_small_part_of_a_difference_that_is_picked_out_is_told() -> None:
+    finds(parts, "cancellation", says="reads a part of this that is small beside the rest")
+    passes(lambda: parts(most=True))
+    passes(lambda: parts(False), wide=True)
+
+
 def residual(spread: float = 0.02, low: bool = True) -> torch.Tensor:
     """How far points are from where they should be, after a turn that autocast makes low."""
     points, turn, shift = 30 * normal(60, 3), torch.linalg.qr(normal(3, 3, seed=1))[0], torch.tensor([4.0, -9.0, 2.0])

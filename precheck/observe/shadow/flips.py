@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -25,6 +26,9 @@ EQUAL = 0.5
 """The share of a sorted row's neighbours that are equal from which the row's order comes from places and not from numbers."""
 CHANCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
+SORTING = frozenset({"searchsorted", "bucketize"})
+BESIDE = 2.0**-5
+"""How far beside a number its steps are counted: far more than roundings of any format."""
 NEARLY = 8.0
 """Spacings of the reference that a whole number may be off after divisions and multiplications."""
 
@@ -42,6 +46,8 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
         draws.skewed(call)
+        if call.plan.base in SORTING and call.operation.skew is None:
+            _sorted_into(call, outputs[0])
     elif call.plan.base == "multinomial":
         draws.impossible(call, outputs[0])
     elif call.plan.base in ops.CASTS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
@@ -58,6 +64,27 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
             if limits.bits <= NARROW:
                 three = [sampled(given), sampled(call.shadows[id(given)]), sampled(outputs[0])]
                 call.mode.later(three, functools.partial(wrapped, call.operation, limits))
+
+
+def _sorted_into(call: Call, made: torch.Tensor) -> None:
+    """After numbers were sorted into bins: compares the bins with those of the reference, and follows them, as after a cast to integers."""
+    if len(call.floats) < 2 or call.kwargs.get("sorter") is not None or call.operation.phase == "backward":
+        return
+    numbers, bounds = call.floats[:2] if call.plan.base == "bucketize" else call.floats[1::-1]
+    wide, right = call.shadows[id(bounds)], bool(call.kwargs.get("right")) or call.kwargs.get("side") == "right"
+    if bounds.dim() != 1:
+        return
+    call.mode.places.cast(call.operation, made)
+    three = [sampled(numbers, WHOLES), sampled(call.shadows[id(numbers)], WHOLES), sampled(made, WHOLES)]
+    call.mode.later(three, functools.partial(_rebinned, call.operation, lambda held: torch.searchsorted(wide, held, right=right).to(held.dtype)))
+
+
+def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *three: torch.Tensor) -> None:
+    """Records numbers that fall into other bins. Numbers in equal steps are places, and each place has its bin: no rounding explains another."""
+    recut(operation, step, *three)
+    steps, same = three[1].diff(), NEARLY * torch.finfo(three[1].dtype).eps * three[1].abs().max()
+    if operation.recut and steps.dim() == 1 and bool(((steps - steps.mean()).abs() <= same).all()):
+        operation.recut = dataclasses.replace(operation.recut, size=0.0)
 
 
 def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
@@ -92,7 +119,7 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
     if bool(moved.any()):
         places = moved.reshape(-1).nonzero().flatten().tolist()
         example = float(step(shadow)[places[0]]), float(became[places[0]])
-        operation.recut = Recut(len(places), moved.numel(), *example, _size(shadow), frozenset(places))
+        operation.recut = Recut(len(places), moved.numel(), *example, _density(step, shadow), frozenset(places))
 
 
 def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
@@ -105,9 +132,11 @@ def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: t
         operation.let_through = LetThrough(count, apart.numel(), bound, was, became, float(apart[most]))
 
 
-def _size(numbers: torch.Tensor) -> float:
+def _density(step: Callable[[torch.Tensor], torch.Tensor], numbers: torch.Tensor) -> float:
+    """How many steps the mean number takes beside its relative change. It is the mean size of numbers that become whole ones."""
     finite = numbers[numbers.isfinite()]
-    return float(finite.abs().mean()) if finite.numel() else 0.0
+    steps = step(finite * (1 + BESIDE)) - step(finite * (1 - BESIDE))
+    return float(steps.abs().mean()) / (2 * BESIDE) if finite.numel() else 0.0
 
 
 def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:

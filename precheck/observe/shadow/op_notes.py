@@ -40,7 +40,7 @@ class Recut:
     total: int
     was: float
     became: float
-    size: float = 0.0  # mean |number|: rounded once to u, so many times u of them become another whole number
+    size: float = 0.0  # of whole numbers the mean |number|: rounded once to u, so many times u of them become another
     places: frozenset[int] = frozenset()  # which elements of the sample they are
 
 

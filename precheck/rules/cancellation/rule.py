@@ -10,13 +10,13 @@ from typing import ClassVar
 
 from precheck.analysis.attribution import GROWN
 from precheck.analysis.differences import RESULTS, TERMS
-from precheck.analysis.enlarged_differences import DIGITS, ENLARGED
+from precheck.analysis.enlarged_differences import DIGITS, ENLARGED, PICKED
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, ROUNDINGS, WRONG
-from precheck.analysis.provenance import given_back, percent
+from precheck.analysis.provenance import given_back, percent, placed
 from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
 from precheck.rules.cancellation.about import ABOUT
 from precheck.rules.rule import Rule, difference
@@ -25,7 +25,7 @@ from precheck.rules.rule import Rule, difference
 class Cancellation(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        PLAIN, SUM_ROUNDINGS, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ADDED, ROUNDED, OWNED, OWN, GROWN,
+        PLAIN, SUM_ROUNDINGS, PICKED, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ADDED, ROUNDED, OWNED, OWN, GROWN,
     )  # fmt: skip
 
     def words(self, fact: Fact) -> str:
@@ -40,6 +40,9 @@ class Cancellation(Rule):
         if isinstance(fact, Misrounded) and fact.how == "a product":
             off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
             return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"
+        if isinstance(fact, Misrounded) and fact.how == "picked":
+            return (f"{placed(fact.shown)} reads a part of this that is small beside the rest, whose rounding leaves it no correct digit: "
+                    f"{fact.gain:.0f} times the error of the whole")  # fmt: skip
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:
             return difference(fact)
         return super().words(fact)
