@@ -300,6 +300,24 @@ def test_what_a_function_returns_is_recorded_without_code_of_its_class() -> None
     assert not report.errors
 
 
+class Turns(torch.Tensor):
+    """Angles, whose product is one turn after another."""
+
+    def __mul__(self, other: Any) -> Any:
+        assert isinstance(other, Turns), "a turn is multiplied by a turn"
+        return self + other
+
+
+def test_noise_multiplies_the_numbers_of_an_input_and_keeps_its_class() -> None:
+    class Turned(torch.nn.Linear):
+        def forward(self, x: Any) -> torch.Tensor:
+            return super().forward((x * x).as_subclass(torch.Tensor))
+
+    report = precheck.measure(Turned(4, 4), normal(2, 4).as_subclass(Turns), precision="bf16-true")
+    assert not report.errors
+    assert all(row.floor for row in report.boundaries if row.kind == "output")
+
+
 def test_statistics_beside_a_result_are_compared_with_their_own() -> None:
     """GroupNorm gives a mean and a deviation of other shapes after its result; where they are all rounding, exact arithmetic is asked too."""
     torch.manual_seed(0)
