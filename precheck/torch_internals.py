@@ -40,6 +40,7 @@ try:  # needed
     _graph_task = torch._C._current_graph_task_id  # -1 outside a backward pass
     NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # what a tensor subclass without operators of its own has
     no_dispatch = torch._C._DisableTorchDispatch  # a context in which no dispatch mode sees an operator
+    no_class_code = torch._C.DisableTorchFunctionSubclass  # a context in which no `__torch_function__` of a tensor's class runs
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     device_key = torch._C._dispatch_key_for_device
     without_keys = torch._C._ExcludeDispatchKeyGuard

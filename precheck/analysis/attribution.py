@@ -120,21 +120,21 @@ class Attribution:
     def cause(self, wanted: Callable[[Operation], bool] = bool) -> Operation | None:
         """The op with the largest share on the line that made the error. Only ops that are `wanted` count."""
         counted = {operation: share for operation, share in self.shares.items() if share and operation.blamed and wanted(operation)}
-        lines: dict[str, float] = defaultdict(float)
-        latest: dict[str, int] = {}
+        lines: dict[tuple[str, str], float] = defaultdict(float)
+        latest: dict[tuple[str, str], int] = {}
         for operation, share in counted.items():
-            lines[operation.blamed] += share
-            latest[operation.blamed] = max(latest.get(operation.blamed, 0), operation.number)
+            lines[operation.line] += share
+            latest[operation.line] = max(latest.get(operation.line, 0), operation.number)
         most = max(lines.values(), default=0.0)
         chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
-        return max((operation for operation in counted if operation.blamed == chosen), key=counted.__getitem__, default=None)
+        return max((operation for operation in counted if operation.line == chosen), key=counted.__getitem__, default=None)
 
     def of_line(self, cause: Operation) -> float:
         """The share of the ops that the user wrote on the line of `cause`. Each kind of op counts once: one change to the line repairs a cast and a
         product together. The turns of a loop do not add up here, since they are not one rounding that is amplified."""
         most = defaultdict[str, float](float)
         for operation, share in self.shares.items():
-            if operation.blamed == cause.blamed and written(operation):
+            if operation.line == cause.line and written(operation):
                 most[operation.name] = max(most[operation.name], share)
         return sum(most.values())
 
@@ -178,7 +178,7 @@ def makes_most(cause: Operation | None, error: float) -> bool:
 
 def later(one: Operation | None, other: Operation | None) -> Operation | None:
     """The later of two ops that may have made a rounding. If both are on one line, `one`."""
-    if one is None or other is None or one.blamed == other.blamed:
+    if one is None or other is None or one.line == other.line:
         return one or other
     return max(one, other, key=number)
 
@@ -218,7 +218,7 @@ def moments(operation: Operation, cause: Operation) -> bool:
     The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
     """
     bases = (base for term in operation.inputs for base in _squared(term))
-    return any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.blamed == cause.blamed) for base in bases)
+    return any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.line == cause.line) for base in bases)
 
 
 def _squared(term: Value) -> list[Value]:

@@ -127,7 +127,7 @@ class Calls:
         cause = made.cause()
         if cause is None or not attribution.written(cause):
             return None
-        if added and any(each.absorbed is not None and each.blamed == cause.blamed for each in made.shares):
+        if added and any(each.absorbed is not None and each.line == cause.line for each in made.shares):
             return None
         return cause if made.of_line(cause) >= OWNED or made.difference(cause, self.functions) is not None else None
 

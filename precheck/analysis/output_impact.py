@@ -52,7 +52,7 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
         lasting.update(value for value in operation.outputs if value.alive)
         if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
             lasting.add(operation.inputs[0])
-        onwards = any(value in found for value in operation.outputs)
+        onwards = any(value in found and not _nothing(value) for value in operation.outputs)
         last = _ends(operation)
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
         found.update(value for value in operation.inputs if onwards or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
@@ -65,6 +65,16 @@ def _dropped(observation: Observation) -> set[Value]:
         return set()
     taken = {value for operation in observation.operations for value in operation.inputs}
     return {value for operation, value in observation.made() if operation.phase == "forward" and not value.alive and value not in taken}
+
+
+def _nothing(value: Value) -> bool:
+    """Whether a value is zero everywhere in the run and in float32, as a term with a weight of zero. Nothing of what it was made from goes on."""
+    return value.norm == value.drift == value.nonfinite == 0
+
+
+def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    made = [result for reader in readers.get(value, ()) for result in reader.outputs]
+    return bool(made) and all(map(_nothing, made))
 
 
 def _ends(reader: Operation) -> bool:
@@ -81,12 +91,12 @@ def thrown_off(reader: Operation, step: Value) -> bool:
 
 
 def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
-    """The exponentials of a value, which may be moved or scaled before."""
+    """The exponentials of a value, which may be moved or scaled before. Those that are only multiplied by zero are left out."""
     walk, found = Walk([value]), list[Value]()
     for held in walk:
         for reader in readers.get(held, ()):
             if reader.base in ops.EXPONENTIALS:
-                found += reader.outputs
+                found += [power for power in reader.outputs if not _weightless(power, readers)]
             elif reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
                 walk.follow(reader.outputs)
     return found

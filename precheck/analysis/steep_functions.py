@@ -64,7 +64,7 @@ class Steepness:
         cause = made.cause(attribution.written)
         if cause is None or made.of_line(cause) < OWN:
             return None
-        return next((each for each in made.shares if each.blamed == cause.blamed and self._goes_on(each)), None)
+        return next((each for each in made.shares if each.line == cause.line and self._goes_on(each)), None)
 
     def _goes_on(self, cast: Operation) -> bool:
         """Whether a function computes with the result of its own cast. It may store low what it only returns, and may cast data that it is given."""

@@ -22,7 +22,7 @@ from precheck.observe import profiling
 from precheck.observe.containers import tensors
 from precheck.observe.recorder import Recorder
 from precheck.observe.shadow.source import Frames
-from precheck.torch_internals import in_backward, is_transformed, version
+from precheck.torch_internals import in_backward, is_transformed, no_class_code, version
 
 if TYPE_CHECKING:
     from precheck.observe.module_hooks import Position
@@ -62,7 +62,8 @@ class Functions:
             if event == "call" and self._own(frame.f_code):
                 self.stack.append(_Call(frame))
             elif event == "return" and self.stack and self.stack[-1].frame is frame:
-                self._returned(self.stack.pop(), argument)
+                with no_class_code():  # `__new__` returns a tensor whose `__init__` has not run yet
+                    self._returned(self.stack.pop(), argument)
 
         profiling.begun(told if outer is None else None)
         sys.setprofile(told)

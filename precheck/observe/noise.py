@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck.dense_parts import composed, with_values
 from precheck.formats import FP16, Format
 from precheck.recipes import Recipe
-from precheck.torch_internals import address, in_backward, no_dispatch, version
+from precheck.torch_internals import address, in_backward, no_class_code, no_dispatch, version
 
 ONE_ROUNDING = 0.42
 """Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
@@ -124,7 +124,9 @@ class Noise:
         if value.layout is not torch.strided or composed(value):
             return with_values(value, lambda values: self._disturbed(values, roundoff=roundoff))
         with no_dispatch():
-            return value * self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff))
+            with no_class_code():  # a product of the user's class may be a rotation, say
+                disturbed = torch.mul(value, self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff)))
+            return disturbed if type(value) in (torch.Tensor, torch.nn.Parameter) else value.clone().copy_(disturbed)
 
     def _disturb(self, value: torch.Tensor, roundings: int, *, scale: float = 1.0) -> None:
         """Adds relative noise of that many roundings in place, and models underflow."""

@@ -71,11 +71,12 @@ def test_a_tag_is_released_only_as_what_it_says(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     tag = f"v{precheck.__version__}"
+    accepted = released(tag, tmp_path)
+    assert (accepted.returncode, accepted.stderr) == (0, ""), "the version of this checkout has to be one that its release workflow accepts"
+    changes = tmp_path / "CHANGELOG.md"
+    changes.write_text(changes.read_text(encoding="utf8").replace(f"## {tag[1:]} (", "## 0.0.1 ("), encoding="utf8")
     refused = released(tag, tmp_path)
     assert (refused.returncode, refused.stderr) == (1, f"CHANGELOG.md has no heading ## {tag[1:]} (YYYY-MM-DD)\n")
-    changes = tmp_path / "CHANGELOG.md"
-    changes.write_text(changes.read_text(encoding="utf8").replace("## Unreleased", f"## {tag[1:]} (2026-12-01)"), encoding="utf8")
-    assert released(tag, tmp_path).returncode == 0
     other = released("v9.9.9", tmp_path)
     assert other.returncode == 1
     assert f"pyproject.toml has version {tag[1:]}; write 9.9.9" in other.stderr

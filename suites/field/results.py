@@ -23,6 +23,7 @@ KINDS = {"true": "a fault of the code", "chosen": "true, and the price of the pr
 DOMAINS = {
     "attention": "attention",
     "generative": "generative models",
+    "geometry": "rotations, spheres, rendering",
     "graphs": "graphs, tables, decisions",
     "images": "images",
     "optimizers": "optimizers",

@@ -50,6 +50,25 @@ def test_what_an_error_is_made_of_is_worked_out_once(monkeypatch: pytest.MonkeyP
     assert len(asked) > 3 * first
 
 
+def share_of_the_last(source: str) -> float:
+    """Three kinds of op that round alike, which one line of the user calls. They are on this line of a library, `{}` their number."""
+    graph, state, roundings = Graph(), given("float32"), 0
+    for name in ("mul.Tensor", "sigmoid.default", "sqrt.default"):
+        roundings += 1
+        drift = 0.42 * 2.0**-8 * math.sqrt(roundings)
+        state = graph.op(name, state, makes={"drift": drift}, source=source.format(roundings), caller="train.py:3")
+    made = Attribution(state, graph.observation.operations)
+    cause = made.cause()
+    assert cause is not None
+    return made.of_line(cause)
+
+
+def test_the_lines_of_a_library_that_one_line_of_the_user_calls_count_apart() -> None:
+    """Else a whole network would count as one line, since the user calls it in one."""
+    assert share_of_the_last("layer.py:8") == pytest.approx(1, abs=0.01)
+    assert share_of_the_last("layer.py:{}") == pytest.approx(1 / 3, abs=0.05)
+
+
 def running(zeroed: float = 0.0) -> tuple[Graph, Value]:
     """A running sum that is stored low, and the differences of its ends: parts of one tensor, so that the op has read it twice."""
     graph, one_rounding = Graph(), 0.42 * 2.0**-8

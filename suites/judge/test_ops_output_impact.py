@@ -347,3 +347,25 @@ def mean_of_what_is_made_good() -> torch.Tensor:
 def test_half_a_tensor_without_a_digit_is_harm_where_it_is_averaged(program: Any, severity: str) -> None:
     """An average adds it to others and is right in the end; the inverse of what lost the digits makes them good."""
     finds(program, "amplified-rounding", severity=severity)
+
+
+WEIGHTS = torch.linspace(0.0031, 0.00325, 64)
+"""Near the edge of a narrow density, whose logarithm is there a difference of nearly equal numbers."""
+
+
+def mixed() -> torch.Tensor:
+    squares = WEIGHTS.bfloat16().square()
+    narrow = 5.0 - squares / 2e-6  # fault
+    return (0.5 * (1.4 - squares / 0.02).exp() + 0.5 * narrow.exp() + 1e-6).log().sum()
+
+
+def with_a_share_of_zero() -> torch.Tensor:
+    """blitz mixes two densities like this, and the share of the narrow one is zero unless the user says otherwise."""
+    squares = WEIGHTS.bfloat16().square()
+    narrow = 5.0 - squares / 2e-6  # fault
+    return (1.0 * (1.4 - squares / 0.02).exp() + 0.0 * narrow.exp() + 1e-6).log().sum()
+
+
+def test_a_term_with_a_share_of_zero_brings_no_error_with_it() -> None:
+    finds(mixed, "cancellation", says="a difference of nearly equal numbers")
+    finds(with_a_share_of_zero, "cancellation", severity="note", says=MADE_GOOD)

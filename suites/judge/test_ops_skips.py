@@ -144,8 +144,9 @@ def test_each_op_is_told_once_and_in_its_words() -> None:
 
 def test_words_of_too_many() -> None:
     (suspect,) = faults(Observation(steps=run("." * 20 + "xxxxx" + "." * 20)))
-    assert suspect.message.startswith("5 of 45 steps skipped after calibration, 5 in a row, where growth every 2000 steps explains 1;")
-    assert "the scale went between 2048 and 65536, and the largest safe one is 2^11, by aten.mm.default at model.py:7" in suspect.message
+    assert suspect.message.startswith("5 of 45 steps skipped after the scale had settled, 5 in a row. ")
+    assert "A scale that grows every 2000 steps explains 1;" in suspect.message
+    assert "this one went between 2048 and 65536, and the largest safe one is 2^11, by aten.mm.default at model.py:7" in suspect.message
 
 
 def test_scalers_are_judged_one_by_one() -> None:

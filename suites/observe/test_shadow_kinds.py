@@ -275,6 +275,49 @@ def test_a_subclass_sees_the_users_calls_alone() -> None:
     assert report.facts["opaque"] == {}
 
 
+class Named(Labelled):
+    """Its name is set after `__new__` has returned the tensor, and its functions need it. So are the poses of pypose."""
+
+    def __new__(cls, value: torch.Tensor, name: str) -> Any:
+        return value.as_subclass(cls)
+
+    def __init__(self, value: torch.Tensor, name: str) -> None:
+        self.label = name
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert all(arg.label for arg in args if isinstance(arg, Named))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def test_what_a_function_returns_is_recorded_without_code_of_its_class() -> None:
+    class Posed(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Named(super().forward(x), "pose").as_subclass(torch.Tensor) * 2
+
+    report = precheck.measure(Posed(4, 4), normal(2, 4), precision="bf16-mixed")
+    assert any("Named.__new__()" in row.tensor for row in report.boundaries)
+    assert not report.errors
+
+
+class Turns(torch.Tensor):
+    """Angles, whose product is one turn after another."""
+
+    def __mul__(self, other: Any) -> Any:
+        assert isinstance(other, Turns), "a turn is multiplied by a turn"
+        return self + other
+
+
+def test_noise_multiplies_the_numbers_of_an_input_and_keeps_its_class() -> None:
+    class Turned(torch.nn.Linear):
+        def forward(self, x: Any) -> torch.Tensor:
+            return super().forward((x * x).as_subclass(torch.Tensor))
+
+    report = precheck.measure(Turned(4, 4), normal(2, 4).as_subclass(Turns), precision="bf16-true")
+    assert not report.errors
+    assert all(row.floor for row in report.boundaries if row.kind == "output")
+
+
 def test_statistics_beside_a_result_are_compared_with_their_own() -> None:
     """GroupNorm gives a mean and a deviation of other shapes after its result; where they are all rounding, exact arithmetic is asked too."""
     torch.manual_seed(0)

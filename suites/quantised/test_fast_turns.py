@@ -186,7 +186,7 @@ def whole_tensor(times: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) ->
 def test_one_scale_that_is_multiplied_by_where_it_had_to_be_divided_by() -> None:
     (error,) = whole_tensor(lambda y, by: y * by).errors
     assert re.search(
-        r"a scale of the codes of .* is multiplied by where it had to be divided by, .* and that is the square of the scale", error.message
+        r"the scale of the codes of .* is used the wrong way round, .* which is that scale squared", error.message
     )
     assert not whole_tensor(lambda y, by: y / by).findings
     assert not whole_tensor(lambda y, by: y / (by * 8)).findings  # with the temperature of attention

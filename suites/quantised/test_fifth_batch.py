@@ -52,10 +52,10 @@ def test_healthy_look_alikes_are_left_in_peace(program: Callable[[], torch.Tenso
 
 
 SAID = {
-    "descale_dropped": r"a scale of the codes of .*fifth_recipes.py:\d+ or of their product's other operand is not multiplied by, and what an "
-    r"exponential reads is 20\.\d+ times what the numbers make that were quantised",
-    "values_under_the_keys_scale": r"are multiplied by the scale of other data, and not by their own: all of the result is 7\.7\d+ times what the "
-    "numbers make that were quantised, and that is one scale over the other",
+    "descale_dropped": r"a scale is missing here, that of the codes of .*fifth_recipes.py:\d+ or of the tensor that they are multiplied with: "
+    r"the exponential of the result reads numbers 20\.\d+ times as large as they should be",
+    "values_under_the_keys_scale": r"are multiplied by another tensor's scale: the whole result is 7\.7\d+ times what it should be, which is "
+    "one scale over the other",
     "ranks_saturate": r"2\d% of the elements are clipped, the greatest from 1\.7\d times the format's largest number: "
     r"this loses [12]\d% of the tensor, and rounding loses 2\.\d%; the scale does not fit this tensor",
     "zero_point_in_int8": r"[\d.]+% of the codes of .*fifth_recipes.py:\d+ have wrapped round in int8: compute in a wider integer, or in float32",

@@ -74,7 +74,7 @@ def found(between: Forward, dtype: torch.dtype, precision: str | None = None, *,
 def test_a_product_that_runs_in_float32_since_a_table_did_is_a_warning() -> None:
     (finding,) = found(promoted, LOW)
     assert (finding.rule, finding.severity, finding.op) == ("dtype-leak", "warning", "aten.mul.Tensor")
-    assert "a float32 tensor of shape [8] turns this bfloat16 tensor of shape [4, 8] into float32" in finding.message
+    assert "this bfloat16 tensor of shape [4, 8] becomes float32, since it meets a float32 tensor of shape [8]" in finding.message
     assert re.search(r"aten\.mm\.default at .*:\d+, runs in float32, on a widened copy of the weight", finding.message)
 
 
@@ -88,13 +88,13 @@ def test_autocast_casts_for_its_products_by_itself(between: Forward) -> None:
     assert not found(between, WIDE, autocast=True)
 
 
-@pytest.mark.parametrize(("between", "ops"), [(promoted, "2 ops"), (masked, "1 op")])
+@pytest.mark.parametrize(("between", "ops"), [(promoted, "2 ops run"), (masked, "1 op runs")])
 def test_float32_between_two_products_of_autocast_that_a_table_or_a_mask_makes_is_a_warning(between: Forward, ops: str) -> None:
     (finding,) = found(between, WIDE, autocast=True)
     assert (finding.rule, finding.severity, finding.op) == ("dtype-leak", "warning", "aten.mul.Tensor")
-    turned = rf"a float32 tensor of shape \[.*\] turns this bfloat16 tensor of shape \[4, 8\] into float32 for {ops} under autocast, until"
+    turned = rf"this bfloat16 tensor of shape \[4, 8\] becomes float32, since it meets a float32 tensor of shape \[.*\]\. {ops} in float32 under"
     assert re.search(turned, finding.message)
-    cast = r"cast to \w+ \(aten\._to_copy\) at .*:\d+ casts it back"
+    cast = r"cast to \w+ \(aten\._to_copy\) at .*:\d+ casts back"
     assert re.search(rf"{cast}: \d+% of what the forward pass makes takes twice the memory", finding.message)
 
 

@@ -159,6 +159,11 @@ class Operation:
         return self.caller or self.source
 
     @property
+    def line(self) -> tuple[str, str]:
+        """The line of code that runs the op. A line of a library counts apart for each of the user's lines that call it."""
+        return self.source, self.caller
+
+    @property
     def packet(self) -> str:
         """ "mul" of "mul.Tensor"."""
         return names_of(self.name)[0]

@@ -106,9 +106,9 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     limit = max(ROUNDINGS, INDEPENDENT * math.sqrt(sums.terms)) * u
     if not limit < sums.off < math.inf or sums.off**2 < OWN * value.drift**2:
         return None
-    text = (f"the tensor read here has {sums.terms} gradients, which autograd adds up one by one in {value.dtype}: that alone puts "
-            f"their sum {percent(sums.off)}% off, by {sums.off / u:.1f} unit roundoffs; to add them up in float32, cast the tensor to float32 "
-            "before all its uses, or under autocast set cache_enabled=False, which casts a weight at each use")  # fmt: skip
+    text = (f"this tensor is used {sums.terms} times, so it has {sums.terms} gradients. Autograd adds them up in {value.dtype}, and that alone "
+            f"puts the sum {percent(sums.off)}% off ({sums.off / u:.1f} unit roundoffs). Cast the tensor to float32 once, before all its uses; for a "
+            "weight under autocast, set cache_enabled=False")  # fmt: skip
     return Gradients("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
 
 

@@ -99,8 +99,8 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
     """The candidate for a guard that lets rounding noise through, where the reference's number is near zero."""
     seen = operation.let_through
     assert seen is not None
-    text = (f"{seen.count} of {seen.total} numbers pass this guard (beyond {seen.bound:.2g}) although they are rounding noise, as {seen.became:.2g} "
-            f"that is {seen.was:.2g} in the reference, and {placed(divided)} divides by them")  # fmt: skip
+    text = (f"this guard lets pass what is beyond {seen.bound:.2g}, and {seen.count} of {seen.total} numbers pass that are rounding noise: one is "
+            f"{seen.became:.2g}, and {seen.was:.2g} in the reference. {placed(divided)} divides by them")  # fmt: skip
     return Candidate("decision-flip", operation, text, seen.apart, guards.CLEAR)
 
 

@@ -45,15 +45,14 @@ class DtypeLeak(Rule):
                 return f"reads a tensor that is stored in {fact.dtype}, in a float32 run: {sizes}"
             return f"stores {fact.dtype} in a float32 run, and {placed(fact.read)} reads it: {sizes}"
         if isinstance(fact, Widened):
-            return (f"a float32 tensor of shape {list(fact.wide.shape)} turns this {fact.low.dtype} tensor of shape {list(fact.low.shape)} into "
-                    "float32; then its "
-                    f"product with a weight, {placed(fact.product)}, runs in float32, on a widened copy of the weight")  # fmt: skip
+            return (f"this {fact.low.dtype} tensor of shape {list(fact.low.shape)} becomes float32, since it meets a float32 tensor of shape "
+                    f"{list(fact.wide.shape)}. So its product with a weight, {placed(fact.product)}, runs in float32, on a widened copy of the "
+                    "weight")  # fmt: skip
         if isinstance(fact, Island):
-            many = "1 op" if fact.stretch == 1 else f"{fact.stretch} ops"
-            return (f"a float32 tensor of shape {list(fact.wide.shape)} turns this {fact.low.dtype} tensor of shape {list(fact.low.shape)} into "
-                    f"float32 for {many} "
-                    f"under autocast, until {placed(fact.cast)} casts it back: {100 * fact.measured:.0f}% of what the forward pass makes takes "
-                    "twice the memory; give the float32 tensor the dtype of the other")  # fmt: skip
+            many = f"{fact.stretch} op{'s run' if fact.stretch > 1 else ' runs'}"
+            return (f"this {fact.low.dtype} tensor of shape {list(fact.low.shape)} becomes float32, since it meets a float32 tensor of shape "
+                    f"{list(fact.wide.shape)}. {many} in float32 under autocast, until {placed(fact.cast)} casts back: "
+                    f"{100 * fact.measured:.0f}% of what the forward pass makes takes twice the memory. Give both tensors one dtype")  # fmt: skip
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

@@ -107,9 +107,9 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     worst = max(lost, key=_meant, default=None)
     if worst is not None:
         share = max(0.0, update_share(worst))
-        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived: {worst.steps} steps with a gradient of zero should "
-                f"change it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, and {worst.dtype} drops changes smaller "
-                f"than {_roundoff(worst):.2g} of a number; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
+        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived. Its gradient is zero, so decay alone should make it "
+                f"{_meant(worst):.1%} smaller in {worst.steps} steps. One step is {_meant(worst) / worst.steps:.2g} of a weight, and {worst.dtype} "
+                f"drops what is below {_roundoff(worst):.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
 
 

@@ -80,8 +80,8 @@ def _order(event: ScalingEvent) -> Candidate:
         text = (f"this backward pass gives a gradient that is not scaled, and it is added to one that {scaled if event.factor != 1 else other}: "
                 "multiply it by the gradient that comes in")  # fmt: skip
     elif event.kind == "compared" and event.text == "backward":
-        text = (f"a backward pass compares a gradient that {scaled} with a number, or cuts it there: under another loss scale it cuts elsewhere; "
-                "cut gradients after scaler.unscale_(optimizer), or before the gradient that comes in is multiplied by")  # fmt: skip
+        text = (f"a backward pass cuts a gradient that {scaled} at a fixed number, or compares it with one, so the loss scale decides what is cut. "
+                "Cut gradients after scaler.unscale_(optimizer), or cut the derivative before the incoming gradient multiplies it")  # fmt: skip
     elif event.kind == "mixed":
         text = f"a number that {scaled} is added to one that {other}: pass every loss through scaler.scale, or unscale_ first"
     elif event.kind == "compared":

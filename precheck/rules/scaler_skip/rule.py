@@ -72,8 +72,8 @@ def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
         return _oscillating(rest, skipped, interval)
     worst = min(skipped or rest, key=lambda step: step.backward.room)
     scales = sorted({step.scale for step in rest})
-    text = (f"{len(skipped)} of {count(rest)} steps skipped after calibration, {run} in a row, where growth every {interval} steps explains "
-            f"{limit:.0f}; the scale went between {scales[0]:g} and {scales[-1]:g}, {safe(worst.backward)}")  # fmt: skip
+    text = (f"{len(skipped)} of {count(rest)} steps skipped after the scale had settled, {run} in a row. A scale that grows every {interval} steps "
+            f"explains {limit:.0f}; this one went between {scales[0]:g} and {scales[-1]:g}, {safe(worst.backward)}")  # fmt: skip
     return [Candidate("scaler-skip", worst.operation, text, float(len(skipped)), limit, "error" if run > IN_A_ROW else "warning")]
 
 

@@ -48,8 +48,8 @@ class UnstableReference(Rule):
         """Rows beyond the limit of their last rounding alone, where noise runs have Inf or NaN and so give no floor."""
         beyond = [row for row in run.rows if row.floor_unknown and row.r > row.allowed and not row.excess_nonfinite and row.record.kind != "update"]
         for row in beyond[:1]:
-            text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {run.precision}; nobody can tell "
-                    "whether rounding explains that: noise of one rounding turns it into Inf or NaN, as where a value leaves the domain of a function"
+            text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {run.precision}. Whether rounding "
+                    "explains that cannot be told: noise of the size of one rounding makes it Inf or NaN, as it may the root of a number near zero"
                     f"{f'; {len(beyond) - 1} more so' if len(beyond) > 1 else ''}")  # fmt: skip
             yield at(row.record, "unstable-reference", "note", text, measured=row.r, limit=row.allowed)
 

@@ -49,23 +49,23 @@ class WrongScale(Rule):
 def _uncancelled(seen: Uncancelled) -> str:
     if seen.fault == "inverse":
         return (
-            f"a scale of the codes of {shortened(seen.rounded)} is multiplied by where it had to be divided by, or the other way round: "
-            f"all of the result is {seen.middle:.4g} times what the numbers make that were quantised, and that is the square of the scale"
+            f"the scale of the codes of {shortened(seen.rounded)} is used the wrong way round, to multiply instead of to divide or the reverse: "
+            f"the whole result is {seen.middle:.4g} times what it should be, which is that scale squared"
         )
     if seen.fault == "forgotten":
         return (
-            f"one of two scales of the codes of {shortened(seen.rounded)} is not multiplied by: all of the result is {seen.middle:.4g} times "
-            "what the numbers make that were quantised, and that is the inverse of the scale"
+            f"one of the two scales of the codes of {shortened(seen.rounded)} is missing here: the whole result is {seen.middle:.4g} times "
+            "what it should be, which is one over that scale"
         )
     if seen.fault == "foreign":
         return (
-            f"codes of {shortened(seen.rounded)} are multiplied by the scale of other data, and not by their own: all of the result is "
-            f"{seen.middle:.4g} times what the numbers make that were quantised, and that is one scale over the other"
+            f"codes of {shortened(seen.rounded)} are multiplied by another tensor's scale: the whole result is {seen.middle:.4g} times "
+            "what it should be, which is one scale over the other"
         )
     if seen.fault == "left":
         return (
-            f"a scale of the codes of {shortened(seen.rounded)} or of their product's other operand is not multiplied by, and what an "
-            f"exponential reads is {seen.middle:.4g} times what the numbers make that were quantised"
+            f"a scale is missing here, that of the codes of {shortened(seen.rounded)} or of the tensor that they are multiplied with: "
+            f"the exponential of the result reads numbers {seen.middle:.4g} times as large as they should be"
         )
     if math.isinf(seen.off):
         return (f"codes of {shortened(seen.rounded)} times these scales make Inf or NaN without any rounding, where the numbers that were "

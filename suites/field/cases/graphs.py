@@ -219,3 +219,45 @@ def tabm() -> Made:
     from tabm import TabM
 
     return Made(TabM.make(n_num_features=6, d_out=1, k=8), (torch.randn(32, 6),), square)
+
+
+@case("tab-transformer-pytorch")
+def tab_transformer() -> Made:
+    from tab_transformer_pytorch import TabTransformer
+
+    model = TabTransformer(
+        categories=(10, 5, 6), num_continuous=5, dim=32, dim_out=1, depth=2, heads=4, mlp_hidden_mults=(4, 2), mlp_act=torch.nn.ReLU(),
+        continuous_mean_std=torch.rand(5, 2) + 0.5,
+    )  # fmt: skip
+    kinds = torch.stack([torch.randint(0, size, (32,)) for size in (10, 5, 6)], 1)
+    return Made(model, (kinds, torch.randn(32, 5)), square)
+
+
+@case("tab-transformer-pytorch")
+def tab_feature_tokens() -> Made:
+    from tab_transformer_pytorch import FTTransformer
+
+    model = FTTransformer(categories=(10, 5, 6), num_continuous=5, dim=32, dim_out=1, depth=2, heads=4)
+    kinds = torch.stack([torch.randint(0, size, (32,)) for size in (10, 5, 6)], 1)
+    return Made(model, (kinds, torch.randn(32, 5)), square)
+
+
+@case("tianshou")
+def soft_actor_critic() -> Made:
+    import gymnasium
+    import numpy
+    from tianshou.algorithm.modelfree.sac import SACPolicy
+    from tianshou.data import Batch
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+
+    body = Net(state_shape=(6,), hidden_sizes=(32, 32))
+    actor = ContinuousActorProbabilistic(preprocess_net=body, action_shape=(2,), unbounded=True, conditioned_sigma=True)
+    critic = ContinuousCritic(preprocess_net=Net(state_shape=(6,), action_shape=(2,), hidden_sizes=(32, 32), concat=True))
+    policy = SACPolicy(actor=actor, deterministic_eval=False, action_space=gymnasium.spaces.Box(-1, 1, (2,), dtype=numpy.float32))
+
+    def acted(chooser: torch.nn.Module, judge: torch.nn.Module, seen: torch.Tensor) -> torch.Tensor:
+        found = chooser(Batch(obs=seen, info={}))
+        return (0.2 * found.log_prob.flatten() - judge(seen, found.act).flatten()).mean()
+
+    return Made(Calls(acted, policy, critic), (torch.randn(32, 6),), lambda loss: loss)

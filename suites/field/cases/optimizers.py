@@ -100,3 +100,18 @@ def muon() -> Made:
 
     model = torch.nn.Sequential(torch.nn.Linear(16, 32, bias=False), torch.nn.Tanh(), torch.nn.Linear(32, 4, bias=False))
     return Made(model, (torch.randn(16, 16),), square, lambda given: SingleDeviceMuon(given, lr=1e-2))
+
+
+@case("galore-torch")
+def galore() -> Made:
+    from galore_torch import GaLoreAdamW
+
+    def optimizer(given: Any) -> torch.optim.Optimizer:
+        wide = [value for value in given if value.dim() == 2]
+        others = [value for value in given if value.dim() != 2]
+        return GaLoreAdamW(
+            [{"params": others}, {"params": wide, "rank": 4, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"}],
+            lr=1e-2, no_deprecation_warning=True,
+        )  # fmt: skip
+
+    return _made(optimizer)

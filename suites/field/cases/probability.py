@@ -1,4 +1,4 @@
-"""Bayesian layers, acquisition functions, losses for unknown classes, and sorting."""
+"""Bayesian layers, acquisition functions, losses for unknown classes, sorting, and survival."""
 
 from __future__ import annotations
 
@@ -81,3 +81,41 @@ def sorting_network() -> Made:
         return torch.nn.functional.binary_cross_entropy(found.float().clamp(1e-6, 1 - 1e-6), ordered)
 
     return Made(Calls(sorted_by, _network(4, 1)), (torch.randn(4, 8, 4),), loss)
+
+
+@case("pycox")
+def cox_hazards() -> Made:
+    from pycox.models.loss import CoxPHLoss
+
+    loss, times, events = CoxPHLoss(), torch.rand(64) * 100, (torch.rand(64) > 0.3).float()
+    return Made(_network(8, 1), (torch.randn(64, 8),), lambda out: loss(out, times, events))
+
+
+@case("pycox")
+def deep_hit() -> Made:
+    from pycox.models.data import pair_rank_mat
+    from pycox.models.loss import DeepHitSingleLoss
+
+    loss, times, events = DeepHitSingleLoss(0.2, 0.1), torch.randint(0, 10, (64,)), (torch.rand(64) > 0.3).float()
+    ranks = torch.from_numpy(pair_rank_mat(times.numpy(), events.numpy()))
+    return Made(_network(8, 10), (torch.randn(64, 8),), lambda out: loss(out, times, events, ranks))
+
+
+def _survival() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.rand(64) > 0.5, torch.randint(1, 100, (64,)).float()
+
+
+@case("torchsurv")
+def torchsurv_cox() -> Made:
+    from torchsurv.loss.cox import neg_partial_log_likelihood
+
+    events, times = _survival()
+    return Made(_network(16, 1), (torch.randn(64, 16),), lambda out: neg_partial_log_likelihood(out, events, times))
+
+
+@case("torchsurv")
+def torchsurv_weibull() -> Made:
+    from torchsurv.loss.weibull import neg_log_likelihood_weibull
+
+    events, times = _survival()
+    return Made(_network(16, 2), (torch.randn(64, 16),), lambda out: neg_log_likelihood_weibull(out, events, times))

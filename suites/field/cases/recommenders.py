@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fieldcase import Made, case
+from fieldcase import Calls, Made, case
 
 
 def _clicked(model: torch.nn.Module, *inputs: torch.Tensor) -> Made:
@@ -51,3 +52,15 @@ def torchfm_attention() -> Made:
     from torchfm.model.afm import AttentionalFactorizationMachineModel
 
     return _clicked(AttentionalFactorizationMachineModel([20, 30, 10], embed_dim=8, attn_size=8, dropouts=(0.0, 0.0)), torch.randint(0, 10, (32, 3)))
+
+
+@case("recbole")
+def recbole_attention() -> Made:
+    from recbole.model.sequential_recommender.sasrec import SASRec
+
+    names = {"USER_ID_FIELD": "user", "ITEM_ID_FIELD": "item", "LIST_SUFFIX": "_list", "ITEM_LIST_LENGTH_FIELD": "length", "NEG_PREFIX": "no_"}
+    shape = {"n_layers": 2, "n_heads": 2, "hidden_size": 32, "inner_size": 64, "hidden_dropout_prob": 0.5, "attn_dropout_prob": 0.5}
+    more = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "initializer_range": 0.02, "loss_type": "CE", "MAX_ITEM_LIST_LENGTH": 20, "device": "cpu"}
+    model = SASRec(names | shape | more, SimpleNamespace(num=lambda _: 100))
+    seen = {"item_list": torch.randint(1, 100, (16, 20)), "length": torch.full((16,), 20), "item": torch.randint(1, 100, (16,))}
+    return Made(Calls(lambda net, given: net.calculate_loss(given), model), (seen,), lambda loss: loss)

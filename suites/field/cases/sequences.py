@@ -215,3 +215,37 @@ def gluonts_linear() -> Made:
     model = DLinearModel(prediction_length=5, context_length=20, hidden_dimension=16)
     series = torch.rand(4, 20) * 50, torch.ones(4, 20), torch.rand(4, 5) * 50, torch.ones(4, 5)
     return Made(Calls(lambda net, *given: net.loss(*given), model), series, lambda out: out.mean())
+
+
+def _sales() -> Any:
+    """Daily sales of three products, as pytorch-forecasting takes them."""
+    import pandas
+    from pytorch_forecasting import TimeSeriesDataSet
+
+    days = [(product, day) for product in "abc" for day in range(60)]
+    table = pandas.DataFrame({"product": [product for product, _ in days], "day": [day for _, day in days]})
+    table["sold"] = (torch.rand(len(days)) * 50).numpy()
+    return TimeSeriesDataSet(
+        table, time_idx="day", target="sold", group_ids=["product"], max_encoder_length=20, max_prediction_length=5, static_categoricals=["product"],
+        time_varying_known_reals=["day"], time_varying_unknown_reals=["sold"],
+    )  # fmt: skip
+
+
+@case("pytorch-forecasting")
+def temporal_fusion() -> Made:
+    from pytorch_forecasting import QuantileLoss, TemporalFusionTransformer
+
+    sales, loss = _sales(), QuantileLoss()
+    seen, target = next(iter(sales.to_dataloader(batch_size=8, train=False)))
+    model = TemporalFusionTransformer.from_dataset(sales, hidden_size=16, attention_head_size=2, hidden_continuous_size=8, loss=loss)
+    return Made(Calls(lambda net, given: loss.loss(net(given)["prediction"], target[0]), model), (seen,), lambda out: out.float().mean())
+
+
+@case("pytorch-forecasting")
+def hierarchical_interpolation() -> Made:
+    from pytorch_forecasting import NHiTS, QuantileLoss
+
+    sales, loss = _sales(), QuantileLoss()
+    seen, target = next(iter(sales.to_dataloader(batch_size=8, train=False)))
+    model = NHiTS.from_dataset(sales, hidden_size=16, loss=loss)
+    return Made(Calls(lambda net, given: loss.loss(net(given)["prediction"], target[0]), model), (seen,), lambda out: out.float().mean())

@@ -166,3 +166,44 @@ def whisper() -> Made:
     tokens = torch.randint(0, 100, (2, 12))
     step = Calls(lambda net, x, said: torch.nn.functional.cross_entropy(net(x, said[:, :-1]).flatten(0, 1), said[:, 1:].flatten()), model)
     return Made(step, (torch.randn(2, 20, 100), tokens), lambda loss: loss)
+
+
+@case("audio-diffusion-pytorch")
+def audio_diffusion() -> Made:
+    from audio_diffusion_pytorch import DiffusionModel, UNetV0, VDiffusion, VSampler
+
+    model = DiffusionModel(
+        net_t=UNetV0, in_channels=2, channels=[8, 16, 32], factors=[1, 4, 4], items=[1, 1, 1], attentions=[0, 0, 1], attention_heads=4,
+        attention_features=16, diffusion_t=VDiffusion, sampler_t=VSampler,
+    )  # fmt: skip
+    return Made(model, (torch.randn(2, 2, 1024),), lambda loss: loss)
+
+
+@case("torch-audiomentations")
+def audio_augmentation() -> Made:
+    from torch_audiomentations import AddColoredNoise, Compose, Gain, LowPassFilter, PolarityInversion
+
+    changed = Compose([Gain(-15.0, 5.0, p=1.0), PolarityInversion(p=0.5), AddColoredNoise(p=1.0), LowPassFilter(p=1.0)], output_type="dict")
+    net = torch.nn.Sequential(torch.nn.Conv1d(1, 8, 64, 16), torch.nn.ReLU(), torch.nn.Conv1d(8, 8, 16, 4))
+    step = Calls(lambda layers, augment, x: layers(augment(x, sample_rate=16000).samples), net, changed)
+    return Made(step, (_wave(),), square)
+
+
+@case("speechbrain")
+def speaker_embedding() -> Made:
+    from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN, Classifier
+    from speechbrain.nnet.losses import AdditiveAngularMargin, LogSoftmaxWrapper
+
+    model = ECAPA_TDNN(20, channels=[32, 32, 32, 32, 96], attention_channels=16, se_channels=16, lin_neurons=16, res2net_scale=4)
+    loss, speakers = LogSoftmaxWrapper(AdditiveAngularMargin(margin=0.2, scale=30)), torch.randint(0, 10, (4, 1))
+    step = Calls(lambda net, last, x: loss(last(net(x)), speakers), model, Classifier(16, out_neurons=10))
+    return Made(step, (torch.randn(4, 60, 20),), lambda loss: loss)
+
+
+@case("speechbrain")
+def speech_conformer() -> Made:
+    from speechbrain.lobes.models.transformer.Conformer import ConformerEncoder
+    from speechbrain.nnet.attention import RelPosEncXL
+
+    places, encoder = RelPosEncXL(32), ConformerEncoder(1, 32, 64, 4)
+    return Made(Calls(lambda net, where, x: net(x, pos_embs=where(x))[0], encoder, places), (torch.randn(2, 40, 32),), square)
