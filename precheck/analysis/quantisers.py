@@ -9,7 +9,22 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Dead, Flushed, Late, Overlapped, Remark, Repeated, Skewed, Uncancelled, Unturned, Wrapped
+from precheck.observe.shadow.code_notes import (
+    Changed,
+    Clipped,
+    Coarse,
+    Dead,
+    Flushed,
+    Late,
+    Overlapped,
+    Remark,
+    Repeated,
+    Skewed,
+    Uncancelled,
+    Unturned,
+    Vanished,
+    Wrapped,
+)  # fmt: skip
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -26,6 +41,11 @@ SEEN = Limit(0.02, "share of the norm", "Clipping that takes a smaller share is 
 MOSTLY = Limit(
     0.5, "share of a line's casts",
     "The scale of a line does not fit if at least this share of its casts clip. If fewer clip, the scale lags behind data that grows.",
+)  # fmt: skip
+VANISHED = Limit(
+    2.0**-4, "share of the sum",
+    """The largest part of a sum of numbers of one sign that may be lost since small ones become zero. Rounding takes no more than that of a normal
+    number in e4m3.""",
 )  # fmt: skip
 SKEWED = Limit(
     0.1, "steps",
@@ -73,6 +93,12 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, 1.0, 0.0)
         elif isinstance(remark, Flushed) and remark.lost > SEEN:
             yield _fact("clipping", operation, remark, remark.lost, SEEN)
+        elif isinstance(remark, Changed) and remark.off > max(SEEN, CLIPPED * remark.rounding):
+            yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), CLIPPED * remark.rounding))
+        elif isinstance(remark, Vanished) and remark.lost > VANISHED:
+            yield _fact("biased-rounding", operation, remark, remark.lost, VANISHED)
+        elif isinstance(remark, Coarse) and remark.lost > max(SEEN, CLIPPED * remark.rounding) and remark.wastes >= MOSTLY * remark.calls:
+            yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding))
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
         elif isinstance(remark, Late):

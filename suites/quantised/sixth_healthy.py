@@ -176,7 +176,7 @@ def bytes_that_are_factors() -> torch.Tensor:
     blocks = channels().view(64, 4, 16)
     each = blocks.abs().amax(-1, keepdim=True) / 7
     over = each.amax(1, keepdim=True) / 255
-    byte = torch.ceil(each / over).to(torch.uint8)
+    byte = torch.ceil(each / over).clamp(max=255).to(torch.uint8)
     codes = torch.round(blocks / (over * byte.float())).clamp(-8, 7)
     return (normal(8, 64) @ (codes * byte.float() * over).view(64, 64).t()).to(LOW)
 

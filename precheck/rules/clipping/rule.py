@@ -11,7 +11,7 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
-from precheck.observe.shadow.code_notes import Clipped, Flushed, Late
+from precheck.observe.shadow.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
 
@@ -25,13 +25,19 @@ class Clipping(Rule):
             seen = fact.remark
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
-            return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
+            where = f"the greatest from {seen.greatest:.3g} times" if seen.greatest > 1 else "though none is greater than"
+            return (f"{percent(seen.share)}% of the elements are clipped, {where} the format's largest number: "
                     f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%; {why}")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Flushed):
             return (
                 f"{percent(fact.remark.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
                 f"make {percent(fact.remark.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first"
             )
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Coarse):
+            coarse = fact.remark
+            return (f"the greatest of these numbers is {coarse.share:.2g} times the one that their scale was made for, and half of the bits of "
+                    f"their codes are always 0: this loses {percent(coarse.lost)}% of the tensor, and a scale of its own would lose "
+                    f"{percent(coarse.rounding)}%; the scale does not fit this tensor")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
             return _late(fact.remark)
         return super().words(fact)
