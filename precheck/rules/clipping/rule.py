@@ -25,9 +25,11 @@ class Clipping(Rule):
             seen = fact.remark
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
-            where = f"the greatest from {seen.greatest:.3g} times" if seen.greatest > 1 else "though none is greater than"
-            return (f"{percent(seen.share)}% of the elements are clipped, {where} the format's largest number: "
-                    f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%; {why}")  # fmt: skip
+            costs = f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%"
+            if seen.greatest <= 1:
+                return f"{percent(seen.share)}% of the elements become the format's largest number, though none is greater than that: {costs}"
+            return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
+                    f"{costs}; {why}")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Flushed):
             return (
                 f"{percent(fact.remark.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
