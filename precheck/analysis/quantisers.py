@@ -21,10 +21,11 @@ from precheck.observe.shadow.code_notes import (
     Repeated,
     Skewed,
     Uncancelled,
+    Unfolded,
     Unturned,
     Vanished,
     Wrapped,
-)  # fmt: skip
+)
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -89,7 +90,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Dead | Wrapped):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
-        elif isinstance(remark, Overlapped):
+        elif isinstance(remark, Overlapped | Unfolded):
             yield _fact("wrong-scale", operation, remark, 1.0, 0.0)
         elif isinstance(remark, Flushed) and remark.lost > SEEN:
             yield _fact("clipping", operation, remark, remark.lost, SEEN)

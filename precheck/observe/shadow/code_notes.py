@@ -54,6 +54,14 @@ class Changed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Unfolded:
+    """A product of codes, of which one operand had been multiplied by factors that are made of other data, and the other was not divided by them."""
+
+    rounded: str  # the line that made the codes of an operand
+    through: str  # a function of what was divided by them, which they do not pass; "" where nothing was divided by them
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Vanished:
     """Numbers of one sign that lose much of their sum by a cast, since small ones become zero."""
 
@@ -135,4 +143,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unturned | Dead | Overlapped | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = Uncancelled | Unfolded | Unturned | Dead | Overlapped | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late

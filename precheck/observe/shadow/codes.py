@@ -21,6 +21,7 @@ from precheck.observe.shadow import added_terms, code_limits, code_rounding, flu
 from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
 from precheck.observe.shadow.code_lines import Casts
 from precheck.observe.shadow.float_bits import FloatBits
+from precheck.observe.shadow.foldings import Foldings
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
 from precheck.observe.shadow.replay import OpPlan, tensors_in
@@ -53,6 +54,7 @@ class Codes:
         self.tracks: Storages[Track] = Storages(self.ended)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.turns, self.packed, self.bits = Turns(self), PackedCodes(self), FloatBits(mode)
+        self.foldings = Foldings(self)
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """After an op: follows its codes. Returns `result` as it is. Never raises."""
@@ -69,8 +71,8 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         turns = self.turns
-        held = (self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, turns.held, turns.quantised,
-                turns.fast.held)  # fmt: skip
+        held = (self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.quotients, turns.held,
+                turns.quantised, turns.fast.held)  # fmt: skip
         known = [each.held for each in held if each]
         if not known:
             return False
@@ -83,6 +85,7 @@ class Codes:
             for track in self.tracks.values():
                 self.ended(track)
             self.casts.tell()
+            self.foldings.finish()
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
@@ -110,6 +113,7 @@ class Codes:
             code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
         code_rounding.vanished(self, planned, inputs[-1], results[0])
         self.bits.follow(planned, args, results[0])
+        self.foldings.follow(planned, args, inputs, results[0])
         self.scales.follow(planned.base, inputs, results)
         flushed_scales.follow(self, planned, inputs, results)
         self.turns.follow(func, planned, args, kwargs, inputs, results[0])
@@ -265,6 +269,7 @@ class Codes:
         """Drops the copies if they agree: the scales have cancelled."""
         if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
+            self.foldings.settled(track)
             self.tracks.drop(result)
 
     def judged(self, track: Track, *, unit: bool = False) -> None:

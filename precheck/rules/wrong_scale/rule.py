@@ -16,7 +16,7 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.analysis.quantisers import CANCELLED, Miscoded
-from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unturned, Wrapped
+from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unfolded, Unturned, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -39,6 +39,10 @@ class WrongScale(Rule):
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Overlapped):
             rounded = shortened(fact.remark.rounded)
             return f"two codes are put into the same bits of a packed number, which destroys both; the first was rounded at {rounded}"
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Unfolded):
+            why = f"what was divided by them went through {fact.remark.through}" if fact.remark.through else "nothing was divided by them"
+            return (f"an operand of this product was multiplied by factors before it was quantised at {shortened(fact.remark.rounded)} or beside it. "
+                    f"They are made of other data and must cancel, but {why}")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Changed):
             return (f"the codes of {shortened(fact.remark.rounded)} are no longer what was rounded there: they are off by "
                     f"{percent(fact.remark.off)}%, and rounding made an error of {percent(fact.remark.rounding)}%")  # fmt: skip
