@@ -45,8 +45,6 @@ class Track:
     owned: tuple[float, ...] = ()  # scales of one number that the codes must be multiplied by
     strange: tuple[float, ...] = ()  # numbers of scales that it has been multiplied by and that are made of other data than the codes' own scales
     sources: frozenset[int] = frozenset()  # extremes of data that the codes' own scales are made of
-    folds: frozenset[int] = frozenset()  # extremes of other data, of which a factor is made that the data was multiplied by before it was scaled
-    undone: frozenset[int] = frozenset()  # the same, of a factor that the data was divided by
     cost: tuple[float, float] | None = None  # error of rounding: over the norm, and its root mean square; None if the codes have been changed since
     filled: bool = False  # whether some codes go up to the largest number of a float8 format
     powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
@@ -75,7 +73,7 @@ def cost(exact: torch.Tensor, made: torch.Tensor) -> tuple[float, float]:
 
 def neutral(factor: torch.Tensor) -> bool:
     """Whether a factor is a single number, or consists of -1, 0 and 1."""
-    return factor.numel() == 1 or bool((factor.abs() * (1 - factor.abs()) == 0).all())
+    return factor.numel() == 1 or factor.dtype is torch.bool or bool((factor.abs() * (1 - factor.abs()) == 0).all())
 
 
 def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
@@ -104,8 +102,7 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
         owned=tuple(scale for track in tracks for scale in track.owned), strange=tuple(scale for track in tracks for scale in track.strange),
-        sources=frozenset().union(*(track.sources for track in tracks)), folds=frozenset().union(*(track.folds for track in tracks)),
-        undone=frozenset().union(*(track.undone for track in tracks)), filled=any(track.filled for track in tracks),
+        sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None,
         dead=next((track.dead for track in tracks if track.dead is not None), None),

@@ -55,9 +55,9 @@ class Changed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unfolded:
-    """A product of codes, of which one operand had been multiplied by factors that are made of other data, and the other was not divided by them."""
+    """Factors that one tensor was divided by and another multiplied by, and that do not cancel."""
 
-    rounded: str  # the line that made the codes of an operand
+    rounded: str  # the line that made the codes of a product that keeps them; "" where this is a function of what was divided by them
     through: str  # a function of what was divided by them, which they do not pass; "" where nothing was divided by them
 
 

@@ -56,14 +56,7 @@ def scaled(codes: Codes, base: str, args: tuple[Any, ...], result: torch.Tensor)
     before = codes.scaled.get(data)
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
     powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
-    made = Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested, last=base if scale.numel() > 1 else "")
-    if before is not None and chain:
-        extremes = before.source.extremes if before.source is not None else frozenset()
-        made.folds = before.folds | (extremes if before.last == "mul" else frozenset())
-        made.undone = before.undone | (extremes if before.last == "div" else frozenset())
-    codes.scaled.put(result, made)
-    if base == "div" and source is not None and not nested:
-        codes.foldings.divides(result, source.extremes)
+    codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested))
     flushed_scales.used(codes, scale)
 
 
@@ -136,8 +129,7 @@ def _become(
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
                                    owned=owned, filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
-                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
-                                   folds=scaled.folds if scaled else frozenset(), undone=scaled.undone if scaled else frozenset()))  # fmt: skip
+                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset()))  # fmt: skip
     return place
 
 

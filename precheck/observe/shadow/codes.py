@@ -61,7 +61,7 @@ class Codes:
         if not self.off and planned.known:
             try:
                 eight = isinstance(result, torch.Tensor) and result.dtype in code_rounding.FLOATS
-                if eight or begins(planned.base, args) or self._concerned(args) or self.turns.begins(planned.base, args):
+                if eight or any(start(planned.base, args) for start in (begins, self.turns.begins, self.foldings.begins)) or self._concerned(args):
                     with self.mode.unseen():
                         self._followed(func, planned, args, kwargs, result)
             except Exception:
@@ -71,7 +71,7 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         turns = self.turns
-        held = (self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.quotients, turns.held,
+        held = (self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, turns.held,
                 turns.quantised, turns.fast.held)  # fmt: skip
         known = [each.held for each in held if each]
         if not known:
@@ -113,8 +113,8 @@ class Codes:
             code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
         code_rounding.vanished(self, planned, inputs[-1], results[0])
         self.bits.follow(planned, args, results[0])
-        self.foldings.follow(planned, args, inputs, results[0])
         self.scales.follow(planned.base, inputs, results)
+        self.foldings.follow(planned, args, inputs, results[0])
         flushed_scales.follow(self, planned, inputs, results)
         self.turns.follow(func, planned, args, kwargs, inputs, results[0])
 

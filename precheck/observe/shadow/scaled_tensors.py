@@ -44,9 +44,6 @@ class Scaled:
     powers: Powers | None = None  # the greatest magnitudes that the last scale is made of; None if unknown
     source: Source | None = None  # the extremes that its scales are made of; None if unknown
     nested: bool = False  # whether what is scaled are scales
-    folds: frozenset[int] = frozenset()  # extremes that factors are made of by which it was multiplied before its last scale
-    undone: frozenset[int] = frozenset()  # the same, of those by which it was divided
-    last: str = ""  # "mul" or "div": what was done with its last scale, if that is a vector
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""

@@ -40,9 +40,7 @@ class WrongScale(Rule):
             rounded = shortened(fact.remark.rounded)
             return f"two codes are put into the same bits of a packed number, which destroys both; the first was rounded at {rounded}"
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Unfolded):
-            why = f"what was divided by them went through {fact.remark.through}" if fact.remark.through else "nothing was divided by them"
-            return (f"an operand of this product was multiplied by factors before it was quantised at {shortened(fact.remark.rounded)} or beside it. "
-                    f"They are made of other data and must cancel, but {why}")  # fmt: skip
+            return _unfolded(fact.remark)
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Changed):
             return (f"the codes of {shortened(fact.remark.rounded)} are no longer what was rounded there: they are off by "
                     f"{percent(fact.remark.off)}%, and rounding made an error of {percent(fact.remark.rounding)}%")  # fmt: skip
@@ -89,6 +87,19 @@ def _uncancelled(seen: Uncancelled) -> str:
     return (
         f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
         f"{percent(seen.off)}%, by factors that differ {seen.spread:.3g}-fold among its elements"
+    )
+
+
+def _unfolded(seen: Unfolded) -> str:
+    if not seen.rounded:
+        return (
+            "what is read here was divided by factors for its channels. Another product multiplies by them again, and what leads here does not: "
+            "multiply the weight of this layer too"
+        )
+    why = f"what was divided by them went through {seen.through}, which they do not pass" if seen.through else "nothing was divided by them"
+    return (
+        f"an operand of this product of codes of {shortened(seen.rounded)} was multiplied by factors for its channels. They are made of other data "
+        f"and must cancel, but {why}"
     )
 
 
