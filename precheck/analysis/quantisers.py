@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 
 from precheck.analysis.facts import Fact
@@ -35,13 +36,19 @@ CANCELLED = Limit(
 )  # fmt: skip
 CLIPPED = Limit(
     3.0, "times what rounding costs the tensor",
-    """The largest error that clipping may make. With the best scale for a Gaussian or Laplacian tensor, clipping and rounding make about equal errors
-    (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up to an eighth and lose less by it than by rounding.""",
+    """The largest error that clipping may make, or anything else that changes codes after they were rounded. With the best scale for a Gaussian or
+    Laplacian tensor, clipping and rounding make about equal errors (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up
+    to an eighth and lose less by it than by rounding.""",
 )  # fmt: skip
 SEEN = Limit(0.02, "share of the norm", "Clipping that takes a smaller share is not reported. One rounding to e4m3 takes 0.026.")
 MOSTLY = Limit(
     0.5, "share of a line's casts",
     "The scale of a line does not fit if at least this share of its casts clip. If fewer clip, the scale lags behind data that grows.",
+)  # fmt: skip
+WASTED = Limit(
+    0.5, "share of the bits",
+    """The largest share of a code's bits that may always be 0, since its scale was made for a greater number than the tensor has. It is that of the
+    middle one of a line's calls. Eight bits then are worth no more than four. A scale that is shared or lags behind wastes one or two of eight.""",
 )  # fmt: skip
 VANISHED = Limit(
     2.0**-4, "share of the sum",
@@ -98,7 +105,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), CLIPPED * remark.rounding))
         elif isinstance(remark, Vanished) and remark.lost > VANISHED:
             yield _fact("biased-rounding", operation, remark, remark.lost, VANISHED)
-        elif isinstance(remark, Coarse) and remark.lost > max(SEEN, CLIPPED * remark.rounding) and remark.wastes >= MOSTLY * remark.calls:
+        elif isinstance(remark, Coarse) and remark.lost > max(SEEN, CLIPPED * remark.rounding) and -math.log2(remark.share) >= WASTED * remark.bits:
             yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding))
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)

@@ -23,8 +23,7 @@ class Line:
     calls: int = 0
     clips: int = 0
     clipped: Clipped | None = None
-    coarse: Coarse | None = None
-    wastes: int = 0  # calls that waste half of the bits or more
+    coarse: list[Coarse] = dataclasses.field(default_factory=list)
     skewed: Skewed | None = None
     noises: Noises = dataclasses.field(default_factory=Noises)
 
@@ -68,10 +67,7 @@ class Casts:
 
     def coarse(self, place: Operation, seen: Coarse) -> None:
         """A cast that is counted already wastes bits."""
-        line = self._line(place)
-        line.wastes += 1
-        if line.coarse is None or seen.lost > line.coarse.lost:
-            line.coarse = seen
+        self._line(place).coarse.append(seen)
 
     def skewed(self, place: Operation, seen: Skewed) -> None:
         line = self._line(place)
@@ -88,10 +84,10 @@ class Casts:
             if (sums or blamed) not in self.meant:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
-            coarse = line.coarse and dataclasses.replace(line.coarse, calls=line.calls, wastes=line.wastes)
+            coarse = sorted(line.coarse, key=lambda each: each.share)[line.calls // 2 : line.calls // 2 + 1]
             skewed = None if line.place.blamed in self.centred else line.skewed
             repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
-            for remark in (worst, coarse, skewed, repeated):
+            for remark in (worst, *coarse, skewed, repeated):
                 if remark is not None:
                     self.codes.mode.record(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
         self.lines = {}

@@ -101,13 +101,13 @@ class Clipped:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Coarse:
-    """Codes under a scale that was made for a far greater number than they have. `lost` and `rounding` are relative to the Euclidean norm."""
+    """Codes under a scale that was made for a greater number than they have, in the middle one of a line's calls. `lost` and `rounding` are relative
+    to the Euclidean norm."""
 
     lost: float
     rounding: float  # error under a scale of the tensor itself
     share: float  # greatest magnitude, over the one that the scale was made for
-    calls: int = 1  # of this line; the other figures are from its worst call
-    wastes: int = 1  # calls with such codes
+    bits: float  # of a code
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ FILLED = 15 / 16
 """Share of a format's largest number. Codes under a scale that is made for the format go up to more."""
 FEWEST = 64
 """Elements that are needed to judge the mean of errors."""
+WASTES = 4
+"""A scale that is made for so many times the greatest magnitude wastes two bits, which is noted."""
 FEWEST_BITS = 4
 """Codes of fewer bits have none to waste."""
 ONE_SIGN = 0.9
@@ -196,17 +198,17 @@ def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: to
 
 
 def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor) -> None:
-    """Notes codes that waste half of their bits, since their scale was made for a far greater number."""
+    """Notes codes that waste bits, since their scale was made for a greater number."""
     by = scaled.bys[0].detach()
     if scaled.source is None or scaled.source.greatest is None or not exact.numel() or not bool(by.amax() == by.amin() != 0):
         return
     end, found = float(scaled.source.greatest) * abs(float(by.amax())), float(exact.abs().amax())
     bits = 8.0 * result.element_size() if result.dtype in FLOATS else math.log2(end + 1) + 1
-    if not 0 < found <= end * 2 ** (-bits / 2) or bits < FEWEST_BITS or not math.isfinite(end):
+    if not 0 < found <= end / WASTES or bits < FEWEST_BITS or not math.isfinite(end):
         return
     own = exact * (end / found)
     best = cost(own, own.to(result.dtype) if result.dtype in FLOATS else own.round())[0]
-    codes.casts.coarse(place, Coarse(cost(exact, result)[0], best, found / end))
+    codes.casts.coarse(place, Coarse(cost(exact, result)[0], best, found / end, bits))
 
 
 def vanished(codes: Codes, planned: OpPlan, source: torch.Tensor, result: torch.Tensor) -> None:

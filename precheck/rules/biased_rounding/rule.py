@@ -1,7 +1,8 @@
 """Finds codes whose rounding errors do not average out.
 
 The mean of the rounding errors, in steps of the format, is compared with the mean that chance explains for this number of elements. If calls round
-stochastically with the same random numbers, the sum of their errors is compared with that of independent ones.
+stochastically with the same random numbers, the sum of their errors is compared with that of independent ones. Where numbers of one sign become zero
+in eight bits, it is measured what their sum loses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds codes that are clipped to the format's largest number, or become zero, because their scale does not fit the tensor.
+"""Finds codes that are clipped to the format's largest number, become zero, or waste half of their bits, because their scale does not fit the tensor.
 
 The error of the clipped elements is compared with the error of rounding. For a delayed scale the rule counts the calls in which it lags behind.
 """
@@ -10,7 +10,7 @@ from typing import ClassVar
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
-from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
+from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, WASTED, Miscoded
 from precheck.observe.shadow.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
@@ -18,7 +18,7 @@ from precheck.rules.rule import Rule
 
 class Clipping(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, GROWS)
+    limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Clipped):

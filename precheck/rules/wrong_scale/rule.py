@@ -1,8 +1,9 @@
 """Finds codes and scales that do not give the data back, even without rounding.
 
 The data and the dequantised data are both computed without rounding. Their quotient should be 1 in every element. If the operands of a product were
-rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Two more faults need no quotient: integers that
-have wrapped round, and two codes in the same bits of a packed number.
+rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Factors that were divided out of one tensor and
+multiplied into another should cancel in every product of the two. Three more faults need no quotient: codes that are no longer what was rounded,
+integers that have wrapped round, and two codes in the same bits of a packed number.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
-from precheck.analysis.quantisers import CANCELLED, Miscoded
+from precheck.analysis.quantisers import CANCELLED, CLIPPED, SEEN, Miscoded
 from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unfolded, Unturned, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
@@ -24,7 +25,7 @@ from precheck.rules.wrong_scale.about import ABOUT
 
 class WrongScale(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
+    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, CLIPPED, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
