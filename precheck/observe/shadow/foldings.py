@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.code_copies import Track, neutral
+from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.code_notes import Unfolded
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.replay import OpPlan
@@ -118,7 +118,7 @@ class Foldings:
             if self.begins(base, args) and not self._known(inputs[1]) and not self.codes.scales.made.get(inputs[0]):
                 self.named.put(inputs[1], frozenset({next(self.codes.scales.roots.numbers)}))
             for data, factor in (inputs, inputs[::-1])[: 1 if base == "div" else 2]:
-                if (known := self._known(factor)) and not self._known(data) and (factor.numel() == 1 or not neutral(factor)):  # no mask
+                if (known := self._known(factor)) and not self._known(data):
                     over = (base == "div") != bool(self.inverse.get(factor))
                     self.divided |= known if over else frozenset()
                     made = (self.held.get(data) or Units()) * (Units(frozenset(), known) if over else Units(known))

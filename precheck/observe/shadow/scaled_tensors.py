@@ -95,9 +95,9 @@ class Scales:
             self.made.put(result, "whole" if rounded else "scale")
 
     def _sourced(self, extreme: bool, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """After an op that makes scales or extremes: what they are made of."""
+        """After an op that makes scales or extremes: what they are made of. A comparison's result is a mask, and no scale."""
         given = [found for found in map(self.sources.get, inputs) if found is not None]
-        for result in results:
+        for result in [each for each in results if each.is_floating_point()]:
             known = frozenset().union(*(each.extremes for each in given))
             if extreme:
                 greatest = result.detach().float().clone() if result.numel() == 1 else None
