@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Dead, Flushed, Late, Overlapped, Remark, Repeated, Skewed, Uncancelled, Unturned, Wrapped
+from precheck.observe.shadow.code_notes import (
+    Changed,
+    Clipped,
+    Coarse,
+    Dead,
+    Flushed,
+    Late,
+    Overlapped,
+    Remark,
+    Repeated,
+    Skewed,
+    Uncancelled,
+    Unfolded,
+    Unturned,
+    Vanished,
+    Wrapped,
+)
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -19,13 +36,24 @@ CANCELLED = Limit(
 )  # fmt: skip
 CLIPPED = Limit(
     3.0, "times what rounding costs the tensor",
-    """The largest error that clipping may make. With the best scale for a Gaussian or Laplacian tensor, clipping and rounding make about equal errors
-    (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up to an eighth and lose less by it than by rounding.""",
+    """The largest error that clipping may make, or anything else that changes codes after they were rounded. With the best scale for a Gaussian or
+    Laplacian tensor, clipping and rounding make about equal errors (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up
+    to an eighth and lose less by it than by rounding.""",
 )  # fmt: skip
 SEEN = Limit(0.02, "share of the norm", "Clipping that takes a smaller share is not reported. One rounding to e4m3 takes 0.026.")
 MOSTLY = Limit(
     0.5, "share of a line's casts",
     "The scale of a line does not fit if at least this share of its casts clip. If fewer clip, the scale lags behind data that grows.",
+)  # fmt: skip
+WASTED = Limit(
+    0.5, "share of the bits",
+    """The largest share of a code's bits that may always be 0, since its scale was made for a greater number than the tensor has. It is that of the
+    middle one of a line's calls. Eight bits then are worth no more than four. A scale that is shared or lags behind wastes one or two of eight.""",
+)  # fmt: skip
+VANISHED = Limit(
+    2.0**-4, "share of the sum",
+    """The largest part of a sum of numbers of one sign that may be lost since small ones become zero. Rounding takes no more than that of a normal
+    number in e4m3.""",
 )  # fmt: skip
 SKEWED = Limit(
     0.1, "steps",
@@ -69,10 +97,16 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Dead | Wrapped):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
-        elif isinstance(remark, Overlapped):
+        elif isinstance(remark, Overlapped | Unfolded):
             yield _fact("wrong-scale", operation, remark, 1.0, 0.0)
         elif isinstance(remark, Flushed) and remark.lost > SEEN:
             yield _fact("clipping", operation, remark, remark.lost, SEEN)
+        elif isinstance(remark, Changed) and remark.off > max(SEEN, CLIPPED * remark.rounding):
+            yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), CLIPPED * remark.rounding))
+        elif isinstance(remark, Vanished) and remark.lost > VANISHED:
+            yield _fact("biased-rounding", operation, remark, remark.lost, VANISHED)
+        elif isinstance(remark, Coarse) and remark.lost > max(SEEN, CLIPPED * remark.rounding) and -math.log2(remark.share) >= WASTED * remark.bits:
+            yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding))
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
         elif isinstance(remark, Late):

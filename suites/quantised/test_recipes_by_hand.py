@@ -25,12 +25,11 @@ RULES = {
     "inverse_in_low": "overflow", "rounded_down": "clipping", "blocks_across": "wrong-scale", "biased": "biased-rounding",
     "cut_off": "biased-rounding", "tensor_scale_forgotten": "wrong-scale", "scales_of_the_neighbour": "wrong-scale",
     "wrong_zero_point": "wrong-scale", "group_order": "wrong-scale", "newest_scale": "wrong-scale",
-    "signs_differ": "wrong-scale", "packed_layout": "wrong-scale",
+    "signs_differ": "wrong-scale", "packed_layout": "wrong-scale", "smoothed_once": "wrong-scale",
 }  # fmt: skip
 MISSED = {
     "exponent_bias": "all that is off is one factor for the whole tensor, which a program may mean: a warning",
     "missing_inverse": "the weight alone is turned in a forward pass; the input may have been turned before",
-    "smoothed_once": "the weight's own scale cancels; that another was to cancel the input's is not known",
 }
 PROGRAMS: tuple[Recipe, ...] = (*float8_by_hand.BUGS, *blocks_by_hand.BUGS)
 

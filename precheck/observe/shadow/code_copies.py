@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -14,6 +15,8 @@ from precheck.observe.shadow.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat
 
 ALTERNATIVES = 8
+OPERANDS = 2
+"""Operands of one product."""
 LIKE = 1e-4
 """Relative distance below which two scales are the same."""
 AGREE = 2.0**-6
@@ -39,8 +42,10 @@ class Track:
     read: bool = False  # whether an op has read it
     joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
     factors: tuple[float, ...] = ()  # scales of one number that it has been multiplied by
-    borrowed: tuple[float, ...] = ()  # those of them that some data has been rounded under
     owned: tuple[float, ...] = ()  # scales of one number that the codes must be multiplied by
+    strange: tuple[float, ...] = ()  # numbers of scales that it has been multiplied by and that are made of other data than the codes' own scales
+    sources: frozenset[int] = frozenset()  # extremes of data that the codes' own scales are made of
+    cost: tuple[float, float] | None = None  # error of rounding: over the norm, and its root mean square; None if the codes have been changed since
     filled: bool = False  # whether some codes go up to the largest number of a float8 format
     powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
@@ -53,9 +58,22 @@ def alternatives(tracks: list[Track]) -> int:
     return min(ALTERNATIVES, math.prod(distinct.values()))
 
 
+def greatest(costs: Iterable[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """The greatest error of several codes. None if one of them is unknown."""
+    known = list(costs)
+    return (max(each[0] for each in known if each), max(each[1] for each in known if each)) if all(known) else None
+
+
+def cost(exact: torch.Tensor, made: torch.Tensor) -> tuple[float, float]:
+    """The error of `made`: over the norm of `exact`, and its root mean square."""
+    exact = torch.nan_to_num(exact)
+    off = float((torch.nan_to_num(made.float()) - exact).norm())
+    return off / max(float(exact.norm()), 1e-30), off / max(exact.numel(), 1) ** 0.5
+
+
 def neutral(factor: torch.Tensor) -> bool:
     """Whether a factor is a single number, or consists of -1, 0 and 1."""
-    return factor.numel() == 1 or bool((factor.abs() * (1 - factor.abs()) == 0).all())
+    return factor.numel() == 1 or factor.dtype is torch.bool or bool((factor.abs() * (1 - factor.abs()) == 0).all())
 
 
 def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
@@ -83,8 +101,9 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         dense=any(track.dense for track in tracks),
         owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
-        borrowed=tuple(factor for track in tracks for factor in track.borrowed),
-        owned=tuple(scale for track in tracks for scale in track.owned), filled=any(track.filled for track in tracks),
+        owned=tuple(scale for track in tracks for scale in track.owned), strange=tuple(scale for track in tracks for scale in track.strange),
+        sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
+        cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None,
         dead=next((track.dead for track in tracks if track.dead is not None), None),
     )  # fmt: skip
@@ -137,13 +156,13 @@ def inverted(factors: Sequence[float], off: float) -> bool:
 def foreign(track: Track, off: float) -> bool:
     """Whether all of a result is off by one scale over another: it has been multiplied by the scale of other data, and not by its own.
 
-    Data has been rounded under both, so both are made of data, and no factor that a program means equals their quotient.
+    Both are made of extremes of data, so no factor that a program means equals their quotient.
     """
-    others = [each for each in track.factors if not any(_like(each, own) for own in track.owned)]
     missing = [own for own in track.owned if not any(_like(each, own) for each in track.factors)]
-    if len(others) != 1 or len(missing) != 1 or others[0] not in track.borrowed or not of_data(others[0]) or not of_data(missing[0]):
+    if not 1 <= len(missing) <= OPERANDS or not all(map(of_data, missing)):
         return False
-    return _like(off * missing[0], others[0])
+    others = itertools.combinations_with_replacement(sorted(filter(of_data, {*track.strange})), len(missing))
+    return any(_like(off * math.prod(missing), math.prod(each)) for each in others)
 
 
 def _like(one: float, other: float) -> bool:

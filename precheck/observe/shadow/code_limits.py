@@ -1,4 +1,4 @@
-"""Notes where codes leave the numbers that they are kept in: a clamp that saturates, or integers that wrap round."""
+"""Notes where codes are no longer the numbers that were rounded: a clamp that saturates, integers that wrap round, bytes of another format."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck.observe.shadow import code_rounding
-from precheck.observe.shadow.code_copies import Track
-from precheck.observe.shadow.code_notes import Clipped, Wrapped
+from precheck.observe.shadow.code_copies import Track, cost
+from precheck.observe.shadow.code_notes import Changed, Clipped, Wrapped
 from precheck.observe.shadow.replay import OpPlan
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def clamped(codes: Codes, func: Any, planned: OpPlan, args: tuple[Any, ...], kwa
     moved = zip(track.plains, track.units, strict=True)
     codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(track, source, result)
+    remeasured(codes, result)
     code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5))
 
 
@@ -43,7 +44,23 @@ def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.T
     if track.multipliers or high not in LARGEST:
         track.read = True
         return
-    wide = source.float().clamp(min=0.0 if low == 0 else -math.inf)
+    _limited(codes, track, source, result, source.float().clamp(min=0.0 if low == 0 else -math.inf), high)
+
+
+def replaced(codes: Codes, args: tuple[Any, ...], track: Track, source: torch.Tensor, result: torch.Tensor) -> bool:
+    """After a choice between codes and one number. Returns whether it saturates them: whether the number is the largest of the result."""
+    other = next((each for each in args[1:3] if each is not source), None)
+    if track.multipliers or track.dense or source.shape != result.shape or not isinstance(other, torch.Tensor) or other.numel() != 1:
+        return False
+    high = float(other)
+    if high not in LARGEST or high != float(result.abs().amax()):
+        return False
+    _limited(codes, track, source, result, source.float(), high)
+    return True
+
+
+def _limited(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, wide: torch.Tensor, high: float) -> None:
+    """`result` is `wide` after a limit: notes what this takes away."""
     lost, norm, place = float((wide - result.float()).norm()), float(wide.norm()), codes.described("clamp")
     if not lost:
         codes.casts.clean(place, track.rounded)
@@ -54,6 +71,27 @@ def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.T
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
     kept = torch.where(cut, result.float() / exact, 1.0)  # the copies are cut off too, so that their scales still cancel
     codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains])
+    made = codes.tracks.get(result)
+    if made is not None:
+        made.cost = None
+
+
+def remeasured(codes: Codes, result: torch.Tensor) -> None:
+    """What codes differ by from what they stand for now is no error of later ops."""
+    made = codes.tracks.get(result)
+    if made is not None:
+        made.cost = cost(made.exact.seen(result), result)
+
+
+def changed(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor) -> None:
+    """Before codes are multiplied by anything: whether they still are what was rounded, up to the error of rounding."""
+    if track.cost is None or track.dense:
+        return
+    off, size = cost(track.exact.seen(source), source)
+    if off > 2 * track.cost[0] and (size > 2 * track.cost[1] or track.multipliers):
+        place, rounding = codes.described(planned.name), track.cost[0]
+        codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Changed(track.rounded, off, rounding)))
+        track.cost = None
 
 
 def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -67,6 +105,7 @@ def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, r
     turns = torch.round(off / size)
     share = float(((turns != 0) & ((off - turns * size).abs() <= code_rounding.WIDEST)).float().mean())
     if share:
+        track.cost = None
         place = codes.described(planned.name)
         name = str(source.dtype).removeprefix("torch.")
         codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Wrapped(track.rounded, share, name)))

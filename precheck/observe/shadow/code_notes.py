@@ -18,7 +18,7 @@ class Uncancelled:
     whole: bool = False  # whether the result is off by one common factor
     joined: bool = False  # whether a term that no scale was divided out of had been added before the scales were multiplied by
     fault: str = ""  # "inverse": that factor is the square of a scale; "forgotten": it is the inverse of one that scales are products with;
-    # "foreign": it is one scale over another; "left": it is not known, but depends on the data that a scale is made of
+    # "foreign": it is a scale of other data over their own; "left": it is not known, but depends on the data that a scale is made of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +41,32 @@ class Wrapped:
 
     rounded: str
     share: float  # of the elements
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changed:
+    """Codes that are not what was rounded any longer. Both errors are relative to the numbers that were rounded."""
+
+    rounded: str  # the line that made them
+    off: float
+    rounding: float  # when they were made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unfolded:
+    """Factors that one tensor was divided by and another multiplied by, and that do not cancel."""
+
+    rounded: str  # the line that made the codes of a product that keeps them; "" where this is a function of what was divided by them
+    through: str  # a function of what was divided by them, which they do not pass; "" where nothing was divided by them
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Vanished:
+    """Numbers of one sign that lose much of their sum by a cast, since small ones become zero."""
+
+    lost: float  # of the sum
+    share: float  # of the elements that become zero
     dtype: str
 
 
@@ -71,6 +97,17 @@ class Clipped:
     greatest: float  # magnitude, as a multiple of the largest number
     calls: int = 1  # of this line; the other figures are from its worst call
     clips: int = 1  # calls in which clipping cost more than rounding
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Coarse:
+    """Codes under a scale that was made for a greater number than they have, in the middle one of a line's calls. `lost` and `rounding` are relative
+    to the Euclidean norm."""
+
+    lost: float
+    rounding: float  # error under a scale of the tensor itself
+    share: float  # greatest magnitude, over the one that the scale was made for
+    bits: float  # of a code
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,4 +143,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unturned | Dead | Overlapped | Wrapped | Clipped | Flushed | Skewed | Repeated | Late
+Remark = Uncancelled | Unfolded | Unturned | Dead | Overlapped | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late

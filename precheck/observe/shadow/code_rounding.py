@@ -1,4 +1,4 @@
-"""The step that rounds a scaled tensor to codes: starts a `Track`, and notes clipping and biased rounding."""
+"""The step that scales a tensor and rounds it to codes: starts a `Track`, and notes clipping, wasted bits and biased rounding."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.code_copies import Track
-from precheck.observe.shadow.code_notes import Clipped, Dead, Skewed
+from precheck.observe.shadow import flushed_scales
+from precheck.observe.shadow.code_copies import Track, cost
+from precheck.observe.shadow.code_notes import Clipped, Coarse, Dead, Skewed, Vanished
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
-from precheck.observe.shadow.repeated_noise import Noises
 from precheck.observe.shadow.replay import OpPlan
-from precheck.observe.shadow.scale_roots import Powers
+from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, scale_of
 from precheck.observe.shadow.storages import Flat, whole
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
-    from precheck.observe.shadow.scaled_tensors import Scaled
 
 ROUNDS = ops.WHOLE | ops.CASTS
 FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -31,6 +30,12 @@ FILLED = 15 / 16
 """Share of a format's largest number. Codes under a scale that is made for the format go up to more."""
 FEWEST = 64
 """Elements that are needed to judge the mean of errors."""
+WASTES = 4
+"""A scale that is made for so many times the greatest magnitude wastes two bits, which is noted."""
+FEWEST_BITS = 4
+"""Codes of fewer bits have none to waste."""
+ONE_SIGN = 0.9
+"""Numbers have one sign if the magnitude of their sum is this share of the sum of their magnitudes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,6 +44,22 @@ class Origin:
 
     exact: torch.Tensor
     bys: list[torch.Tensor]
+
+
+def scaled(codes: Codes, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
+    """After a product or quotient: whether it is one of data and a scale, which may be rounded next."""
+    found = scale_of(args[0], args[1], codes.scales, codes.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+    if found is None or not result.is_floating_point() or not whole(result):
+        return
+    data, scale = found
+    if base == "div" and codes.scales.divides(data, scale, result):
+        return
+    by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
+    before = codes.scaled.get(data)
+    chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
+    powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
+    codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested))
+    flushed_scales.used(codes, scale)
 
 
 def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor], result: torch.Tensor) -> None:
@@ -96,9 +117,9 @@ def _become(
     data: torch.Tensor,
     bys: list[torch.Tensor],
     result: torch.Tensor,
-    powers: Powers | None = None,
+    scaled: Scaled | None = None,
 ) -> Operation:
-    """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `powers`: what the first of these is made of."""
+    """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `scaled`: what was rounded."""
     place = codes.described(planned.name)
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
@@ -109,7 +130,8 @@ def _become(
     filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
-                                   owned=owned, filled=filled, powers=powers))  # fmt: skip
+                                   owned=owned, filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
+                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset()))  # fmt: skip
     return place
 
 
@@ -147,7 +169,7 @@ def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, 
         return  # integers already
     exact, data, noisy = _exact(scaled, source)
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
-    place = _become(codes, planned, exact, data, bys, result, scaled.powers)
+    place = _become(codes, planned, exact, data, bys, result, scaled)
     if scaled.unclipped is not None:
         clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
     elif result.dtype in FLOATS:
@@ -155,7 +177,9 @@ def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, 
         clipped(codes, source, result, exact, exact.clamp(-end, end))
     else:
         codes.casts.clean(place)
-    if result.dtype not in FLOATS:
+    if data is exact:
+        _coarse(codes, place, scaled, exact, result)
+    if result.dtype not in FLOATS and not scaled.nested:  # a scale that is rounded up keeps all of the data
         _skewed(codes, place, noisy, exact, result.float())
         if noisy and isinstance(scaled.added, torch.Tensor):
             codes.casts.drawn(place, scaled.added, exact, result)
@@ -171,6 +195,36 @@ def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: to
     rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
     greatest = float(before.abs().amax()) / max(end, 1e-30)
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest))
+
+
+def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor) -> None:
+    """Notes codes that waste bits, since their scale was made for a greater number."""
+    by = scaled.bys[0].detach()
+    if scaled.source is None or scaled.source.greatest is None or not exact.numel() or not bool(by.amax() == by.amin() != 0):
+        return
+    end, found = float(scaled.source.greatest) * abs(float(by.amax())), float(exact.abs().amax())
+    bits = 8.0 * result.element_size() if result.dtype in FLOATS else math.log2(end + 1) + 1
+    if not 0 < found <= end / WASTES or bits < FEWEST_BITS or not math.isfinite(end):
+        return
+    own = exact * (end / found)
+    best = cost(own, own.to(result.dtype) if result.dtype in FLOATS else own.round())[0]
+    codes.casts.coarse(place, Coarse(cost(exact, result)[0], best, found / end, bits))
+
+
+def vanished(codes: Codes, planned: OpPlan, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After a cast of data to a float of eight bits: whether numbers of one sign lose some of their sum, since small ones become zero."""
+    if planned.base not in ops.CASTS or result.dtype not in FLOATS or source.element_size() == 1 or codes.scales.made.get(source):
+        return
+    wide, made = source.detach().float(), result.detach().float()
+    total, least = float(wide.abs().sum()), torch.finfo(result.dtype).tiny
+    if not total or not math.isfinite(total) or abs(float(wide.sum())) < ONE_SIGN * total:
+        return
+    small = wide.abs() < least
+    lost, gone = float((wide.abs() - made.abs())[small].sum()) / total, (made == 0) & (wide != 0)
+    if lost > 0 and bool(gone.any()):
+        name = str(result.dtype).removeprefix("torch.")
+        place = codes.described(planned.name)
+        codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Vanished(lost, float(gone.float().mean()), name)))
 
 
 def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
@@ -197,81 +251,10 @@ def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tenso
         exact = track.exact.seen(source)
         if exact.shape == result.shape and bool(((result.float() - exact).abs() <= 1).all()):
             copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
+            made.cost = cost(exact, result)
             made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
             line = codes.casts.lines.get((track.rounded, ""))
             if line is not None:
                 line.skewed = None
                 _skewed(codes, line.place, True, exact, result.float())
             return
-
-
-@dataclasses.dataclass(slots=True)
-class Line:
-    """The casts of one line: calls, calls with clipping, and the worst of each kind."""
-
-    place: Operation
-    calls: int = 0
-    clips: int = 0
-    clipped: Clipped | None = None
-    skewed: Skewed | None = None
-    noises: Noises = dataclasses.field(default_factory=Noises)
-
-
-class Casts:
-    """The casts of a run, by line."""
-
-    def __init__(self, codes: Codes) -> None:
-        self.codes = codes
-        self.lines: dict[tuple[str, str], Line] = {}  # by line, and by the line that has made the codes if it is their sums that are kept there
-        self.meant: set[str] = set()  # lines whose codes have been dequantised
-        self.summed: set[str] = set()  # lines whose dequantised values are added to something
-        self.centred: set[str] = set()  # lines whose codes have had half a step added
-
-    def dequantised(self, rounded: str) -> None:
-        """Codes of that line have been multiplied by a scale, so the line is a quantiser."""
-        self.meant.add(rounded)
-
-    def added(self, rounded: str, number: Any) -> None:
-        """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
-        if isinstance(number, float) and number % 1 == 0.5:
-            self.centred.add(rounded)
-
-    def added_up(self, rounded: str) -> None:
-        """What was dequantised of that line is a term of a sum."""
-        self.summed.add(rounded)
-
-    def _line(self, place: Operation, sums: str = "") -> Line:
-        return self.lines.setdefault((place.blamed, sums), Line(place))
-
-    def clean(self, place: Operation, sums: str = "") -> None:
-        """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
-        self._line(place, sums).calls += 1
-
-    def clipped(self, place: Operation, seen: Clipped, sums: str = "") -> None:
-        line = self._line(place, sums)
-        line.calls += 1
-        line.clips += seen.lost > seen.rounding
-        if line.clipped is None or seen.lost > line.clipped.lost:
-            line.clipped, line.place = seen, place
-
-    def skewed(self, place: Operation, seen: Skewed) -> None:
-        line = self._line(place)
-        if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
-            line.skewed = seen
-
-    def drawn(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
-        """`noise` was added to `exact` before it was rounded."""
-        self._line(place).noises.seen(noise, exact, made)
-
-    def tell(self) -> None:
-        """Records the worst cast of each line, at the end of the run."""
-        for (blamed, sums), line in self.lines.items():
-            if (sums or blamed) not in self.meant:
-                continue
-            worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
-            skewed = None if line.place.blamed in self.centred else line.skewed
-            repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
-            for remark in (worst, skewed, repeated):
-                if remark is not None:
-                    self.codes.mode.record(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
-        self.lines = {}

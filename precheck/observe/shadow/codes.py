@@ -19,12 +19,14 @@ import torch
 from precheck import ops
 from precheck.observe.shadow import added_terms, code_limits, code_rounding, flushed_scales, zero_points
 from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
+from precheck.observe.shadow.code_lines import Casts
+from precheck.observe.shadow.float_bits import FloatBits
+from precheck.observe.shadow.foldings import Foldings
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
-from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.scale_roots import combined
-from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of, single
+from precheck.observe.shadow.scaled_tensors import Scaled, Scales, begins, counts, single, steps
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.observe.shadow.turns import Turns
 from precheck.torch_internals import in_backward, storage_key
@@ -48,16 +50,18 @@ class Codes:
         self.mode, self.scales, self.off = mode, Scales(), False
         self.scaled: Storages[Scaled] = Storages()
         self.origins: Storages[code_rounding.Origin] = Storages()
-        self.casts = code_rounding.Casts(self)
+        self.casts = Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
-        self.turns, self.packed = Turns(self), PackedCodes(self)
+        self.turns, self.packed, self.bits = Turns(self), PackedCodes(self), FloatBits(mode)
+        self.foldings = Foldings(self)
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """After an op: follows its codes. Returns `result` as it is. Never raises."""
         if not self.off and planned.known:
             try:
-                if begins(planned.base, args) or self._concerned(args) or self.turns.begins(planned.base, args):
+                eight = isinstance(result, torch.Tensor) and result.dtype in code_rounding.FLOATS
+                if eight or any(start(planned.base, args) for start in (begins, self.turns.begins, self.foldings.begins)) or self._concerned(args):
                     with self.mode.unseen():
                         self._followed(func, planned, args, kwargs, result)
             except Exception:
@@ -67,7 +71,8 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         turns = self.turns
-        held = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, turns.held, turns.quantised, turns.fast.held
+        held = (self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, turns.held,
+                turns.quantised, turns.fast.held)  # fmt: skip
         known = [each.held for each in held if each]
         if not known:
             return False
@@ -80,12 +85,13 @@ class Codes:
             for track in self.tracks.values():
                 self.ended(track)
             self.casts.tell()
+            self.foldings.finish()
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
         """The storage of these codes is freed: judges them if no op has read them."""
         if not track.read:
-            self._judged(track)
+            self.judged(track)
 
     def _followed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         inputs = [each for each in tensors_in(*args) if plain(each)]
@@ -98,30 +104,19 @@ class Codes:
         elif tracked:
             self._read(func, planned, args, kwargs, inputs, tracked, results)
         elif planned.base in ("mul", "div") and len(results) == 1:
-            self._scaled(planned.base, args, results[0])
+            code_rounding.scaled(self, planned.base, args, results[0])
         elif self.scaled and self.scaled.get(inputs[0]) is not None:
             code_rounding.followed(self, planned, args, kwargs, inputs, results[0])
         elif self.origins and any(self.origins.get(each) is not None for each in inputs):
             code_rounding.looked_up(self, planned, inputs, results[0])
         elif planned.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
+        code_rounding.vanished(self, planned, inputs[-1], results[0])
+        self.bits.follow(planned, args, results[0])
         self.scales.follow(planned.base, inputs, results)
+        self.foldings.follow(planned, args, inputs, results[0])
         flushed_scales.follow(self, planned, inputs, results)
         self.turns.follow(func, planned, args, kwargs, inputs, results[0])
-
-    def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        found = scale_of(args[0], args[1], self.scales, self.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
-        if found is None or not result.is_floating_point() or not whole(result):
-            return
-        data, scale = found
-        if base == "div" and self.scales.divides(data, scale, result):
-            return
-        by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
-        before = self.scaled.get(data)
-        chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
-        powers = self.scales.multiplied({}, scale, base)
-        self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers))
-        flushed_scales.used(self, scale)
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -142,18 +137,20 @@ class Codes:
             return
         elif base in ("mul", "div") and len(tracked) == 1:
             self._multiplied(func, planned, args, kwargs, inputs, tracked[0], result)
+        elif base == "where" and len(tracked) == 1 and code_limits.replaced(self, args, tracks[0], tracked[0], result):
+            return
         elif base.startswith("clamp"):
             code_limits.clamped(self, func, planned, args, kwargs, tracks[0], tracked[0], result)
         elif base in ("add", "sub") and (product := zero_points.owing(self, inputs, result)) is not None:
-            self._unmoved(func, planned, args, kwargs, product, result)
+            zero_points.unmoved(self, func, planned, args, kwargs, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
-            self._shifted(func, planned, args, kwargs, inputs, tracked[0], result)
+            zero_points.shifted(self, func, planned, args, kwargs, inputs, tracked[0], result)
         elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs) and not added_terms.without_unit(self, inputs)):
             self._again(func, planned, args, kwargs, tracks, result)
             added_terms.joined(self, planned, args, inputs, result)
         else:
             for track in tracks:
-                self._judged(track, unit=base in EXPONENTIALS)
+                self.judged(track, unit=base in EXPONENTIALS)
             self.tracks.drop(result)
 
     def _joined(self, inputs: list[torch.Tensor]) -> bool:
@@ -187,6 +184,10 @@ class Codes:
 
     def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
         """Applies the op to both copies."""
+        if planned.base in PRODUCTS:
+            for each in tensors_in(*args):
+                if plain(each) and (track := self.tracks.get(each)) is not None:
+                    code_limits.changed(self, planned, track, each)
         exact = self.replayed(func, planned, args, kwargs, -1)
         plains = [self.replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
         product = planned.base in PRODUCTS or planned.base == "mul"
@@ -200,7 +201,7 @@ class Codes:
                 kept.early = kept.early if kept.dense else kept.multipliers
                 kept.dense = True
             kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
-            self._settled(kept, result)
+            self.settled(kept, result)
 
     def replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
@@ -216,6 +217,8 @@ class Codes:
             seen.append(many)
             return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
 
+        if planned.base == "constant_pad_nd" and place >= 0:
+            return torch.nn.functional.pad(change(args[0]), args[1])  # whatever its code is, what is padded with stands for zero
         if planned.base == "_int_mm":
             return change(args[0]) @ change(args[1])
         return self.mode.replay.call(func, planned, args, {k: v for k, v in kwargs.items() if k != "dtype"}, change)[0]
@@ -226,66 +229,50 @@ class Codes:
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
+        code_limits.changed(self, planned, track, source)
         exact = self.replayed(func, planned, args, kwargs, -1, source)
         plains = [each.seen(source).expand(exact.shape) for each in track.plains]
         known = other is not None and (self.scales.known(other) or self._nested(other, track))
+        if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
+            if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
+                self.put(result, [track], exact, plains[1:])
+                code_limits.remeasured(self, result)
+                self.casts.dequantised(track.rounded)
+                return
         if not known:
             plains += [self.replayed(func, planned, args, kwargs, place, source) for place in range(len(track.plains))]
         self.put(result, [track], exact, plains[:ALTERNATIVES])
         made = self.tracks.get(result)
         if made is not None:
-            made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
+            whole = other is not None and not track.dense and self.scales.made.get(other) == "whole"  # the exponents of scales, such as bytes of e8m0
+            made.multipliers = track.multipliers + (known or whole)
+            made.sure = track.sure and (known or whole or other is None or neutral(other))
             made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
+            if known or whole:
+                made.last = self.described(planned.name)
             if known:
                 made.factors = (*track.factors, *single(other, base=planned.base))
-                made.borrowed = (*track.borrowed, *(single(other, base=planned.base) if other is not None and self.scales.among(other) else ()))
+                made.strange = (*track.strange, *(() if other is None else self.scales.strange(other, track.sources, planned.base)))
                 made.powers = self.scales.multiplied(track.powers, other, planned.base)
-                made.last = self.described(planned.name)
                 self.casts.dequantised(track.rounded)
-            self._settled(made, result)
+            self.settled(made, result)
 
     def _nested(self, other: torch.Tensor, track: Track) -> bool:
         """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
         held = self.tracks.get(other)
         return held is not None and not held.multipliers and not track.dense and self.scales.made.get(other) is not None
 
-    def _shifted(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
-                 source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
-        """Something is added to codes. If it is a zero point (few elements, integers), `plain` does not change."""
-        track, other = self.tracks.get(source), next((each for each in inputs if each is not source), None)
-        assert track is not None
-        self.casts.added(track.rounded, args[1])
-        if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
-            self._judged(track)
-            self.tracks.drop(result)
-            return
-        self._unmoved(func, planned, args, kwargs, source, result)
-        self.measured(track, source, result)
-        made = self.tracks.get(result)
-        if made is not None:
-            made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
-
-    def _unmoved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor,
-                 result: torch.Tensor) -> None:  # fmt: skip
-        """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-        track, exact = self.tracks.get(source), self.replayed(func, planned, args, kwargs, -1)
-        assert track is not None
-        self.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
-        made = self.tracks.get(result)
-        if made is not None and made.owed:
-            made.owed -= 1
-            self._settled(made, result)
-
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
         self.tracks.put(result, merged(result, tracks, exact, plains))
 
-    def _settled(self, track: Track, result: torch.Tensor) -> None:
+    def settled(self, track: Track, result: torch.Tensor) -> None:
         """Drops the copies if they agree: the scales have cancelled."""
         if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
+            self.foldings.settled(track)
             self.tracks.drop(result)
 
-    def _judged(self, track: Track, *, unit: bool = False) -> None:
+    def judged(self, track: Track, *, unit: bool = False) -> None:
         """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: an exponential reads them."""
         track.read = True
         code_rounding.dead(self, track)

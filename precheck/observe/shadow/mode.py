@@ -103,6 +103,7 @@ class Shadow(UncompiledMode):
             result = self.run(func, args, kwargs)
             if planned.packet == "lift_fresh":
                 python_numbers.entered(self, result)
+            self.codes.bits.viewed(planned.name, args, result)
             return result
         with self.lock:
             if planned.packet == "ones_like":
@@ -132,7 +133,7 @@ class Shadow(UncompiledMode):
 
     def described(self, name: str) -> Operation:
         """An operation that names the current line of the program, for events that are not ops."""
-        line, _, _ = self.lines.frames.line(1)
+        line = self.lines.frames.line(1)[0]
         caller, _ = self.lines.frames.own(line, 1)
         return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step, caller=caller)
 
@@ -208,8 +209,7 @@ class Shadow(UncompiledMode):
         return without_modes() if self.nested else contextlib.nullcontext()
 
     def unseen(self) -> contextlib.AbstractContextManager[Any]:
-        """The same, cheaper, for plain tensors without collectives: it turns dispatch to modes off, and does not take every mode
-        off the stack, which costs more than the op."""
+        """The same, cheaper, for plain tensors without collectives: it turns dispatch to modes off, and takes no mode off the stack."""
         return no_dispatch() if self.nested else _NOTHING
 
     def __enter__(self) -> Any:

@@ -25,6 +25,14 @@ REMEMBERED = 31
 CHAIN = 3
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """The extremes of data that a scale is made of: their numbers, and the extreme itself if it is one number and the only one."""
+
+    extremes: frozenset[int]
+    greatest: torch.Tensor | None = None
+
+
 @dataclasses.dataclass(slots=True)
 class Scaled:
     """A scaled tensor. `bys` has the factors it was multiplied by: the last scale, the product of the last two, and so on."""
@@ -34,6 +42,8 @@ class Scaled:
     added: torch.Tensor | float | None = None  # noise, half a step or a zero point that was added
     unclipped: Flat | None = None  # its content before it was clamped
     powers: Powers | None = None  # the greatest magnitudes that the last scale is made of; None if unknown
+    source: Source | None = None  # the extremes that its scales are made of; None if unknown
+    nested: bool = False  # whether what is scaled are scales
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
@@ -51,6 +61,7 @@ class Scales:
         self.made: Storages[Literal["scale", "whole"]] = Storages()
         self.shares: Storages[bool] = Storages()  # quotients of integers
         self.roots = ScaleRoots()
+        self.sources: Storages[Source] = Storages()
         self.used: list[torch.Tensor] = []
         self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
 
@@ -78,8 +89,29 @@ class Scales:
             many, one = inputs if base == "div" or inputs[1].numel() == 1 else inputs[::-1]
             if many.numel() > one.numel() == 1 and self.made.get(one):
                 self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
+        if made:
+            self._sourced(base in EXTREMES, inputs, results)
         for result in results if made else ():
             self.made.put(result, "whole" if rounded else "scale")
+
+    def _sourced(self, extreme: bool, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """After an op that makes scales or extremes: what they are made of. A comparison's result is a mask, and no scale."""
+        given = [found for found in map(self.sources.get, inputs) if found is not None]
+        for result in [each for each in results if each.is_floating_point()]:
+            known = frozenset().union(*(each.extremes for each in given))
+            if extreme:
+                greatest = result.detach().float().clone() if result.numel() == 1 else None
+                self.sources.put(result, Source(known | {next(self.roots.numbers)}, greatest))
+            elif given:
+                self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
+
+    def strange(self, scale: torch.Tensor, sources: frozenset[int], base: str) -> tuple[float, ...]:
+        """The numbers of a scale that is made of other extremes than `sources`. Nothing if that is not known, or if it has many."""
+        found = self.sources.get(scale)
+        if found is None or not sources or found.extremes & sources:
+            return ()
+        values = torch.unique(scale.detach().reshape(-1)[:LOOKED_AT].float())
+        return tuple((values if base == "mul" else 1 / values).tolist()) if len(values) <= REMEMBERED else ()
 
     def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
         """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""

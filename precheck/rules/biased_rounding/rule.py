@@ -1,7 +1,8 @@
 """Finds codes whose rounding errors do not average out.
 
 The mean of the rounding errors, in steps of the format, is compared with the mean that chance explains for this number of elements. If calls round
-stochastically with the same random numbers, the sum of their errors is compared with that of independent ones.
+stochastically with the same random numbers, the sum of their errors is compared with that of independent ones. Where numbers of one sign become zero
+in eight bits, it is measured what their sum loses.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from typing import ClassVar
 
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
-from precheck.analysis.quantisers import AGAIN, BY_CHANCE, REPEATED, SKEWED, Miscoded
-from precheck.observe.shadow.code_notes import Repeated, Skewed
+from precheck.analysis.provenance import percent
+from precheck.analysis.quantisers import AGAIN, BY_CHANCE, REPEATED, SKEWED, VANISHED, Miscoded
+from precheck.observe.shadow.code_notes import Repeated, Skewed, Vanished
 from precheck.rules.biased_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 
 
 class BiasedRounding(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SKEWED, BY_CHANCE, REPEATED, AGAIN)
+    limits: ClassVar[tuple[Limit, ...]] = (SKEWED, BY_CHANCE, REPEATED, AGAIN, VANISHED)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Skewed):
@@ -26,7 +28,13 @@ class BiasedRounding(Rule):
             ways = ("towards zero", "away from zero") if seen.towards_zero else ("up", "down")
             where = ways[0] if seen.mean > 0 else ways[1]
             what = "noise was added, and the sum is not cut off" if seen.noisy else "numbers are cut off here, not rounded"
+            if seen.noisy and where == "towards zero":
+                what = "noise was added, and does not carry into the bits that are kept as often as it should"
             return f"rounding errors have a mean of {abs(seen.mean):.2f} steps {where}, where rounding to nearest has none: {what}"
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Vanished):
+            lost = fact.remark
+            return (f"{percent(lost.share)}% of these numbers become zero in {lost.dtype}, and {percent(lost.lost)}% of the sum of all is lost: "
+                    "multiply by a scale first, and divide by it after the product")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Repeated):
             times = f"{fact.remark.grown**0.5:.2g} times as large as that of independent ones"
             return f"{fact.remark.calls} calls round by chance with the same random numbers: the sum of their errors is {times}"

@@ -1,4 +1,4 @@
-"""Finds codes that are clipped to the format's largest number, or become zero, because their scale does not fit the tensor.
+"""Finds codes that are clipped to the format's largest number, become zero, or waste half of their bits, because their scale does not fit the tensor.
 
 The error of the clipped elements is compared with the error of rounding. For a delayed scale the rule counts the calls in which it lags behind.
 """
@@ -10,28 +10,36 @@ from typing import ClassVar
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
-from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
-from precheck.observe.shadow.code_notes import Clipped, Flushed, Late
+from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, WASTED, Miscoded
+from precheck.observe.shadow.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
 
 
 class Clipping(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, GROWS)
+    limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Clipped):
             seen = fact.remark
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
+            costs = f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%"
+            if seen.greatest <= 1:
+                return f"{percent(seen.share)}% of the elements become the format's largest number, though none is greater than that: {costs}"
             return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
-                    f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%; {why}")  # fmt: skip
+                    f"{costs}; {why}")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Flushed):
             return (
                 f"{percent(fact.remark.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
                 f"make {percent(fact.remark.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first"
             )
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Coarse):
+            coarse = fact.remark
+            return (f"the greatest of these numbers is {coarse.share:.2g} times the one that their scale was made for, and half of the bits of "
+                    f"their codes are always 0: this loses {percent(coarse.lost)}% of the tensor, and a scale of its own would lose "
+                    f"{percent(coarse.rounding)}%; the scale does not fit this tensor")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
             return _late(fact.remark)
         return super().words(fact)

@@ -1,8 +1,9 @@
 """Finds codes and scales that do not give the data back, even without rounding.
 
 The data and the dequantised data are both computed without rounding. Their quotient should be 1 in every element. If the operands of a product were
-rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Two more faults need no quotient: integers that
-have wrapped round, and two codes in the same bits of a packed number.
+rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Factors that were divided out of one tensor and
+multiplied into another should cancel in every product of the two. Three more faults need no quotient: codes that are no longer what was rounded,
+integers that have wrapped round, and two codes in the same bits of a packed number.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
-from precheck.analysis.quantisers import CANCELLED, Miscoded
-from precheck.observe.shadow.code_notes import Dead, Overlapped, Uncancelled, Unturned, Wrapped
+from precheck.analysis.quantisers import CANCELLED, CLIPPED, SEEN, Miscoded
+from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unfolded, Unturned, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -24,7 +25,7 @@ from precheck.rules.wrong_scale.about import ABOUT
 
 class WrongScale(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
+    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, CLIPPED, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
@@ -39,6 +40,11 @@ class WrongScale(Rule):
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Overlapped):
             rounded = shortened(fact.remark.rounded)
             return f"two codes are put into the same bits of a packed number, which destroys both; the first was rounded at {rounded}"
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Unfolded):
+            return _unfolded(fact.remark)
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Changed):
+            return (f"the codes of {shortened(fact.remark.rounded)} are no longer what was rounded there: they are off by "
+                    f"{percent(fact.remark.off)}%, and rounding made an error of {percent(fact.remark.rounding)}%")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Wrapped):
             return (f"{percent(fact.remark.share)}% of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
@@ -82,6 +88,19 @@ def _uncancelled(seen: Uncancelled) -> str:
     return (
         f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
         f"{percent(seen.off)}%, by factors that differ {seen.spread:.3g}-fold among its elements"
+    )
+
+
+def _unfolded(seen: Unfolded) -> str:
+    if not seen.rounded:
+        return (
+            "what is read here was divided by factors for its channels. Another product multiplies by them again, and what leads here does not: "
+            "multiply the weight of this layer too"
+        )
+    why = f"what was divided by them went through {seen.through}, which they do not pass" if seen.through else "nothing was divided by them"
+    return (
+        f"an operand of this product of codes of {shortened(seen.rounded)} was multiplied by factors for its channels. They are made of other data "
+        f"and must cancel, but {why}"
     )
 
 

@@ -1,57 +1,30 @@
-"""The fifth batch: recipes after faults that were reported in public, frozen before precheck was run on them, and healthy code that looks like them.
-
-As found: 3 of 12 on their line and one more as a warning, none of the 12 twins and of the 13 look-alikes accused. Since: 11 of 12, none and none.
-"""
+"""What is said of faults in recipes by hand, and what must not end the search for them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from types import ModuleType
 
 import fifth_recipes
 import float8_by_hand
 import pytest
+import second_recipes
+import sixth_recipes
 import torch
-from fifth_healthy import HEALTHY
 from float8_by_hand import normal
-from frozen import Program, assert_found, assert_harmful_and_unchanged, watched
+from frozen import watched
 
 import precheck
 
-RULES = {
-    "square_not_transposed": "wrong-scale", "descale_dropped": "wrong-scale", "values_under_the_keys_scale": "wrong-scale",
-    "amax_not_reset": "underflow", "ranks_saturate": "clipping", "zero_point_in_int8": "wrong-scale", "packing_not_cleared": "wrong-scale",
-    "mantissa_leaks": "wrong-scale", "pairs_saturate": "clipping", "zero_points_interleaved": "wrong-scale", "subnormals_cut": "biased-rounding",
-}  # fmt: skip
-MISSED = {
-    "folded_through_silu": "the factor is divided out of an earlier layer, before ops between which nothing is quantised",
-}
-programs = pytest.mark.parametrize("program", fifth_recipes.BUGS, ids=lambda program: program.__name__)
-
-
-@programs
-def test_a_fault_is_found_on_its_line(program: Program) -> None:
-    assert_found(program, fifth_recipes, RULES, MISSED)
-
-
-@programs
-def test_the_same_code_without_the_fault_is_left_in_peace(program: Program) -> None:
-    assert not watched(program, False).findings
-
-
-@programs
-def test_a_fault_does_harm_and_watching_changes_no_bit(program: Program) -> None:
-    assert_harmful_and_unchanged(program)
-
-
-@pytest.mark.parametrize("program", HEALTHY, ids=lambda program: program.__name__)
-def test_healthy_look_alikes_are_left_in_peace(program: Callable[[], torch.Tensor]) -> None:
-    with precheck.watch() as report:
-        program()
-    assert not report.findings
-
-
 SAID = {
+    "junk_in_the_workspace": r"the greatest of these numbers is 0\.017 times the one that their scale was made for, and half of the bits of their "
+    r"codes are always 0: this loses 5\d% of the tensor, and a scale of its own would lose 0\.8\d%",
+    "random_bits_too_low": r"a mean of 0\.4\d steps towards zero, .*: noise was added, and does not carry into the bits that are kept as often as it",
+    "probabilities_flushed": r"8\d% of these numbers become zero in float8_e4m3fn, and 2\d% of the sum of all is lost: multiply by a scale first",
+    "bytes_of_the_other_format": r"the codes of .*sixth_recipes.py:\d+ are no longer what was rounded there: they are off by 99%, and rounding "
+    r"made an error of 5\.\d%",
+    "saturates_too_early": r"12% of the elements become the format's largest number, though none is greater than that: this loses 2\d% of the tensor",
+    "seed_reused": r"64 calls round by chance with the same random numbers: the sum of their errors is 7\.\d times as large as that of independent",
     "descale_dropped": r"a scale is missing here, that of the codes of .*fifth_recipes.py:\d+ or of the tensor that they are multiplied with: "
     r"the exponential of the result reads numbers 20\.\d+ times as large as they should be",
     "values_under_the_keys_scale": r"are multiplied by another tensor's scale: the whole result is 7\.7\d+ times what it should be, which is "
@@ -65,7 +38,8 @@ SAID = {
 
 @pytest.mark.parametrize("name", SAID)
 def test_a_message_says_what_the_fault_is(name: str) -> None:
-    assert re.search(SAID[name], watched(getattr(fifth_recipes, name), True).errors[0].message)
+    batch: ModuleType = next(each for each in (second_recipes, fifth_recipes, sixth_recipes) if hasattr(each, name))
+    assert re.search(SAID[name], watched(getattr(batch, name), True).errors[0].message)
 
 
 def test_a_zero_point_that_is_cast_to_an_integer_does_not_end_the_search() -> None:
