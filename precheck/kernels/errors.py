@@ -61,6 +61,22 @@ def error_of(judged: Judged, name: str) -> float:
     return math.inf if not math.isfinite(far) else far / norm if norm else far
 
 
+def carriers(errors: torch.Tensor) -> float:
+    """The number of elements that carry an error: all of them if their errors are alike, one if one is far larger than the others."""
+    squares = errors.double().square()
+    return float(squares.sum().square() / squares.square().sum().clamp(min=1e-300))
+
+
+def typical(judged: Judged, name: str) -> float:
+    """The median of an element's error, relative to the root mean square of the result. Unlike the error of the norm, it does not grow where more
+    elements contain a larger one among them."""
+    errors = errors_of(judged, name)
+    right = judged.reference.exact.values.get(name) if judged.reference else None
+    if errors is None or right is None or not bool((errors != 0).any()):
+        return 0.0
+    return float(errors[errors != 0].abs().median() / right.where(right.isfinite(), 0.0).square().mean().sqrt().clamp(min=1e-300))
+
+
 def differ(first: Judged, second: Judged) -> bool:
     if first.outcome is None or second.outcome is None:
         return False

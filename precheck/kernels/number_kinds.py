@@ -56,6 +56,7 @@ FAMILIES: dict[str, Change] = {
     "plain": lambda values, generator, fmt: values,
     "below": lambda values, generator, fmt: -values.abs() - 0.25,
     "above": lambda values, generator, fmt: values.abs() + 0.25,
+    "far below": lambda values, generator, fmt: -values.abs() * 64 - 96,
     "large": lambda values, generator, fmt: values * 64,
     "small": lambda values, generator, fmt: values * 2.0**-10,
     "offset": lambda values, generator, fmt: values + 30,
@@ -70,10 +71,11 @@ FAMILIES: dict[str, Change] = {
 }
 SPECIAL = ("NaN", "Inf", "-Inf")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
-LARGE = ("large", "offset", "outliers")
+LARGE = ("far below", "large", "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {
-    "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "large": "numbers of about 64",
-    "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties", "zeros": "zeros",
-    "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf", "-Inf": "a -Inf",
+    "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "far below": "numbers below -96",
+    "large": "numbers of about 64", "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties",
+    "zeros": "zeros", "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf",
+    "-Inf": "a -Inf",
 }  # fmt: skip
