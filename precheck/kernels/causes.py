@@ -11,7 +11,7 @@ import torch
 
 from precheck.kernels import contents, lower_intermediates, masks, number_kinds, running
 from precheck.kernels.bench import QUICK, Bench
-from precheck.kernels.errors import blunt, carriers, constant, differ, error_of, errors_of, explained, has_mask, inputs_of, typical
+from precheck.kernels.errors import adds, blunt, carriers, constant, differ, error_of, errors_of, explained, has_mask, inputs_of
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.states import State
@@ -29,8 +29,7 @@ _RUNS = 40
 inputs."""
 _GAIN = 8.0
 """The least factor by which a rounding error is smaller in the next wider format. Formats differ by 2^3 and more."""
-_CARRIERS = 8
-"""Elements that must carry an error, before it is asked whether it varies like rounding."""
+_CARRIERS = 8  # elements that must carry an error, before it is asked whether it varies like rounding
 _GROWS = 4.0
 """Growth of a sum's relative error when the sum is 64 times as long, if its accumulator rounds: between 8, as for a random walk, and 64."""
 
@@ -261,9 +260,7 @@ class Search:
         wider.with_numbers = self.bench.with_numbers
         with self.state.restored():
             outcome = running.run(self.bench.candidate, wider.example, values, made.numbers, self.bench.wishes_of(trial))
-        reference = self.bench.of(trial)
-        judged = Judged(trial, outcome=outcome, reference=reference)
-        return None if outcome.error is not None else judged
+        return None if outcome.error is not None else Judged(trial, outcome=outcome, reference=self.bench.of(trial))
 
     def _erratic(self, judged: Judged, name: str) -> bool:
         """Whether the error changes when each input changes by up to 2^-5 of itself. A wrong formula has a similar error there."""
@@ -284,7 +281,7 @@ class Search:
         return norms > 0 and float((first * second).sum()) / norms < 0.5
 
     def _grows(self, judged: Judged, family: str = "") -> bool:
-        """Whether the typical error grows with the length of any dimension. `family`: of the numbers, if others than those of the trial."""
+        """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: other numbers than the trial's."""
         name, trial = judged.fault.subject if judged.fault else "output", judged.trial.but(family=family or judged.trial.family)
         costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= _PLENTY}
         for dimension in sorted(costs, key=lambda each: costs[each]):
@@ -293,8 +290,11 @@ class Search:
                 taken = None if self.late() else self.bench.takes(trial.but(given=False, seed=trial.seed + 1, sizes=((dimension, size),)))
                 if taken is None:
                     break
-                errors.append(typical(found := self.replay.fresh(taken), name))
-                ratio = found.distances[name].ratio if name in found.distances else 0.0
+                if size == 16 and not adds(self.bench, taken, dimension, name):
+                    break
+                found = self.replay.fresh(taken).distances.get(name)
+                errors.append(found.relative if found is not None else 0.0)
+                ratio = found.ratio if found is not None else 0.0
             if len(errors) == 2 and ratio > 1 and errors[1] > _GROWS * errors[0]:
                 return True
         return False

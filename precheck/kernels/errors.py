@@ -67,14 +67,20 @@ def carriers(errors: torch.Tensor) -> float:
     return float(squares.sum().square() / squares.square().sum().clamp(min=1e-300))
 
 
-def typical(judged: Judged, name: str) -> float:
-    """The median of an element's error, relative to the root mean square of the result. Unlike the error of the norm, it does not grow where more
-    elements contain a larger one among them."""
-    errors = errors_of(judged, name)
-    right = judged.reference.exact.values.get(name) if judged.reference else None
-    if errors is None or right is None or not bool((errors != 0).any()):
-        return 0.0
-    return float(errors[errors != 0].abs().median() / right.where(right.isfinite(), 0.0).square().mean().sqrt().clamp(min=1e-300))
+def adds(bench: Bench, trial: Trial, dimension: str, name: str) -> bool:
+    """Whether a result adds up along a dimension: other numbers in its first place change more than that place. A result that depends on no number,
+    as the gradient of a bias, may be a sum too."""
+    made, size = bench.make(trial), dict(trial.sizes)[dimension]
+    before = bench.exact_of(trial, made).values.get(name)
+    for value, shape in zip(made.values, bench.dimensions.shapes, strict=True):
+        if value.is_floating_point():
+            for axis in (axis for axis, each in enumerate(shape) if each == dimension):
+                value.select(axis, 0).add_(1)
+    after = bench.exact_of(trial, made).values.get(name)
+    if before is None or after is None or before.shape != after.shape:
+        return True
+    changed = int((before != after).sum())
+    return not 0 < changed <= 2 * before.numel() / size
 
 
 def differ(first: Judged, second: Judged) -> bool:

@@ -1,4 +1,7 @@
-"""The ninth frozen set of healthy kernels, second part: attention, recurrences, losses."""
+"""The ninth frozen set of healthy kernels, second part: attention, recurrences, losses.
+
+Two were mended, which were accused rightly: numbers that a mask hides were multiplied by 0, so that a NaN spread.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,12 @@ class _Biased(torch.autograd.Function):
 rewrite("attention with a bias that learns, tiles of queries", _biased, shapes((3, 9, 4), (3, 7, 4), (3, 7, 5), (9, 7)))(_Biased.apply)
 
 
+def _before(weights: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """Sums of the terms up to each row. Later ones are left out, not multiplied by 0."""
+    seen = torch.ones_like(weights, dtype=torch.bool).tril()[..., None]
+    return torch.where(seen, weights[..., None] * terms, 0).sum(1)
+
+
 def _retained(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     state, rows = torch.zeros(k.shape[1], v.shape[1]), [torch.zeros(0, v.shape[1])]
     for row in range(len(q)):
@@ -89,8 +98,8 @@ def in_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     for some in torch.arange(len(q)).split(5):
         one, two, three = (each[some].float() for each in (q, k, v))
         place = torch.arange(len(some))
-        fades = (0.9 ** (place[:, None] - place).float()).tril()
-        rows.append((one @ two.T * fades) @ three + one @ state * (0.9 ** (place + 1.0))[:, None])
+        fades = 0.9 ** (place[:, None] - place).float()
+        rows.append(_before(one @ two.T * fades, three) + one @ state * (0.9 ** (place + 1.0))[:, None])
         state = 0.9 ** len(some) * state + (two * (0.9 ** (len(some) - 1.0 - place))[:, None]).T @ three
     return torch.cat(rows).to(q.dtype)
 
@@ -113,7 +122,7 @@ def triangular(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
         one, two, three = q[some].float(), keys[some], v[some].float()
         system = torch.eye(len(some)) + 0.5 * (two @ two.T).tril(-1)
         apart = torch.linalg.solve_triangular(system, 0.5 * (three - two @ state), upper=False)
-        rows.append(one @ state + (one @ two.T).tril() @ apart)
+        rows.append(one @ state + _before(one @ two.T, apart))
         state = state + two.T @ apart
     return torch.cat(rows).to(q.dtype)
 
