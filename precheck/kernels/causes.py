@@ -75,7 +75,7 @@ class Search:
             self.bench.ladder = before
 
     def _found(self, judged: Judged) -> Cause:
-        ways = (self._unwritten, self._remembered, self._laid, self._sized, self._cut, self._valued)
+        ways = (self._uncleared, self._remembered, self._laid, self._sized, self._cut, self._unwritten, self._valued)
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
     def _remembered(self, judged: Judged) -> Cause | None:
@@ -132,11 +132,13 @@ class Search:
     def _size(self, name: str) -> str:
         return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} ="
 
+    def _uncleared(self, judged: Judged) -> Cause | None:
+        return self._unwritten(judged) if self.bench.fills and self.passes(judged.trial.but(fill="zero")) else None
+
     def _unwritten(self, judged: Judged) -> Cause | None:
-        fault = judged.fault
-        if fault is None or fault.kind not in ("values", "lost") or not self.replay.unwritten(judged.trial, fault.subject):
+        if judged.fault is None or not self.replay.unwritten(judged.trial, judged.fault):
             return None
-        return Cause("kernel-stale", "it reads memory that it allocates before anything is written there; with zeros in it, the result differs")
+        return Cause("kernel-stale", "the result depends on what is in memory that it allocates, before anything is written there")
 
     def _cut(self, judged: Judged) -> Cause | None:
         """Whether the positions of sequence ends matter: with the example's own offsets, the same call is right."""
@@ -202,9 +204,7 @@ class Search:
             return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
-        if fault.backward:
-            return Cause("kernel-gradient", "its forward pass is right")
-        return Cause("kernel-contract")
+        return Cause("kernel-gradient", "its forward pass is right") if fault.backward else Cause("kernel-contract")
 
     def _round(self) -> Iterator[int]:
         names = list(self.bench.dimensions.sizes)
@@ -257,9 +257,8 @@ class Search:
         values = [each.to(dtype) if each.is_floating_point() else each for each in made.values]
         leaves = tuple(Leaf(leaf.path, each, leaf.wanted) for leaf, each in zip(example.leaves, values, strict=True))
         wider = Bench(self.bench.candidate, self.bench.reference, Example(example.inputs, leaves), self.bench.dimensions, self.bench.wishes)
-        wider.with_numbers = self.bench.with_numbers
         with self.state.restored():
-            outcome = running.run(self.bench.candidate, wider.example, values, made.numbers, self.bench.wishes_of(trial))
+            outcome = wider.call(trial.but(fill="NaN"), Made(values, made.numbers))[0]
         return None if outcome.error is not None else Judged(trial, outcome=outcome, reference=self.bench.of(trial))
 
     def _erratic(self, judged: Judged, name: str) -> bool:
@@ -281,7 +280,7 @@ class Search:
         return norms > 0 and float((first * second).sum()) / norms < 0.5
 
     def _grows(self, judged: Judged, family: str = "") -> bool:
-        """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: other numbers than the trial's."""
+        """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's."""
         name, trial = judged.fault.subject if judged.fault else "output", judged.trial.but(family=family or judged.trial.family)
         costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= _PLENTY}
         for dimension in sorted(costs, key=lambda each: costs[each]):

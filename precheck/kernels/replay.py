@@ -10,7 +10,7 @@ import torch
 from precheck.kernels import memory, protocol
 from precheck.kernels.bench import Bench
 from precheck.kernels.states import State
-from precheck.kernels.trial_result import Judged
+from precheck.kernels.trial_result import Fault, Judged
 from precheck.kernels.trials import Trial
 
 AGAIN = 8
@@ -42,15 +42,18 @@ class Replay:
         times = (number for number in range(OFTEN) if number < AGAIN or time.process_time() - begun < HURRY)
         return any(self.fresh(trial).fault is not None for _ in times)
 
-    def unwritten(self, trial: Trial, name: str) -> bool:
-        """Whether a result depends on what new memory holds: with NaN there it differs from that with zeros. Calls are repeated, since a result that
-        varies may differ by chance."""
-        if not self.bench.fills:
+    def unwritten(self, trial: Trial, fault: Fault) -> bool:
+        """Whether all that is wrong depends on what new memory holds: with NaN there it differs from that with zeros. Calls are repeated, since a
+        result that varies may differ by chance."""
+        if not self.bench.fills or fault.kind not in ("values", "lost"):
             return False
-        first = {fill: self._filled(trial, name, fill) for fill in ("zero", "NaN")}
-        if memory.same(first["zero"], first["NaN"]):
+        zeros, others = (self._filled(trial, fault.subject, fill) for fill in ("zero", "NaN"))
+        wrong = fault.distance.wrong if fault.distance is not None and fault.distance.wrong is not None else zeros.isnan() != others.isnan()
+        same = (zeros == others) | (zeros.isnan() & others.isnan())
+        if memory.same(zeros, others) or wrong.shape != zeros.shape or bool((wrong & same).any()):
             return False
-        return all(memory.same(self._filled(trial, name, fill), each) for _ in range(AGAIN) for fill, each in first.items())
+        runs = (("zero", zeros), ("NaN", others))
+        return all(memory.same(self._filled(trial, fault.subject, fill), each) for _ in range(AGAIN) for fill, each in runs)
 
     def _filled(self, trial: Trial, name: str, fill: str) -> torch.Tensor:
         """A result where nothing was run before, with `fill` in new memory. Where the exact result is not finite, it is 0."""

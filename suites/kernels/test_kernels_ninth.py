@@ -16,7 +16,7 @@ SAID = {
     # a mask that is a large number, and not -inf, widened the floor without bound
     "window of four: the first place is counted beside it": "a window that begins one column earlier explains it",
     # nothing is written there at all, so zeros in the memory do not make it right
-    "gate: its gradient is memory that nobody wrote": "it reads memory that it allocates before anything is written there",
+    "gate: its gradient is memory that nobody wrote": "the result depends on what is in memory that it allocates",
     # nothing is added up along a dimension; larger errors were among more elements
     "adam: what keeps it from dividing by zero is corrected like the moment": "rounding explains",
     # in equal sizes the part is the whole; the sizes beside them were refused
