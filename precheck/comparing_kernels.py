@@ -50,8 +50,9 @@ def compare_kernels(
         precision: None takes inputs as they are, *-true casts them, *-mixed runs both under autocast.
         gradients: Whether gradients are compared; "double" compares those of gradients too.
         sizes: Names of the dimensions of each tensor, as in ("rows columns", "columns"). Without it sizes that are equal vary together.
-        budget: Seconds that the trials of one example may take, of the processor, and twice as many on the clock at most. An example of more than
-            65 536 elements is tried in smaller shapes, and at the end as it is, if as many seconds again are enough for that.
+        budget: Seconds that the trials of one example may take, of the processor; waiting for a device counts half, and for a processor that other
+            programs use not at all. An example of more than 65 536 elements is tried in smaller shapes, and at the end as it is, if as many
+            seconds again are enough for that.
         allow: Rules whose errors become notes, each with your reason.
 
     Returns:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck.kernels import contents, lower_intermediates, masks, number_kinds, protocol, running
+from precheck.kernels import contents, lower_intermediates, masks, number_kinds, running
 from precheck.kernels.bench import QUICK, Bench
-from precheck.kernels.errors import blunt, constant, differ, error_of, errors_of, explained, has_mask, inputs_of
+from precheck.kernels.errors import adds, blunt, carriers, constant, differ, error_of, errors_of, explained, has_mask, inputs_of
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.states import State
@@ -29,6 +29,7 @@ _RUNS = 40
 inputs."""
 _GAIN = 8.0
 """The least factor by which a rounding error is smaller in the next wider format. Formats differ by 2^3 and more."""
+_CARRIERS = 8  # elements that must carry an error, before it is asked whether it varies like rounding
 _GROWS = 4.0
 """Growth of a sum's relative error when the sum is 64 times as long, if its accumulator rounds: between 8, as for a random walk, and 64."""
 
@@ -53,12 +54,13 @@ class Search:
 
     def passes(self, trial: Trial) -> bool:
         """Whether the candidate is right in that trial, with its state as before its first call."""
+        judged = self._fresh(trial)
+        return judged is not None and judged.fault is None and not judged.refused and not judged.skipped
+
+    def _fresh(self, trial: Trial) -> Judged | None:
+        """That trial, judged with the candidate's state as before its first call. None if the reference refuses its sizes."""
         taken = self.bench.takes(trial)
-        if taken is None:
-            return False
-        with self.state.restored():
-            judged = self.bench.judge(taken)
-        return judged.fault is None and not judged.refused and not judged.skipped
+        return None if taken is None else self.replay.fresh(taken)
 
     def cause(self, judged: Judged) -> Cause:
         """The class of a fault."""
@@ -73,7 +75,7 @@ class Search:
             self.bench.ladder = before
 
     def _found(self, judged: Judged) -> Cause:
-        ways = (self._unwritten, self._remembered, self._laid, self._sized, self._cut, self._valued)
+        ways = (self._uncleared, self._remembered, self._laid, self._sized, self._cut, self._unwritten, self._valued)
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
     def _remembered(self, judged: Judged) -> Cause | None:
@@ -83,7 +85,7 @@ class Search:
         if fresh.fault is None and not fresh.skipped:
             if self.replay.by_chance(trial):
                 return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time only")
-            if history and not self._comes_again(trial, history):
+            if history and not self.replay.comes_again(trial, history):
                 return Cause("kernel-nondeterminism", "the same calls in the same order are right at another time")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
         for _ in range(AGAIN):
@@ -95,11 +97,6 @@ class Search:
             if self.late():
                 break
         return None
-
-    def _comes_again(self, trial: Trial, history: list[Trial]) -> bool:
-        """Whether the fault comes again behind the same calls, or in calls that share memory. A cache may go by addresses, which differ each time."""
-        sequences = (protocol.in_place, protocol.one_storage)
-        return self.replay.again(trial, history) or any(self.replay.sequence_again(each) for each in sequences)
 
     def _laid(self, judged: Judged) -> Cause | None:
         trial = judged.trial
@@ -135,13 +132,13 @@ class Search:
     def _size(self, name: str) -> str:
         return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} ="
 
+    def _uncleared(self, judged: Judged) -> Cause | None:
+        return self._unwritten(judged) if self.bench.fills and self.passes(judged.trial.but(fill="zero")) else None
+
     def _unwritten(self, judged: Judged) -> Cause | None:
-        """Whether it reads memory before writing it: with zeros in new allocations, the call is right. It is repeated, since a varying result may be
-        right by chance."""
-        zero, other = (judged.trial.but(fill=what) for what in ("zero", "NaN"))
-        if not self.bench.fills or not self.passes(zero) or self.passes(other) or not all(self.passes(zero) for _ in range(AGAIN)):
+        if judged.fault is None or not self.replay.unwritten(judged.trial, judged.fault):
             return None
-        return Cause("kernel-stale", "it reads memory that it allocates before anything is written there; with zeros in it, it is right")
+        return Cause("kernel-stale", "the result depends on what is in memory that it allocates, before anything is written there")
 
     def _cut(self, judged: Judged) -> Cause | None:
         """Whether the positions of sequence ends matter: with the example's own offsets, the same call is right."""
@@ -167,6 +164,8 @@ class Search:
         if self._rounds(judged):
             rule = "kernel-accumulation" if self._grows(judged) else "kernel-rounding"
             return Cause(rule, f"with plain numbers it is right; here there are {what}")
+        if trial.family in number_kinds.LARGE and self._grows(judged, "plain"):
+            return Cause("kernel-accumulation", f"with plain numbers the error grows with the number of terms; here there are {what}")
         if fault.kind == "lost" and trial.family in number_kinds.LARGE:
             return Cause("kernel-rounding", f"an intermediate leaves the range of its format; with plain numbers it is right, here there are {what}")
         if fault.kind == "values" and not blunt(judged) and self._grows(judged):
@@ -205,9 +204,7 @@ class Search:
             return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
-        if fault.backward:
-            return Cause("kernel-gradient", "its forward pass is right")
-        return Cause("kernel-contract")
+        return Cause("kernel-gradient", "its forward pass is right") if fault.backward else Cause("kernel-contract")
 
     def _round(self) -> Iterator[int]:
         names = list(self.bench.dimensions.sizes)
@@ -217,11 +214,18 @@ class Search:
             if self.bench.dimensions.elements(dict.fromkeys(names, size)) > _PLENTY:
                 continue
             trial = Trial(seed=17, sizes=tuple((name, size) for name in names))
-            beside = trial.but(sizes=tuple((name, size - 3) for name in names))  # if equal sizes are what helps, this passes too
             if not names or self.late() or not self._cheap(trial):
                 continue
-            if self.passes(trial) and self.passes(trial.but(seed=18)) and not self.passes(beside):
+            if self.passes(trial) and self.passes(trial.but(seed=18)) and self._fails_beside(names, size):
                 yield size
+
+    def _fails_beside(self, names: list[str], size: int) -> bool:
+        """Whether it is wrong in other equal sizes, so that equal sizes are not what helps. Sizes that one of both refuses say nothing."""
+        for less in (3, 2, 4, 6):
+            judged = self._fresh(Trial(seed=17, sizes=tuple((name, size - less) for name in names)))
+            if judged is not None and not judged.refused and not judged.skipped:
+                return judged.fault is not None
+        return False
 
     def _cheap(self, trial: Trial) -> bool:
         """Whether a verdict at such sizes fits into the time of the search, estimated from one run of the reference."""
@@ -253,18 +257,15 @@ class Search:
         values = [each.to(dtype) if each.is_floating_point() else each for each in made.values]
         leaves = tuple(Leaf(leaf.path, each, leaf.wanted) for leaf, each in zip(example.leaves, values, strict=True))
         wider = Bench(self.bench.candidate, self.bench.reference, Example(example.inputs, leaves), self.bench.dimensions, self.bench.wishes)
-        wider.with_numbers = self.bench.with_numbers
         with self.state.restored():
-            outcome = running.run(self.bench.candidate, wider.example, values, made.numbers, self.bench.wishes_of(trial))
-        reference = self.bench.of(trial)
-        judged = Judged(trial, outcome=outcome, reference=reference)
-        return None if outcome.error is not None else judged
+            outcome = wider.call(trial.but(fill="NaN"), Made(values, made.numbers))[0]
+        return None if outcome.error is not None else Judged(trial, outcome=outcome, reference=self.bench.of(trial))
 
     def _erratic(self, judged: Judged, name: str) -> bool:
         """Whether the error changes when each input changes by up to 2^-5 of itself. A wrong formula has a similar error there."""
         trial, made = judged.trial, self.bench.make(judged.trial)
         first = errors_of(judged, name)
-        if first is None or first.numel() < 16 or self.late():
+        if first is None or not carriers(first) >= _CARRIERS or self.late():
             return False
         generator = torch.Generator().manual_seed(3)
         moved = [(each.double() * (1 + (torch.rand(each.shape, generator=generator).double() - 0.5) / 16)).to(each.dtype)
@@ -278,18 +279,19 @@ class Search:
         norms = float(first.norm() * second.norm())
         return norms > 0 and float((first * second).sum()) / norms < 0.5
 
-    def _grows(self, judged: Judged) -> bool:
-        """Whether the relative error grows with the length of any dimension."""
-        name, trial = judged.fault.subject if judged.fault else "output", judged.trial
-        costs = {each: self.bench.dimensions.elements({each: 1024}) for each in self.bench.dimensions.sizes}
-        for dimension in sorted((each for each in costs if costs[each] <= _PLENTY), key=lambda each: costs[each]):
+    def _grows(self, judged: Judged, family: str = "") -> bool:
+        """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's."""
+        name, trial = judged.fault.subject if judged.fault else "output", judged.trial.but(family=family or judged.trial.family)
+        costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= _PLENTY}
+        for dimension in sorted(costs, key=lambda each: costs[each]):
             errors, ratio = [], 0.0
             for size in (16, 1024):
                 taken = None if self.late() else self.bench.takes(trial.but(given=False, seed=trial.seed + 1, sizes=((dimension, size),)))
                 if taken is None:
                     break
-                with self.state.restored():
-                    found = self.bench.judge(taken).distances.get(name)
+                if size == 16 and not adds(self.bench, taken, dimension, name):
+                    break
+                found = self.replay.fresh(taken).distances.get(name)
                 errors.append(found.relative if found is not None else 0.0)
                 ratio = found.ratio if found is not None else 0.0
             if len(errors) == 2 and ratio > 1 and errors[1] > _GROWS * errors[0]:

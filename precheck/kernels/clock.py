@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from pathlib import Path
 
-SLOWEST = 2.0
-"""Wall-clock seconds, at most, for one second of the budget. A busy machine makes as many trials down to half its speed."""
+WAITING = 2.0
+"""Seconds of waiting for a device or for another thread that count as one second of the budget."""
 
 
 class Clock:
-    """Starts when it is made. Work of another thread or a device is waited for, and counts half."""
+    """Starts when it is made. Time in which the processor worked for other programs does not count, where the system tells how long that was."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.wall, self.processor = seconds, time.monotonic(), time.thread_time()
+        self.seconds, self.wall, self.processor = seconds, time.monotonic() - queued(), time.thread_time()
 
     def spent(self) -> float:
         """Seconds of the budget that are used."""
-        return max(time.thread_time() - self.processor, (time.monotonic() - self.wall) / SLOWEST)
+        return max(time.thread_time() - self.processor, (time.monotonic() - queued() - self.wall) / WAITING)
 
     def left(self) -> float:
         """Seconds of the budget that are left. Negative if it is exceeded."""
         return self.seconds - self.spent()
+
+
+def queued() -> float:
+    """Seconds for which this thread could have run, and waited for a processor. 0 where the system does not tell, as outside Linux."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    return 0.0

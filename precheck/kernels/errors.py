@@ -61,6 +61,28 @@ def error_of(judged: Judged, name: str) -> float:
     return math.inf if not math.isfinite(far) else far / norm if norm else far
 
 
+def carriers(errors: torch.Tensor) -> float:
+    """The number of elements that carry an error: all of them if their errors are alike, one if one is far larger than the others."""
+    squares = errors.double().square()
+    return float(squares.sum().square() / squares.square().sum().clamp(min=1e-300))
+
+
+def adds(bench: Bench, trial: Trial, dimension: str, name: str) -> bool:
+    """Whether a result adds up along a dimension: other numbers in its first place change more than that place. A result that depends on no number,
+    as the gradient of a bias, may be a sum too."""
+    made, size = bench.make(trial), dict(trial.sizes)[dimension]
+    before = bench.exact_of(trial, made).values.get(name)
+    for value, shape in zip(made.values, bench.dimensions.shapes, strict=True):
+        if value.is_floating_point():
+            for axis in (axis for axis, each in enumerate(shape) if each == dimension):
+                value.select(axis, 0).add_(1)
+    after = bench.exact_of(trial, made).values.get(name)
+    if before is None or after is None or before.shape != after.shape:
+        return True
+    changed = int((before != after).sum())
+    return not 0 < changed <= 2 * before.numel() / size
+
+
 def differ(first: Judged, second: Judged) -> bool:
     if first.outcome is None or second.outcome is None:
         return False

@@ -64,16 +64,18 @@ FAMILIES: dict[str, Change] = {
     "zeros": _zeros,
     "equal rows": _rows,
     "subnormal": _subnormal,
+    "far below": lambda values, generator, fmt: -values.abs() * 64 - 96,
     "NaN": _planted(math.nan),
     "Inf": _planted(float("inf")),
     "-Inf": _planted(float("-inf")),
 }
 SPECIAL = ("NaN", "Inf", "-Inf")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
-LARGE = ("large", "offset", "outliers")
+LARGE = ("far below", "large", "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {
-    "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "large": "numbers of about 64",
-    "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties", "zeros": "zeros",
-    "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf", "-Inf": "a -Inf",
+    "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "far below": "numbers below -96",
+    "large": "numbers of about 64", "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties",
+    "zeros": "zeros", "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf",
+    "-Inf": "a -Inf",
 }  # fmt: skip

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+import torch
+
+from precheck.kernels import memory, protocol
 from precheck.kernels.bench import Bench
 from precheck.kernels.states import State
-from precheck.kernels.trial_result import Judged
+from precheck.kernels.trial_result import Fault, Judged
 from precheck.kernels.trials import Trial
 
 AGAIN = 8
@@ -39,6 +42,26 @@ class Replay:
         times = (number for number in range(OFTEN) if number < AGAIN or time.process_time() - begun < HURRY)
         return any(self.fresh(trial).fault is not None for _ in times)
 
+    def unwritten(self, trial: Trial, fault: Fault) -> bool:
+        """Whether all that is wrong depends on what new memory holds: with NaN there it differs from that with zeros. Calls are repeated, since a
+        result that varies may differ by chance."""
+        if not self.bench.fills or fault.kind not in ("values", "lost"):
+            return False
+        zeros, others = (self._filled(trial, fault.subject, fill) for fill in ("zero", "NaN"))
+        wrong = fault.distance.wrong if fault.distance is not None and fault.distance.wrong is not None else zeros.isnan() != others.isnan()
+        same = (zeros == others) | (zeros.isnan() & others.isnan())
+        if memory.same(zeros, others) or wrong.shape != zeros.shape or bool((wrong & same).any()):
+            return False
+        runs = (("zero", zeros), ("NaN", others))
+        return all(memory.same(self._filled(trial, fault.subject, fill), each) for _ in range(AGAIN) for fill, each in runs)
+
+    def _filled(self, trial: Trial, name: str, fill: str) -> torch.Tensor:
+        """A result where nothing was run before, with `fill` in new memory. Where the exact result is not finite, it is 0."""
+        with self.state.restored():
+            found = self.bench.call(trial.but(fill=fill), self.bench.make(trial))[0].values.get(name)
+        right = self.bench.of(trial).exact.values.get(name)
+        return torch.empty(0) if found is None or right is None or right.shape != found.shape else found.where(right.isfinite(), 0)
+
     def again(self, trial: Trial, history: list[Trial]) -> bool:
         """Whether the call is wrong again behind the calls of `history`, in their order. `history` ends before the call."""
         calls = history if len(history) <= FIRST + LAST else history[:FIRST] + history[-LAST:]
@@ -52,6 +75,10 @@ class Replay:
                 return self.bench.judge(trial).fault is not None
 
         return _mostly(wrong)
+
+    def comes_again(self, trial: Trial, history: list[Trial]) -> bool:
+        """Whether the fault comes again behind the same calls, or in calls that share memory. A cache may go by addresses, which differ each time."""
+        return self.again(trial, history) or any(self.sequence_again(each) for each in (protocol.in_place, protocol.one_storage))
 
     def sequence_again(self, sequence: Callable[[Bench], Iterable[Judged]]) -> bool:
         """Whether a sequence of calls has a fault again, from a fresh state or from the present one."""

@@ -82,7 +82,7 @@ def mapped(name: str, match: Mapping[str, str]) -> str | None:
 
 
 def _named(name: str, value: torch.Tensor, wanted: str, ours: Mapping[str, torch.Tensor]) -> Link:
-    link = one_to_one(name, value, wanted, ours[wanted])
+    link = one_to_one(name, value, wanted, ours[wanted]) or _sorted_rows(name, value, {wanted: ours[wanted]})
     turned = value.shape != ours[wanted].shape and value.dim() == 2 and value.t().shape == ours[wanted].shape
     return link or Link((name,), (wanted,), turned=turned, same=False)
 
@@ -111,6 +111,12 @@ def _split(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) 
     return None
 
 
+def _sorted_rows(name: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> Link | None:
+    """The link of a parameter of other whose rows are those of model's in another order, as where pairs of a head were converted to halves."""
+    found = rearranged(whole, parts)
+    return None if found is None else Link((name,), found[0], turned=found[2], order=found[1])
+
+
 def _shaped_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape)
 
@@ -129,8 +135,8 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
     for name in told:  # several of model's joined into one of other's
         if name not in found and (joined := taken_apart(left[name], free())):
             found[name] = Link((name,), joined[0], joined[1], joined[2])
-        elif name not in found and (sorted_ := rearranged(left[name], free())):
-            found[name] = Link((name,), sorted_[0], turned=sorted_[2], order=sorted_[1])
+        elif name not in found and (link := _sorted_rows(name, left[name], free())) is not None:
+            found[name] = link
     for wanted, value in free().items():  # several of other's joined into one of model's
         apart = {name: each for name, each in left.items() if name not in found}
         link = None if _constant(value) else _split(wanted, value, apart)
@@ -173,7 +179,7 @@ def _owner(name: str) -> str:
 def _owners(found: Mapping[str, Link]) -> dict[str, str]:
     votes: dict[str, Counter[str]] = {}
     for link in found.values():
-        if len(link.models) == len(link.others) == 1 and link.order is None:  # with reordered rows, the results are reordered too
+        if len(link.models) == len(link.others) == 1 and link.order is None:
             votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
     return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items()}
 
@@ -183,6 +189,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
     ours, theirs = dict(model.named_modules()), dict(other.named_modules())
     known = {id(module): name for name, module in ours.items()}
     owners, modules = _owners(found), {"": ""}
+    reordered = {_owner(each) for link in found.values() if link.order is not None for each in link.others}
     plain: dict[str, str] = {users_name(name): name for name in ours}  # of two, the code that was compiled
     for name, module in theirs.items():
         told = mapped(users_name(name), match)
@@ -194,7 +201,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = wanted
         elif name in owners:
             modules[name] = owners[name]
-        elif wanted is None and same in ours:
+        elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
     if owners.get(""):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]

@@ -10,6 +10,7 @@
     python suites/kernels/benchmark.py sixth.json --set sixth            # the sixth one; as long
     python suites/kernels/benchmark.py seventh.json --set seventh        # the seventh one; as long
     python suites/kernels/benchmark.py eighth.json --set eighth          # the eighth one; twice as long
+    python suites/kernels/benchmark.py ninth.json --set ninth            # the ninth one; as long as the eighth
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ import later_broken_more  # noqa: F401
 import later_losses  # noqa: F401
 import later_norms  # noqa: F401
 import later_sums  # noqa: F401
+import ninth_broken  # noqa: F401
+import ninth_broken_last  # noqa: F401
+import ninth_broken_more  # noqa: F401
+import ninth_rewrites  # noqa: F401
+import ninth_rewrites_last  # noqa: F401
+import ninth_rewrites_more  # noqa: F401
 import rewrites
 import seventh_broken  # noqa: F401
 import seventh_broken_more  # noqa: F401
@@ -65,7 +72,7 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, SEVENTH, SIXTH, UNSEEN, Case
+from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, UNSEEN, Case
 
 import precheck
 
@@ -73,7 +80,7 @@ BEGINS, ENDS = "<!-- made by suites/kernels/benchmark.py -->", "<!-- end -->"
 SETS = {
     "unseen": (UNSEEN, rewrites.UNSEEN), "later": (LATER, rewrites.LATER), "fresh": (FRESH, rewrites.FRESH), "fourth": (FOURTH, rewrites.FOURTH),
     "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
-    "eighth": (EIGHTH, rewrites.EIGHTH),
+    "eighth": (EIGHTH, rewrites.EIGHTH), "ninth": (NINTH, rewrites.NINTH),
 }  # fmt: skip
 """The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200

@@ -24,6 +24,8 @@ SEVENTH: dict[str, Case] = {}
 """Those of `seventh_broken` and `seventh_broken_more`."""
 EIGHTH: dict[str, Case] = {}
 """Those of `eighth_broken`, `eighth_broken_more` and `eighth_broken_last`."""
+NINTH: dict[str, Case] = {}
+"""Those of `ninth_broken`, `ninth_broken_more` and `ninth_broken_last`."""
 
 
 class Case(NamedTuple):

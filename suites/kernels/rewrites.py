@@ -27,6 +27,8 @@ SEVENTH: dict[str, Rewrite] = {}
 """Those of `seventh_rewrites` and `seventh_rewrites_more`."""
 EIGHTH: dict[str, Rewrite] = {}
 """Those of `eighth_norms`, `eighth_attention`, `eighth_sums` and `eighth_parts`."""
+NINTH: dict[str, Rewrite] = {}
+"""Those of `ninth_rewrites`, `ninth_rewrites_more` and `ninth_rewrites_last`."""
 
 
 class Rewrite(NamedTuple):

@@ -31,6 +31,12 @@ import later_broken_more  # noqa: F401
 import later_losses  # noqa: F401
 import later_norms  # noqa: F401
 import later_sums  # noqa: F401
+import ninth_broken  # noqa: F401
+import ninth_broken_last  # noqa: F401
+import ninth_broken_more  # noqa: F401
+import ninth_rewrites  # noqa: F401
+import ninth_rewrites_last  # noqa: F401
+import ninth_rewrites_more  # noqa: F401
 import pytest
 import rewrites
 import seventh_broken  # noqa: F401
@@ -46,12 +52,12 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, SEVENTH, SIXTH, UNSEEN
+from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, UNSEEN
 
 import precheck
 
 SLOW = bool(os.environ.get("PRECHECK_SLOW"))
-CASES = ALL | UNSEEN | LATER | FRESH | FOURTH | FIFTH | SIXTH | SEVENTH | EIGHTH
+CASES = ALL | UNSEEN | LATER | FRESH | FOURTH | FIFTH | SIXTH | SEVENTH | EIGHTH | NINTH
 MISSED = {
     "cross entropy: the gradient of the right class is corrected in memory": "a gradient that is stored once more before its last term is added",
     "place of the least: those of equal numbers are added up": "which of equal numbers is chosen is free, so that no place of theirs is judged",
@@ -95,6 +101,7 @@ def test_its_fixed_twin_passes(name: str) -> None:
 
 SETS = (
     rewrites.ALL, rewrites.UNSEEN, rewrites.LATER, rewrites.FRESH, rewrites.FOURTH, rewrites.FIFTH, rewrites.SIXTH, rewrites.SEVENTH, rewrites.EIGHTH,
+    rewrites.NINTH,
 )  # fmt: skip
 REWRITES = [each for found in SETS for each in rewrites.pairs(found)]
 if not SLOW:

@@ -159,9 +159,10 @@ def test_a_few_parts_of_a_gradient_may_round_on_their_way_and_a_chain_of_them_ma
 
 
 def test_a_budget_is_of_the_processor_and_half_as_much_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = {"wall": 0.0, "processor": 0.0}
+    now = {"wall": 0.0, "processor": 0.0, "queued": 0.0}
     monkeypatch.setattr(clock.time, "monotonic", lambda: now["wall"])
     monkeypatch.setattr(clock.time, "thread_time", lambda: now["processor"])
+    monkeypatch.setattr(clock, "queued", lambda: now["queued"])
     budget = clock.Clock(10)
     now |= {"wall": 8.0, "processor": 8.0}
     assert budget.left() == 2
@@ -169,3 +170,11 @@ def test_a_budget_is_of_the_processor_and_half_as_much_of_the_clock(monkeypatch:
     assert budget.left() == 1
     now |= {"wall": 30.0, "processor": 8.5}
     assert budget.left() < 0
+    now |= {"wall": 90.0, "processor": 8.5, "queued": 75.0}  # other programs had the processor
+    assert budget.left() == 1.5
+    assert clock.queued() == 75.0
+
+
+def test_the_time_in_which_a_thread_waits_for_a_processor_only_grows() -> None:
+    before = clock.queued()
+    assert 0 <= before <= clock.queued()

@@ -12,6 +12,7 @@ import pair_gpt
 import pair_images
 import pair_llama
 import pair_losses
+import pair_ninth
 import pair_routes
 import pair_second
 import pair_sequences
@@ -35,4 +36,5 @@ FAMILIES = (
     pair_sixth, pair_sixth_masks, pair_sixth_parts, pair_sixth_training,
     pair_seventh, pair_seventh_parts, pair_seventh_training,
     pair_eighth,
+    pair_ninth,
 )  # fmt: skip
