@@ -10,9 +10,10 @@ from precheck import ops
 from precheck.observe.shadow import casts, draws, flips, masks, measuring, partial_writes, perturbation
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
-from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.replay import OpCall, addressable, continuous, tensors_in, with_written
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.statistics import compare
+from precheck.observe.shadow.storages import whole
 from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
 
 if TYPE_CHECKING:
@@ -27,15 +28,11 @@ class Call:
     """One op of the run with its replay. `prepare` comes before the op, `finish` after it."""
 
     __slots__ = (
-        "args", "before", "called", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "results", "shadows", "why",
-        "written",
+        "args", "before", "called", "cells", "floats", "held", "inputs", "mode", "op", "operation", "plan", "results", "shadows", "why", "written",
     )  # fmt: skip
 
-    def __init__(
-        self, mode: Shadow, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor],
-        cells: list[Cell | None],
-    ) -> None:  # fmt: skip
-        self.mode, self.func, self.plan, self.args, self.kwargs = mode, func, planned, args, kwargs
+    def __init__(self, mode: Shadow, op: OpCall, floats: list[torch.Tensor], cells: list[Cell | None]) -> None:
+        self.mode, self.op, self.plan, self.args = mode, op, op.plan, op.args
         self.floats, self.cells = floats, cells
         self.inputs: tuple[Value, ...] = ()
         self.written: list[torch.Tensor] = []
@@ -71,7 +68,7 @@ class Call:
     def _read(self) -> None:
         mode, planned = self.mode, self.plan
         if planned.mutable:
-            self.written = [tensor for tensor in written_in(planned, self.args, self.kwargs) if addressable(tensor)]
+            self.written = list(filter(addressable, self.op.written()))
         written = {id(tensor) for tensor in self.written}
         inputs = []
         for place, tensor in enumerate(self.floats):
@@ -121,7 +118,7 @@ class Call:
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
             phase = "data"
         numbers = (int, float) if self.plan.base == "pow" else float  # an integer exponent matters as much as a float
-        scalars = tuple(float(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, numbers))
+        scalars = tuple(float(value) for value in (*self.args, *self.op.kwargs.values()) if isinstance(value, numbers))
         casts = self.plan.packet == "_to_copy"
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
@@ -196,33 +193,32 @@ class Call:
             if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # the run chooses the bins; what each bin sums is computed exactly
             return flips.where_finite(self, outputs)
-        if planned.draws(self.args, self.kwargs):
+        if self.op.draws():
             return self._same_draw(outputs)
-        made: dict[str, Any] = self._reference_kwargs(outputs[0])
-        shadows: list[torch.Tensor] = mode.replay.call(self.func, planned, self.reference_args(), made, self.shadow_of)
+        shadows = mode.replay.call(self.reference_op()._replace(kwargs=self._reference_kwargs(outputs[0])), self.shadow_of)
         if len(shadows) < len(outputs) and "attention" not in planned.packet:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
         flips.followed(self, outputs, shadows, self.shadows)
         return shadows
 
-    def reference_args(self) -> tuple[Any, ...]:
-        """The arguments, with the reference's eps in place of a low format's: `torch.finfo(x.dtype).eps` depends on the format.
+    def reference_op(self) -> OpCall:
+        """The op and its arguments, with the reference's eps in place of a low format's: `torch.finfo(x.dtype).eps` depends on the format.
 
         An eps of float32 is kept, as are those of torch's own optimizers (Adafactor asks for one) and all under a float64 reference.
         """
         where, wide = self.mode.where, self.mode.replay.reference is torch.float64
         if wide or self.operation.base not in ops.GUARDS_BELOW or not self.operation.scalars or (where.optimizing and where.shipped):
-            return self.args
+            return self.op
         lent = [arg for arg in self.args if isinstance(arg, float) and arg in EPSILONS]
         if lent:
             self.operation.own_epsilon = lent[0]
         own = torch.finfo(self.mode.replay.reference).eps
-        return tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args)
+        return self.op._replace(args=tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args))
 
     def _reference_kwargs(self, output: torch.Tensor) -> dict[str, Any]:
         """The keyword arguments, with the reference's dtype where torch's default dtype decided and is a low one."""
-        decided = self.floats or output.dtype not in self.mode.low or self.plan.argument("dtype", self.args, self.kwargs) is not None
-        return self.kwargs if decided or "dtype" not in self.plan.names else {**self.kwargs, "dtype": self.mode.replay.reference}
+        decided = self.floats or output.dtype not in self.mode.low or self.op.argument("dtype") is not None
+        return self.op.kwargs if decided or "dtype" not in self.plan.names else {**self.op.kwargs, "dtype": self.mode.replay.reference}
 
     def shadow_of(self, tensor: torch.Tensor) -> torch.Tensor:
         shadow: torch.Tensor | None = self.shadows.get(id(tensor))
@@ -242,7 +238,7 @@ class Call:
     def _same_draw(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         """The shadows of random results. Dropout uses the run's mask. A uniform draw gets a number that rounds to the run's. Others have none."""
         if self.plan.packet == "native_dropout" and len(outputs) == 2:
-            kept = self.plan.argument("p", self.args, self.kwargs)
+            kept = self.op.argument("p")
             scale = 1 / (1 - kept) if kept < 1 else 0.0
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
         drawn = draws.refined(self, outputs[0])
@@ -276,7 +272,7 @@ class Call:
         """Measures one output and stores its shadow in a cell. Returns its value."""
         mode, memory = self.mode, self.mode.memory
         value, written = measuring.fresh(self, output), bool(self.written) and any(output is tensor for tensor in self.written)
-        if shadow is None and written and output.numel() < output.untyped_storage().nbytes() // output.element_size():
+        if shadow is None and written and not whole(output):
             shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage keeps its shadow
         if shadow is None:
             wide = mode.replay.wide(output.dtype)

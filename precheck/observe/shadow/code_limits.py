@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck.observe.shadow import code_rounding
 from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.code_notes import Clipped, Wrapped
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
@@ -20,18 +19,23 @@ LARGEST = {float(2**bits - 1) for bits in (3, 4, 7, 8, 15, 16, 31, 32)} | {6.0, 
 """The largest numbers of the formats that codes and their sums are kept in."""
 
 
-def clamped(codes: Codes, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], track: Track, source: torch.Tensor,
-            result: torch.Tensor) -> None:  # fmt: skip
+def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a clamp of codes."""
-    low, high = (code_rounding.bound(planned, args, kwargs, name) for name in ("min", "max"))
+    low, high = _bound(op, "min", -math.inf), _bound(op, "max", math.inf)
     if not track.units:
         _saturated(codes, track, source, result, low, high)
         return
-    exact, before = codes.replayed(func, planned, args, kwargs, -1), track.exact.seen(source)
+    exact, before = codes.copied(op, -1), track.exact.seen(source)
     moved = zip(track.plains, track.units, strict=True)
     codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(track, source, result)
     code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5))
+
+
+def _bound(op: OpCall, name: str, default: float) -> float:
+    """A bound of a clamp. The default where it has none or is a tensor."""
+    value = op.argument(name)
+    return float(value) if isinstance(value, (int, float)) else default
 
 
 def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
@@ -56,7 +60,7 @@ def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.T
     codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains])
 
 
-def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a cast of integer codes to real numbers: whether they have wrapped round, so that they are off by the number of integers of their dtype.
 
     In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
@@ -67,6 +71,4 @@ def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, r
     turns = torch.round(off / size)
     share = float(((turns != 0) & ((off - turns * size).abs() <= code_rounding.WIDEST)).float().mean())
     if share:
-        place = codes.described(planned.name)
-        name = str(source.dtype).removeprefix("torch.")
-        codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Wrapped(track.rounded, share, name)))
+        codes.note(codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))

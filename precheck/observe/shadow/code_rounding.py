@@ -14,7 +14,7 @@ from precheck.observe.shadow.code_notes import Clipped, Dead, Skewed
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.repeated_noise import Noises
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -41,17 +41,17 @@ class Origin:
     bys: list[torch.Tensor]
 
 
-def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+def followed(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
     """After an op on a scaled tensor: its result becomes codes, stays scaled, or is not followed."""
-    source, base = inputs[0], planned.base
+    source, base = inputs[0], op.base
     scaled = codes.scaled.get(source)
     if scaled is None:
         return
     if base in ops.PLACES or result.shape != source.shape:
-        _sought(codes, planned, scaled, source, result)
+        _sought(codes, base, scaled, source, result)
     elif base in ROUNDS and (result.dtype in FLOATS or not result.is_floating_point() or base not in ("_to_copy", "copy")):
         if result.dtype is not torch.bool:
-            _coded(codes, planned, scaled, source, result)
+            _coded(codes, op, scaled, source, result)
     elif (base.startswith("clamp") or base == "abs" or base in ops.WHOLE_COPIES | ops.CASTS) and whole(result):
         before = scaled.unclipped or (Flat.of(source, source) if base.startswith("clamp") else None)
         if before is not None and region(source) != region(result):
@@ -59,47 +59,35 @@ def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[
         kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
         codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, unclipped=before))
     elif base in ("add", "sub") and whole(result):
-        _shifted(codes, scaled, args, source, result)
+        _shifted(codes, scaled, op.args, source, result)
 
 
-def bound(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> float:
-    """A bound of a clamp. Infinite where it has none or is a tensor."""
-    value = planned.argument(name, args, kwargs)
-    return float(value) if isinstance(value, (int, float)) else -math.inf if name == "min" else math.inf
-
-
-def _sought(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+def _sought(codes: Codes, base: str, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
     """A lookup begins: the scaled tensor is compared with each number of a format, or has been replaced by its place among them."""
-    if planned.base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
+    if base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
         source = source.squeeze(-1)
-    elif planned.base not in ops.PLACES or result.shape != source.shape:
+    elif base not in ops.PLACES or result.shape != source.shape:
         return
     codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))]))
 
 
-def looked_up(codes: Codes, planned: OpPlan, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
     """After an op on places in a table of numbers. If it reads the numbers from the table, the result holds codes."""
     place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
-    table = not place.is_floating_point() and result.is_floating_point() and planned.base in ops.MOVING
+    table = not place.is_floating_point() and result.is_floating_point() and op.base in ops.MOVING
     if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
         exact = origin.exact.reshape(result.shape)
-        _become(codes, planned, exact, exact, bys, result)
-    elif not table and (planned.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or planned.base == "pow"):
+        _become(codes, op, exact, exact, bys, result)
+    elif not table and (op.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or op.base == "pow"):
         codes.origins.put(result, origin)
 
 
 def _become(
-    codes: Codes,
-    planned: OpPlan,
-    exact: torch.Tensor,
-    data: torch.Tensor,
-    bys: list[torch.Tensor],
-    result: torch.Tensor,
-    powers: Powers | None = None,
+    codes: Codes, op: OpCall, exact: torch.Tensor, data: torch.Tensor, bys: list[torch.Tensor], result: torch.Tensor, powers: Powers | None = None
 ) -> Operation:
     """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `powers`: what the first of these is made of."""
-    place = codes.described(planned.name)
+    place = codes.described(op.plan.name)
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
     units = [Flat.of(result, 1 / by) for by in bys]
@@ -117,7 +105,7 @@ def dead(codes: Codes, track: Track) -> None:
     """Records codes that are NaN since they and their scale are 0, where they are read by what makes numbers of them."""
     share = float(track.exact.numbers.isnan().float().mean()) if track.dead is not None else 0.0
     if share and track.dead is not None:
-        codes.mode.record(dataclasses.replace(track.dead, number=codes.mode.observation.seen, coded=Dead(share)))
+        codes.note(track.dead, Dead(share))
 
 
 def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:
@@ -142,12 +130,12 @@ def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     return (data, data, noisy) if small else (wide, data, False)
 
 
-def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
-    if planned.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
+def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+    if op.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
         return  # integers already
     exact, data, noisy = _exact(scaled, source)
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
-    place = _become(codes, planned, exact, data, bys, result, scaled.powers)
+    place = _become(codes, op, exact, data, bys, result, scaled.powers)
     if scaled.unclipped is not None:
         clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
     elif result.dtype in FLOATS:
@@ -223,22 +211,9 @@ class Casts:
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
         self.lines: dict[tuple[str, str], Line] = {}  # by line, and by the line that has made the codes if it is their sums that are kept there
-        self.meant: set[str] = set()  # lines whose codes have been dequantised
+        self.dequantised: set[str] = set()  # lines whose codes have been multiplied by a scale: these lines quantise
         self.summed: set[str] = set()  # lines whose dequantised values are added to something
-        self.centred: set[str] = set()  # lines whose codes have had half a step added
-
-    def dequantised(self, rounded: str) -> None:
-        """Codes of that line have been multiplied by a scale, so the line is a quantiser."""
-        self.meant.add(rounded)
-
-    def added(self, rounded: str, number: Any) -> None:
-        """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
-        if isinstance(number, float) and number % 1 == 0.5:
-            self.centred.add(rounded)
-
-    def added_up(self, rounded: str) -> None:
-        """What was dequantised of that line is a term of a sum."""
-        self.summed.add(rounded)
+        self.centred: set[str] = set()  # lines whose codes have had half a step added: they are truncated, and stand for the middle of an interval
 
     def _line(self, place: Operation, sums: str = "") -> Line:
         return self.lines.setdefault((place.blamed, sums), Line(place))
@@ -266,12 +241,12 @@ class Casts:
     def tell(self) -> None:
         """Records the worst cast of each line, at the end of the run."""
         for (blamed, sums), line in self.lines.items():
-            if (sums or blamed) not in self.meant:
+            if (sums or blamed) not in self.dequantised:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
             skewed = None if line.place.blamed in self.centred else line.skewed
             repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
             for remark in (worst, skewed, repeated):
                 if remark is not None:
-                    self.codes.mode.record(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
+                    self.codes.note(line.place, remark)
         self.lines = {}

@@ -12,6 +12,7 @@ both possibilities are kept, as alternatives. Only a result that agrees with non
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,10 +20,11 @@ import torch
 from precheck import ops
 from precheck.observe.shadow import added_terms, code_limits, code_rounding, flushed_scales, zero_points
 from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
+from precheck.observe.shadow.code_notes import Remark
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
 from precheck.observe.shadow.partial_writes import region
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.scale_roots import combined
 from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of, single
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
@@ -53,16 +55,15 @@ class Codes:
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.turns, self.packed = Turns(self), PackedCodes(self)
 
-    def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """After an op: follows its codes. Returns `result` as it is. Never raises."""
-        if not self.off and planned.known:
+    def after(self, op: OpCall, result: Any) -> None:
+        """After an op: follows its codes. Never raises."""
+        if not self.off and op.plan.known:
             try:
-                if begins(planned.base, args) or self._concerned(args) or self.turns.begins(planned.base, args):
+                if begins(op.base, op.args) or self._concerned(op.args) or self.turns.begins(op.base, op.args):
                     with self.mode.unseen():
-                        self._followed(func, planned, args, kwargs, result)
+                        self._followed(op, result)
             except Exception:
                 self.off = True
-        return result
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
@@ -87,27 +88,27 @@ class Codes:
         if not track.read:
             self._judged(track)
 
-    def _followed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        inputs = [each for each in tensors_in(*args) if plain(each)]
-        results = [each for each in tensors_in(result) if plain(each)] or (inputs[:1] if planned.written else [])
+    def _followed(self, op: OpCall, result: Any) -> None:
+        inputs = list(filter(plain, tensors_in(*op.args)))
+        results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
             return
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None]
-        if self.packed.follow(func, planned, args, kwargs, results[0]):
+        if self.packed.follow(op, results[0]):
             pass
         elif tracked:
-            self._read(func, planned, args, kwargs, inputs, tracked, results)
-        elif planned.base in ("mul", "div") and len(results) == 1:
-            self._scaled(planned.base, args, results[0])
+            self._read(op, inputs, tracked, results[0])
+        elif op.base in ("mul", "div") and len(results) == 1:
+            self._scaled(op.base, op.args, results[0])
         elif self.scaled and self.scaled.get(inputs[0]) is not None:
-            code_rounding.followed(self, planned, args, kwargs, inputs, results[0])
+            code_rounding.followed(self, op, inputs, results[0])
         elif self.origins and any(self.origins.get(each) is not None for each in inputs):
-            code_rounding.looked_up(self, planned, inputs, results[0])
-        elif planned.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
-            code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
-        self.scales.follow(planned.base, inputs, results)
-        flushed_scales.follow(self, planned, inputs, results)
-        self.turns.follow(func, planned, args, kwargs, inputs, results[0])
+            code_rounding.looked_up(self, op, inputs, results[0])
+        elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
+            code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
+        self.scales.follow(op.base, inputs, results)
+        flushed_scales.follow(self, op, inputs, results)
+        self.turns.follow(op, inputs, results[0])
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
         found = scale_of(args[0], args[1], self.scales, self.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
@@ -125,9 +126,8 @@ class Codes:
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
-    def _read(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
-              tracked: list[torch.Tensor], results: list[torch.Tensor]) -> None:  # fmt: skip
-        base, result = planned.base, results[0]
+    def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
+        base = op.base
         data = [each for each in tracked if not self.scales.made.get(each)]
         tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is still a scale
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
@@ -136,21 +136,21 @@ class Codes:
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
             tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
-            code_limits.wrapped(self, planned, tracks[0], tracked[0], result)
+            code_limits.wrapped(self, op, tracks[0], tracked[0], result)
             self.passed(tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
-            self._multiplied(func, planned, args, kwargs, inputs, tracked[0], result)
+            self._multiplied(op, inputs, tracked[0], result)
         elif base.startswith("clamp"):
-            code_limits.clamped(self, func, planned, args, kwargs, tracks[0], tracked[0], result)
+            code_limits.clamped(self, op, tracks[0], tracked[0], result)
         elif base in ("add", "sub") and (product := zero_points.owing(self, inputs, result)) is not None:
-            self._unmoved(func, planned, args, kwargs, product, result)
+            self._unmoved(op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
-            self._shifted(func, planned, args, kwargs, inputs, tracked[0], result)
+            self._shifted(op, inputs, tracked[0], result)
         elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs) and not added_terms.without_unit(self, inputs)):
-            self._again(func, planned, args, kwargs, tracks, result)
-            added_terms.joined(self, planned, args, inputs, result)
+            self._again(op, tracks, result)
+            added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
                 self._judged(track, unit=base in EXPONENTIALS)
@@ -185,27 +185,31 @@ class Codes:
         if made is not None:
             made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
 
-    def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
+    def _again(self, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
         """Applies the op to both copies."""
-        exact = self.replayed(func, planned, args, kwargs, -1)
-        plains = [self.replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
-        product = planned.base in PRODUCTS or planned.base == "mul"
+        exact = self.copied(op, -1)
+        plains = [self.copied(op, place) for place in range(alternatives(tracks))]
+        product = op.base in PRODUCTS or op.base == "mul"
         self.tracks.put(result, merged(result, tracks, exact, plains, product=product))
         kept = self.tracks.get(result)
         if kept is not None:
-            if planned.base == "where":
-                code_rounding.chosen(self, args, kept, result)
-            if planned.base in PRODUCTS:
+            if op.base == "where":
+                code_rounding.chosen(self, op.args, kept, result)
+            if op.base in PRODUCTS:
                 kept.owed, kept.shifted = zero_points.owed(tracks), False
                 kept.early = kept.early if kept.dense else kept.multipliers
                 kept.dense = True
             kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
             self._settled(kept, result)
 
-    def replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
+    def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The op's result on other tensors, in their own format."""
+        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), change)[0]
+
+    def copied(self, op: OpCall, place: int, *only: torch.Tensor) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
         seen: list[int] = []
-        data = only or tuple(tensors_in(*args))
+        data = only or tuple(tensors_in(*op.args))
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
             track = self.tracks.get(tensor) if plain(tensor) else None
@@ -216,32 +220,29 @@ class Codes:
             seen.append(many)
             return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
 
-        if planned.base == "_int_mm":
-            return change(args[0]) @ change(args[1])
-        return self.mode.replay.call(func, planned, args, {k: v for k, v in kwargs.items() if k != "dtype"}, change)[0]
+        return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.replayed(op, change)
 
-    def _multiplied(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
-                    source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
+    def _multiplied(self, op: OpCall, inputs: list[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
         """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
-        exact = self.replayed(func, planned, args, kwargs, -1, source)
+        exact = self.copied(op, -1, source)
         plains = [each.seen(source).expand(exact.shape) for each in track.plains]
         known = other is not None and (self.scales.known(other) or self._nested(other, track))
         if not known:
-            plains += [self.replayed(func, planned, args, kwargs, place, source) for place in range(len(track.plains))]
+            plains += [self.copied(op, place, source) for place in range(len(track.plains))]
         self.put(result, [track], exact, plains[:ALTERNATIVES])
         made = self.tracks.get(result)
         if made is not None:
             made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
             made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
             if known:
-                made.factors = (*track.factors, *single(other, base=planned.base))
-                made.borrowed = (*track.borrowed, *(single(other, base=planned.base) if other is not None and self.scales.among(other) else ()))
-                made.powers = self.scales.multiplied(track.powers, other, planned.base)
-                made.last = self.described(planned.name)
-                self.casts.dequantised(track.rounded)
+                made.factors = (*track.factors, *single(other, base=op.base))
+                made.borrowed = (*track.borrowed, *(single(other, base=op.base) if other is not None and self.scales.among(other) else ()))
+                made.powers = self.scales.multiplied(track.powers, other, op.base)
+                made.last = self.described(op.plan.name)
+                self.casts.dequantised.add(track.rounded)
             self._settled(made, result)
 
     def _nested(self, other: torch.Tensor, track: Track) -> bool:
@@ -249,26 +250,25 @@ class Codes:
         held = self.tracks.get(other)
         return held is not None and not held.multipliers and not track.dense and self.scales.made.get(other) is not None
 
-    def _shifted(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
-                 source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
+    def _shifted(self, op: OpCall, inputs: list[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
         """Something is added to codes. If it is a zero point (few elements, integers), `plain` does not change."""
         track, other = self.tracks.get(source), next((each for each in inputs if each is not source), None)
         assert track is not None
-        self.casts.added(track.rounded, args[1])
+        if isinstance(op.args[1], float) and op.args[1] % 1 == 0.5:
+            self.casts.centred.add(track.rounded)
         if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
             self._judged(track)
             self.tracks.drop(result)
             return
-        self._unmoved(func, planned, args, kwargs, source, result)
+        self._unmoved(op, source, result)
         self.measured(track, source, result)
         made = self.tracks.get(result)
         if made is not None:
             made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
 
-    def _unmoved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor,
-                 result: torch.Tensor) -> None:  # fmt: skip
+    def _unmoved(self, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
         """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-        track, exact = self.tracks.get(source), self.replayed(func, planned, args, kwargs, -1)
+        track, exact = self.tracks.get(source), self.copied(op, -1)
         assert track is not None
         self.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
         made = self.tracks.get(result)
@@ -293,7 +293,11 @@ class Codes:
             return
         remark = uncancelled(track, self.scales.parts, unit=unit)
         if remark is not None:
-            self.mode.record(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
+            self.note(track.last, remark)
+
+    def note(self, place: Operation, remark: Remark) -> None:
+        """Records what was found at that place, as an operation that comes now."""
+        self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=remark))
 
     def described(self, name: str) -> Operation:
         """An operation that names the current line of the program."""

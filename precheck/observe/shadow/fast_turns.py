@@ -15,8 +15,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.code_copies import AGREE
-from precheck.observe.shadow.replay import OpPlan
-from precheck.observe.shadow.storages import Flat, Storages
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Flat, Storages, flattened
 from precheck.torch_internals import storage_key
 
 if TYPE_CHECKING:
@@ -59,73 +59,70 @@ class FastTurns:
         self.begun = 0
         self.forward = False  # whether a forward pass has turned so
 
-    def follow(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor],
-               result: torch.Tensor) -> None:  # fmt: skip
+    def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """After an op: a stage, a move of what stages have made, or the end of it."""
-        if pairs(planned.base, args) and not kwargs and not planned.written:
-            self._stage(func, planned, args, kwargs, result)
+        if pairs(op.base, op.args) and not op.kwargs and not op.plan.written:
+            self._stage(op, result)
             return
         known = [each for each in inputs if self.held.get(each) is not None]
         if not known:
             return
-        if planned.base in MOVED and result.is_floating_point() and result.element_size() > 1:
-            read = inputs[1:] if planned.base == "copy" and len(inputs) > 1 else inputs
+        if op.base in MOVED and result.is_floating_point() and result.element_size() > 1:
+            read = inputs[1:] if op.base == "copy" and len(inputs) > 1 else inputs
             found = [self.held.get(each) for each in read]
             if all(each is not None and found[0] is not None and each.origin == found[0].origin for each in found):
-                self._moved(func, planned, args, kwargs, read, result)
+                self._moved(op, read, result)
                 return
-        elif planned.base in ("mul", "div") and all(each.numel() == 1 for each in inputs if each is not known[0]) and not planned.written:
+        elif op.base in ("mul", "div") and all(each.numel() == 1 for each in inputs if each is not known[0]) and not op.plan.written:
             entry = self.held.get(known[0])
             assert entry is not None
-            self._put(result, entry, [entry], self._replayed(func, planned, args, kwargs, None), [each.seen(known[0]) for each in entry.moved])
+            self._put(result, entry, [entry], self._replayed(op, None), [each.seen(known[0]) for each in entry.moved])
             return
         for each in known:
             self._ended(each)
 
-    def _stage(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> None:
-        first, second = args
+    def _stage(self, op: OpCall, result: torch.Tensor) -> None:
+        first, second = op.args
         entry = self.held.get(first)
         if entry is None:
-            entry = self._begun(planned, first)
-        made = self.turns.codes.mode.replay.call(func, planned, args, kwargs, entry.made.seen)[0]
-        stays = first if planned.base == "add" else second
+            entry = self._begun(op.plan.name, first)
+        made = self.turns.codes.replayed(op, entry.made.seen)
+        stays = first if op.base == "add" else second
         pair = (storage_key(first), first.storage_offset(), second.storage_offset(), tuple(first.shape), first.stride())
         self._put(result, entry, [entry], made, [each.seen(stays) for each in entry.moved])
         done = self.held.get(result)
         assert done is not None
-        if planned.base == "add":
+        if op.base == "add":
             done.sums |= {pair}
         else:
             done.differences |= {pair}
 
-    def _begun(self, planned: OpPlan, tensor: torch.Tensor) -> Stages:
+    def _begun(self, name: str, tensor: torch.Tensor) -> Stages:
         """The entry of a tensor whose parts are added for the first time."""
         self.begun += 1
         held, whole = self.turns.held.get(tensor), flattened(tensor)
         known = [whole] if held is None else [each.numbers for each in (held.data, *held.before)]
         moved = [Flat.of(whole, each) for each in known]
-        entry = Stages(Flat.of(whole, known[0]), moved, held, self.begun, self.turns.codes.described(planned.name).blamed)
+        entry = Stages(Flat.of(whole, known[0]), moved, held, self.begun, self.turns.codes.described(name).blamed)
         self.held.put(tensor, entry)
         return entry
 
-    def _replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int | None) -> torch.Tensor:
+    def _replayed(self, op: OpCall, place: int | None) -> torch.Tensor:
         def change(tensor: torch.Tensor) -> torch.Tensor:
             entry = self.held.get(tensor)
             if entry is None:
                 return tensor.float() if tensor.is_floating_point() else tensor
             return (entry.made if place is None else entry.moved[place]).seen(tensor)
 
-        found: torch.Tensor = self.turns.codes.mode.replay.call(func, planned, args, {k: v for k, v in kwargs.items() if k != "dtype"}, change)[0]
-        return found
+        return self.turns.codes.replayed(op, change)
 
-    def _moved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], read: Sequence[torch.Tensor],
-               result: torch.Tensor) -> None:  # fmt: skip
+    def _moved(self, op: OpCall, read: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         entries = [entry for entry in map(self.held.get, read) if entry is not None]
-        if planned.base == "copy":
+        if op.base == "copy":
             made, moved = entries[0].made.seen(read[0]), [each.seen(read[0]) for each in entries[0].moved]
         else:
-            made = self._replayed(func, planned, args, kwargs, None)
-            moved = [self._replayed(func, planned, args, kwargs, place) for place in range(len(entries[0].moved))]
+            made = self._replayed(op, None)
+            moved = [self._replayed(op, place) for place in range(len(entries[0].moved))]
         self._put(result, entries[0], entries, made, moved)
 
     def _put(self, result: torch.Tensor, entry: Stages, entries: Sequence[Stages], made: torch.Tensor, moved: list[torch.Tensor]) -> None:
@@ -151,9 +148,3 @@ class FastTurns:
         made = entry.made.numbers
         if len(made) == len(whole) and float((whole.float() - made).norm()) <= AGREE * float(made.norm()):
             self.turns.turned_fast(entry, whole)
-
-
-def flattened(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor's storage, in one dimension."""
-    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.detach().as_strided((elements,), (1,), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,7 +13,7 @@ from precheck import ops
 from precheck.observe.shadow import draws, masks
 from precheck.observe.shadow.op_notes import LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Flips, Operation
-from precheck.observe.shadow.replay import OpPlan, chosen, continuous
+from precheck.observe.shadow.replay import OpCall, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         _choice(call, outputs[1], shadows[1])
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
-    picked = chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
+    picked = chosen(call.op, inputs[id(call.floats[0])], outputs[0], outputs[1])
     if picked is not None:
         shadows[0] = picked
 
@@ -162,7 +162,7 @@ def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] 
     """The run's steps where they are finite, else the reference's: Inf and NaN are no decision. None if all are finite."""
     if len(outputs) != 1 or call.written or bool(outputs[0].isfinite().all()):
         return None
-    steps = call.mode.replay.call(call.func, call.plan, call.reference_args(), call.kwargs, call.shadow_of)[0]
+    steps = call.mode.replay.call(call.reference_op(), call.shadow_of)[0]
     return [torch.where(outputs[0].isfinite(), outputs[0].to(steps.dtype), steps)]
 
 
@@ -182,7 +182,7 @@ def counted(call: Call, outputs: list[torch.Tensor]) -> None:
         if call.plan.base in ops.WHOLE and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
             three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
             call.mode.later(three, functools.partial(recut, call.operation, getattr(torch, call.plan.base)))
-        own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
+        own = call.mode.replay.call(call.op, call.shadow_of)
         if call.plan.base in ops.PLACES:
             _choice(call, outputs[0], own[0])
         elif call.mode.later.defers(outputs[0]):
@@ -197,7 +197,7 @@ def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
         if mine.shape == theirs.shape:
             _noted(call, (mine != theirs).sum(), mine.numel())
         return
-    call.operation.flips = of_choice(call.plan, call.args, call.kwargs, scores, call.shadows[id(scores)], mine, theirs)
+    call.operation.flips = of_choice(call.op, scores, call.shadows[id(scores)], mine, theirs)
 
 
 def _noted(call: Call, changed: torch.Tensor, total: int) -> None:
@@ -209,28 +209,20 @@ def of_values(mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
     return Flips(int((mine != theirs).sum()), mine.numel())
 
 
-def of_choice(
-    planned: OpPlan,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    scores: torch.Tensor,
-    shadow: torch.Tensor,
-    mine: torch.Tensor,
-    theirs: torch.Tensor,
-) -> Flips:
+def of_choice(op: OpCall, scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
     """Counts flips between the run's indices `mine` and the reference's `theirs`. The op chose among `scores`, whose shadow is `shadow`."""
-    if mine.shape != theirs.shape or scores.dim() == 0 or "max_pool" in planned.packet:
+    if mine.shape != theirs.shape or scores.dim() == 0 or "max_pool" in op.plan.packet:
         return of_values(mine, theirs) if mine.shape == theirs.shape else Flips(0, mine.numel())
-    given = planned.argument("dim", args, kwargs)
-    dim = None if given is None and planned.base in ops.PLACES else int(given if given is not None else -1)
-    if planned.base in ops.ORDERED:
+    given = op.argument("dim")
+    dim = None if given is None and op.base in ops.PLACES else int(given if given is not None else -1)
+    if op.base in ops.ORDERED:
         return _of_order(scores, shadow, mine, theirs, dim)
     kept = mine.dim() == scores.dim()
     rows = (mine.sort(dim).values != theirs.sort(dim).values).any(dim) if dim is not None and kept else mine != theirs
     changed = int(rows.sum())
     if not changed:
         return Flips(0, rows.numel())
-    ties = _tied(planned, args, kwargs, scores, mine, rows, dim)
+    ties = _tied(op, scores, mine, rows, dim)
     return Flips(changed, rows.numel(), ties, _blur(scores, shadow, dim), _swapped(mine, theirs, rows, dim) if ties and dim is not None else 1.0)
 
 
@@ -254,11 +246,11 @@ def _swapped(mine: torch.Tensor, theirs: torch.Tensor, rows: torch.Tensor, dim: 
     return 1 - share(other.gather(-1, nearest) == own)
 
 
-def _tied(planned: OpPlan, args: Any, kwargs: Any, scores: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> int:
+def _tied(op: OpCall, scores: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> int:
     count = mine.shape[dim] if dim is not None and mine.dim() == scores.dim() else 1
-    if planned.packet != "topk" or dim is None or count >= scores.shape[dim]:
+    if op.plan.packet != "topk" or dim is None or count >= scores.shape[dim]:
         return 0
-    edge = scores.detach().float().topk(count + 1, dim, largest=bool(planned.argument("largest", args, kwargs))).values
+    edge = scores.detach().float().topk(count + 1, dim, largest=bool(op.argument("largest"))).values
     return int((rows & (edge.select(dim, count - 1) == edge.select(dim, count))).sum())
 
 

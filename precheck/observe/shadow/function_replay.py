@@ -96,10 +96,10 @@ class FunctionReplay:
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
         dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands
-        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
+        if plan.steps or call.op.draws() or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
             return
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
-        made = mode.replay.call(call.func, plan, call.reference_args(), call.kwargs, lambda tensor: measuring.among(call, wide, tensor))
+        made = mode.replay.call(call.reference_op(), lambda tensor: measuring.among(call, wide, tensor))
         flips.followed(call, call.results, made, wide)
         foreign, mark = [*call.floats, *wide.values()], _CAST if _moves_cast(call, memory, seen) else _NOTHING
         for output, shadow in zip(call.results, made, strict=False):

@@ -14,7 +14,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Storages
 
 ARITHMETIC = (ops.SUMS | ops.SCALING | ops.CUTS | ops.STEPS | ops.REDUCTIONS | ops.ORDERINGS | ops.GUARDS | ops.CASTS) - ops.SCATTERING
@@ -38,41 +38,39 @@ class Places:
         """A cast has made these integers, or a sort has (the places of its elements): starts to follow them."""
         self.made.put(integers, (operation,))
 
-    def read(self, planned: OpPlan, args: tuple[Any, ...], result: Any) -> Any:
-        """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them. Returns `result`."""
+    def read(self, op: OpCall, result: Any) -> None:
+        """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them."""
         found, measured = dict[Operation, None](), dict[Operation, None]()
-        for tensor in tensors_in(*args):
+        for tensor in tensors_in(*op.args):
             if tensor.layout is torch.strided and not tensor.is_floating_point():
                 found |= dict.fromkeys(self.made.get(tensor) or ())
             elif tensor.layout is torch.strided and self.measured:
                 measured |= dict.fromkeys(self.measured.get(tensor) or ())
         results = list(tensors_in(result))
         kind = results[0].dtype if results else torch.bool
-        if kind is not torch.bool and not kind.is_floating_point and planned.base in ARITHMETIC | ops.MOVING:
+        if kind is not torch.bool and not kind.is_floating_point and op.base in ARITHMETIC | ops.MOVING:
             for each in results if found else ():
                 self.made.put(each, tuple(found))
-            return result
-        if planned.base in PERIODIC and measured and _turns(args[0]):
+            return
+        if op.base in PERIODIC and measured and _turns(op.args[0]):
             found |= measured
-        elif kind.is_floating_point and planned.base in LINEAR and (found or measured):
+        elif kind.is_floating_point and op.base in LINEAR and (found or measured):
             for each in results:
                 self.measured.put(each, (*found, *measured))
-        amount = kind.is_floating_point and planned.base in ARITHMETIC
+        amount = kind.is_floating_point and op.base in ARITHMETIC
         for operation in found:
             operation.taken = "amount" if amount and operation.taken != "place" else "place"
-        return result
 
     def draws(self, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads random numbers."""
         return bool(self.drawn) and any(self.drawn.get(each) for each in floats)
 
-    def draw(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], result: Any) -> Any:
-        """After an op in wide formats: marks its result if it is random or made from random numbers. Returns `result`."""
-        if planned.draws(args, kwargs) or self.draws(floats):
+    def draw(self, op: OpCall, floats: list[torch.Tensor], result: Any) -> None:
+        """After an op in wide formats: marks its result if it is random or made from random numbers."""
+        if op.draws() or self.draws(floats):
             for each in tensors_in(result):
                 if each.layout is torch.strided and each.is_floating_point():
                     self.drawn.put(each, True)
-        return result
 
 
 def _turns(angles: torch.Tensor) -> bool:

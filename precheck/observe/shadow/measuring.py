@@ -116,12 +116,11 @@ def _limit(operation: Operation, output: torch.Tensor) -> int:
 
 def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
     """Measures a cast, in which only rounding can happen."""
-    (_measure_later if call.mode.later.defers(output) else _measure_now)(call, value, output, shadow, perturbed)
-
-
-def _measure_now(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
-    compare(value, output, shadow, perturbed)
-    call.mode.exponents.opened(call.operation, value, shadow)
+    if call.mode.later.defers(output):
+        _measure_later(call, value, output, shadow, perturbed)
+    else:
+        compare(value, output, shadow, perturbed)
+        call.mode.exponents.opened(call.operation, value, shadow)
 
 
 def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
@@ -166,7 +165,7 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
 
 def held(call: Call) -> dict[int, torch.Tensor]:
     """Copies of the low-format tensors that a scattering call is about to add to, by the tensor's id."""
-    if call.plan.base not in ops.SCATTERING or call.plan.argument("accumulate", call.args, call.kwargs) is False:
+    if call.plan.base not in ops.SCATTERING or call.op.argument("accumulate") is False:
         return {}
     return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
 
@@ -197,7 +196,7 @@ def exact(call: Call, place: int = 0) -> torch.Tensor:
     """Result number `place` of the op in the reference precision, on the run's own inputs."""
     replay = call.mode.replay
     wide = {id(tensor): call.held.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
-    results: list[torch.Tensor] = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))
+    results = replay.call(call.op, lambda tensor: among(call, wide, tensor))
     if len(results) == len(call.results):
         flips.turned(call, call.results, results)
     return results[place]

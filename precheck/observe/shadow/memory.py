@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow import partial_writes
 from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.storages import length
 from precheck.torch_internals import address, storage_at, storage_key
 
 if TYPE_CHECKING:
@@ -197,9 +198,8 @@ class Memory:
 
     def _whole(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
         """The shadow of the tensor's whole storage. The tensor may be a part of it."""
-        elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-        whole = shadow.untyped_storage().nbytes() // shadow.element_size() == elements
-        if whole and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
+        elements = length(tensor)
+        if length(shadow) == elements and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
             return shadow if shadow.numel() == elements else shadow.as_strided((elements,), (1,), 0)
         flat = torch.zeros(elements, dtype=shadow.dtype, device=shadow.device)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
@@ -221,7 +221,7 @@ class Memory:
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor:
     """A 1-D view of a tensor's whole storage."""
-    return tensor if tensor.dim() == 1 else tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return tensor if tensor.dim() == 1 else tensor.as_strided((length(tensor),), (1,), 0)
 
 
 def _gone(cell: Cell) -> bool:

@@ -36,10 +36,11 @@ from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.replay import LOW, PLAIN, OpPlan, Replay, addressable, continuous, floats_in, local, plan, tensors_in, wraps, written_in
+from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, continuous, floats_in, local, plan, wraps
 from precheck.observe.shadow.scaler_hooks import Scalers
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter
+from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.window import Judge, Turn, Window
 from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
@@ -93,10 +94,11 @@ class Shadow(UncompiledMode):
         if wrappers:  # a subclass runs ops on plain tensors, which are seen then; fake tensors compute nothing
             return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
         planned = plan(func)
+        op = OpCall(func, planned, args, kwargs)
         self.observation.seen += 1
         self.progress.op()
-        if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
-            return self._taken_apart(func, args, kwargs)
+        if planned.composite and all(map(addressable, op.tensors())):
+            return self._taken_apart(op)
         if planned.passes:
             if args and is_parameter(args[0]):
                 self.where.saw(args[0])  # a linear layer reads its weight only through a view
@@ -108,18 +110,21 @@ class Shadow(UncompiledMode):
             if planned.packet == "ones_like":
                 self._backward_begins(args[0])
             if not self.scales.factors:
-                return self._ran(func, planned, args, kwargs)
+                return self._ran(op)
             with self.unseen():
-                factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
-            result = self._ran(func, planned, args, kwargs)
+                factors = self.scales.before(op, lambda: self.described(planned.name))
+            result = self._ran(op)
             self.scales.after(factors, args, result)
             with self.unseen():
                 self.backwards.passed(result)
             return result
 
-    def _ran(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
-        return self.places.read(planned, args, result) if self.places.made else result
+    def _ran(self, op: OpCall) -> Any:
+        result = self._watched(op)
+        self.codes.after(op, result)
+        if self.places.made:
+            self.places.read(op, result)
+        return result
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the user's op."""
@@ -136,12 +141,12 @@ class Shadow(UncompiledMode):
         caller, _ = self.lines.frames.own(line, 1)
         return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step, caller=caller)
 
-    def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _taken_apart(self, op: OpCall) -> Any:
         """Runs torch's own decomposition of the op. Its parts are watched one by one."""
         self.observation.seen -= 1
-        device = next((tensor.device.type for tensor in tensors_in(*args, *kwargs.values())), "cpu")
+        device = next((tensor.device.type for tensor in op.tensors()), "cpu")
         with self._again():
-            return call_kernel(func, kernel_key(func, device), args, kwargs)
+            return call_kernel(op.func, kernel_key(op.func, device), op.args, op.kwargs)
 
     @contextlib.contextmanager
     def _again(self) -> Iterator[None]:
@@ -157,20 +162,25 @@ class Shadow(UncompiledMode):
         self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
         return func(*args, **kwargs)
 
-    def _watched(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _watched(self, op: OpCall) -> Any:
+        func, planned, args, kwargs = op
         floats = floats_in(args, [])
         if kwargs:
             floats_in(kwargs.values(), floats)
         if planned.collective:
-            return self.collectives(func, planned, args, kwargs)
+            return self.collectives(op)
         if planned.mutable:
             self.where.on_write()
-            self._forgotten(planned, args, kwargs)
+            self._forgotten(op)
         cells = [self.memory.find(tensor) for tensor in floats]
-        if not any(cells) and not self.replay.lowers(planned, args, kwargs, floats):
+        if not any(cells) and not self.replay.lowers(op, floats):
             result = self.run(func, args, kwargs)
-            return self.places.draw(planned, args, kwargs, floats, result) if floats or planned.tagged else self.amounts.made(planned, result)
-        call = Call(self, func, planned, args, kwargs, floats, cells)
+            if floats or planned.tagged:
+                self.places.draw(op, floats, result)
+            else:
+                self.amounts.made(planned, result)
+            return result
+        call = Call(self, op, floats, cells)
         with self.unseen():
             call.prepare()
             call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.places.draws(floats)
@@ -190,15 +200,15 @@ class Shadow(UncompiledMode):
     def _refused(self, call: Call, why: str) -> None:
         """Records an op that raised, with its low format, and its inputs' formats if these were the reason."""
         types = tuple(tensor.dtype for tensor in call.floats)
-        low = next((each for each in (*types, *call.args, *call.kwargs.values()) if isinstance(each, torch.dtype) and each in self.low), None)
+        low = next((each for each in (*types, *call.args, *call.op.kwargs.values()) if isinstance(each, torch.dtype) and each in self.low), None)
         mixed = len(set(types)) > 1 and len(types) == len(call.inputs) and "type" in why
         call.operation.refused = Refused("" if low is None else named(low), tuple(map(named, types)) if mixed else ())
         self.record(call.operation)
 
-    def _forgotten(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forgotten(self, op: OpCall) -> None:
         """Drops the shadows of floats that are written through an integer view."""
-        for tensor in written_in(planned, args, kwargs):
-            self.outdated.wrote(tensor, planned.name)
+        for tensor in op.written():
+            self.outdated.wrote(tensor, op.plan.name)
             if addressable(tensor) and not continuous(tensor):
                 self.memory.drop(tensor)
                 self.amounts.known.drop(tensor)
@@ -220,7 +230,8 @@ class Shadow(UncompiledMode):
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, calls that no op shows are recorded: scalers, optimizers, schedules, Python numbers that become tensors."""
-        with self.scalers.watched(), python_numbers.told(self), derivatives.usual():
+        functions, methods = ({**wrappers, **derivatives.PRODUCT} for wrappers in (python_numbers.FUNCTIONS, python_numbers.METHODS))
+        with self.scalers.watched(), installed(self, functions, methods, at_last=python_numbers.forget):
             yield
 
     def _step_begins(self, optimizer: Any) -> None:

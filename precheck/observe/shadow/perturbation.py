@@ -29,11 +29,11 @@ def of(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
     """The op's results on the perturbed shadows of its inputs. None if no input has one."""
     if not any(cell is not None and cell.perturbed is not None for cell in call.cells):
         return None
-    memory, replay, args = call.mode.memory, call.mode.replay, call.reference_args()
+    memory = call.mode.memory
     seen = {id(tensor): tensor if cell is None else memory.perturbed_view(cell, tensor) for tensor, cell in zip(call.floats, call.cells, strict=True)}
-    any_perturbed: list[torch.Tensor] = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, seen, tensor))
-    flips.followed(call, outputs, any_perturbed, seen)
-    return any_perturbed
+    perturbed = call.mode.replay.call(call.reference_op(), lambda tensor: measuring.among(call, seen, tensor))
+    flips.followed(call, outputs, perturbed, seen)
+    return perturbed
 
 
 def shaken(call: Call, place: int) -> torch.Tensor | None:
@@ -41,6 +41,4 @@ def shaken(call: Call, place: int) -> torch.Tensor | None:
     if call.written or call.plan.base in ops.PAYLOADS or place > 0:
         return None
     operands = {number: disturbed(call.mode, shadow) for number, shadow in call.shadows.items()}
-    args, replay = call.reference_args(), call.mode.replay
-    perturbed: torch.Tensor = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, operands, tensor))[0]
-    return perturbed
+    return call.mode.replay.call(call.reference_op(), lambda tensor: measuring.among(call, operands, tensor))[0]

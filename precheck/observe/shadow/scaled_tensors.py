@@ -15,7 +15,7 @@ from precheck import ops
 from precheck.observe.shadow.code_copies import LIKE, of_data
 from precheck.observe.shadow.partial_writes import Region, region
 from precheck.observe.shadow.scale_roots import Powers, ScaleRoots, combined
-from precheck.observe.shadow.storages import Flat, Storages
+from precheck.observe.shadow.storages import Flat, Storages, length
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
@@ -39,7 +39,7 @@ class Scaled:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
         if region(tensor) == self.region:
             return self.bys[place]
-        flat = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), device=tensor.device)
+        flat = torch.ones(length(tensor), device=tensor.device)
         flat.as_strided(*self.region).copy_(self.bys[place])
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
@@ -140,8 +140,7 @@ def steps(tensor: torch.Tensor) -> bool:
 def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
     if scale.numel() != data.numel():
         return scale.numel() < data.numel()
-    expanded = scale.untyped_storage().nbytes() // scale.element_size() < scale.numel()
-    return (expanded or bool(scales.made.get(scale))) and not scales.made.get(data)
+    return (length(scale) < scale.numel() or bool(scales.made.get(scale))) and not scales.made.get(data)
 
 
 def begins(base: str, args: tuple[Any, ...]) -> bool:

@@ -61,8 +61,7 @@ class Flat:
     @classmethod
     def of(cls, tensor: torch.Tensor, content: torch.Tensor) -> Flat:
         """`content` at the place of `tensor` in its storage, and zero elsewhere."""
-        elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-        flat = torch.zeros(elements, dtype=torch.float32, device=tensor.device)
+        flat = torch.zeros(length(tensor), dtype=torch.float32, device=tensor.device)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(content)
         return cls(flat)
 
@@ -70,9 +69,19 @@ class Flat:
         return self.numbers.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
+def length(tensor: torch.Tensor) -> int:
+    """The number of elements of a tensor's storage."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
 def whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its storage."""
-    return tensor.numel() == tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+    return tensor.numel() == length(tensor)
+
+
+def flattened(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor's storage, in one dimension."""
+    return tensor.detach().as_strided((length(tensor),), (1,), 0)
 
 
 def plain(tensor: Any) -> bool:

@@ -20,8 +20,8 @@ from precheck import ops
 from precheck.observe.shadow.code_copies import AGREE
 from precheck.observe.shadow.code_notes import Unturned
 from precheck.observe.shadow.fast_turns import FastTurns, Stages, pairs
-from precheck.observe.shadow.replay import OpPlan
-from precheck.observe.shadow.storages import Flat, Storages, whole
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Flat, Storages, length, whole
 from precheck.torch_internals import in_backward, storage_key, version
 
 if TYPE_CHECKING:
@@ -66,23 +66,22 @@ class Turns:
         """Whether an op turns something."""
         return pairs(base, args) or (base in FACTORS and any(self._turns(args[place]) for place in FACTORS[base]))
 
-    def follow(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor],
-               result: torch.Tensor) -> None:  # fmt: skip
-        """An op has run."""
-        self.fast.follow(func, planned, args, kwargs, inputs, result)
-        rounded = self._rounded(planned.base, inputs, result)
+    def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """After an op: a turn, a product of what was turned, or something else that is made of it."""
+        self.fast.follow(op, inputs, result)
+        rounded = self._rounded(op.base, inputs, result)
         if rounded is not None:
             self.quantised.put(result, rounded)
-        elif planned.base in ops.ADDITIONS and self.quantised:
+        elif op.base in ops.ADDITIONS and self.quantised:
             for line in filter(None, map(self.quantised.get, inputs)):
-                self.codes.casts.added_up(line)
-        if planned.base in FACTORS:
-            left, right = (args[place] for place in FACTORS[planned.base])
-            self._product(planned, left, right, result)
-        elif planned.base == "mul" and self._signed(planned, args, result):
+                self.codes.casts.summed.add(line)
+        if op.base in FACTORS:
+            left, right = (op.args[place] for place in FACTORS[op.base])
+            self._product(op.plan.name, left, right, result)
+        elif op.base == "mul" and self._signed(op, result):
             return
         elif self.held:
-            self._kept(planned, args, inputs, result)
+            self._kept(op.base, inputs, result)
 
     def _rounded(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> str | None:
         """The line that rounded a result, or what it was dequantised from."""
@@ -103,25 +102,25 @@ class Turns:
             self.matrices.put(tensor, known)
         return known[1]
 
-    def _product(self, planned: OpPlan, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> None:
+    def _product(self, name: str, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> None:
         first, second = self.held.get(left), self.held.get(right)
         if (second is None or second.signs) and self._turns(right):
-            self._turned(planned, left, first, right, result, left=False)
+            self._turned(name, left, first, right, result, left=False)
         elif (first is None or first.signs) and self._turns(left):
-            self._turned(planned, right, second, left, result, left=True)
+            self._turned(name, right, second, left, result, left=True)
         else:
             if first is not None and second is not None:
-                self._met(planned, first, left, second, right)
+                self._met(name, first, left, second, right)
             elif first is not None and not first.signs:
-                self._alone(planned, first, left, right, -1)
+                self._alone(name, first, left, right, -1)
             elif second is not None and not second.signs:
-                self._alone(planned, second, right, left, -2)
+                self._alone(name, second, right, left, -2)
             self.held.drop(result)
 
-    def _turned(self, planned: OpPlan, source: torch.Tensor, held: Turned | None, turn: torch.Tensor, result: torch.Tensor, *, left: bool) -> None:
+    def _turned(self, name: str, source: torch.Tensor, held: Turned | None, turn: torch.Tensor, result: torch.Tensor, *, left: bool) -> None:
         """`source` is multiplied by a turn: for the first time, once more, or back."""
         before = [] if held is None else [each.seen(source) for each in held.before]
-        place = self.codes.described(planned.name)
+        place = self.codes.described(name)
         if held is None or (held.signs and not held.rounded):
             before = before or [source]
         else:
@@ -131,7 +130,7 @@ class Turns:
                     self.held.drop(result)
                     return
                 if _alike(_by(data, turn.transpose(-2, -1), left), before):
-                    self._tell(planned, Unturned(held.place, "", _distance(_by(data, turn, left), before[-1])))
+                    self._tell(name, Unturned(held.place, "", _distance(_by(data, turn, left), before[-1])))
                     self.held.drop(result)
                     return
             before = [data, *before]
@@ -163,7 +162,7 @@ class Turns:
             return False
         return not known and len(self.forward) < REMEMBERED
 
-    def _alone(self, planned: OpPlan, held: Turned, turned: torch.Tensor, other: torch.Tensor, along: int) -> None:
+    def _alone(self, name: str, held: Turned, turned: torch.Tensor, other: torch.Tensor, along: int) -> None:
         """One operand alone is turned, in a backward pass, by a matrix that no forward pass has multiplied by: so the turn is there for rounding
         alone. And the other is rounded in this run, so nobody else has turned it before."""
         if not (held.rounded and held.backward) or not self.quantised.get(other):
@@ -172,13 +171,13 @@ class Turns:
         if _keeps_lengths(data, before, along):
             wide = self._plain(other)
             exact, without = (each @ wide if along == -1 else wide @ each for each in (data, before))
-            self._tell(planned, Unturned(held.place, "nowhere", _distance(exact, without)))
+            self._tell(name, Unturned(held.place, "nowhere", _distance(exact, without)))
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         track = self.codes.tracks.get(tensor)
         return tensor.detach().float() if track is None else track.plains[0].seen(tensor)
 
-    def _met(self, planned: OpPlan, first: Turned, left: torch.Tensor, second: Turned, right: torch.Tensor) -> None:
+    def _met(self, name: str, first: Turned, left: torch.Tensor, second: Turned, right: torch.Tensor) -> None:
         """Two turned operands in one product, along whose sum both are turned."""
         if first.signs or second.signs or not (first.rounded or second.rounded):
             return
@@ -189,11 +188,11 @@ class Turns:
         exact = one @ other
         off = [_distance(exact, each @ every) for each, every in pairs]
         if min(off) > AGREE:
-            self._tell(planned, Unturned(first.place, second.place, off[-1]))
+            self._tell(name, Unturned(first.place, second.place, off[-1]))
 
-    def _signed(self, planned: OpPlan, args: tuple[Any, ...], result: torch.Tensor) -> bool:
+    def _signed(self, op: OpCall, result: torch.Tensor) -> bool:
         """Rows or columns take signs: part of a random Hadamard matrix, which a quantiser's data is multiplied by before or after."""
-        left, right = args[:2]
+        left, right = op.args[:2]
         if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or left.numel() == right.numel():
             return False
         data, signs = (left, right) if left.numel() > right.numel() else (right, left)
@@ -202,14 +201,13 @@ class Turns:
         held = self.held.get(data)
         before = [data.detach()] if held is None else [each.seen(data) for each in held.before]
         numbers = (data.detach() if held is None else held.data.seen(data)) * signs
-        place = self.codes.described(planned.name).blamed if held is None else held.place
+        place = self.codes.described(op.plan.name).blamed if held is None else held.place
         self.held.put(result, Turned(Flat.of(result, numbers), [Flat.of(result, each) for each in before], place,
                                      held is None or held.signs, held is not None and held.rounded, held is not None and held.backward))  # fmt: skip
         return True
 
-    def _kept(self, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    def _kept(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """What else an op makes of what was turned: the same, for a quantiser's purposes, or something that is not followed."""
-        base = planned.base
         read = inputs[1:] if base == "copy" and len(inputs) > 1 else inputs
         found = [each for each in read if self.held.get(each) is not None]
         if any(storage_key(each) == storage_key(result) for each in found):
@@ -228,15 +226,14 @@ class Turns:
         if base in KEPT or base.startswith("clamp"):
             return True
         if base in ("mul", "div"):
-            fewer = other is None or other.numel() < source.numel() or other.untyped_storage().nbytes() // other.element_size() < source.numel()
+            fewer = other is None or other.numel() < source.numel() or length(other) < source.numel()
             return fewer or other is None or bool(self.codes.scales.made.get(other)) or _signs(other, source, zeros=True)
         if base in ("add", "sub"):
             return self.codes.scaled.get(source) is not None or self.codes.tracks.get(source) is not None
         return base in ops.MOVING and other is not None and not source.is_floating_point()  # read from a table
 
-    def _tell(self, planned: OpPlan, remark: Unturned) -> None:
-        place = self.codes.described(planned.name)
-        self.codes.mode.record(dataclasses.replace(place, number=self.codes.mode.observation.seen, coded=remark))
+    def _tell(self, name: str, remark: Unturned) -> None:
+        self.codes.note(self.codes.described(name), remark)
 
 
 def _signs(tensor: torch.Tensor | None, data: torch.Tensor, *, zeros: bool = False) -> bool:
