@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from precheck import formats, ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import MOVING, SUMS, elements
+from precheck.analysis.provenance import elements
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.source import Function
 
@@ -29,11 +29,9 @@ UNCHANGED = Limit(
     1e-6, "relative difference",
     "Two errors count as equal up to this relative difference. One more rounding would change the seventh digit.",
 )  # fmt: skip
-ADDITIVE = ops.ADDITIVE
-"""Ops whose result gets the absolute error of an input. The results of all others get the relative one."""
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
-SIZED = SUMS | ops.STEADY
+SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
 UNCHANGING = SIZED | SCALED | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
@@ -155,7 +153,7 @@ class Attribution:
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        picked = (each.outputs[0] for each in passed if each.base in MOVING)
+        picked = (each.outputs[0] for each in passed if each.base in ops.MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
@@ -167,7 +165,7 @@ class Attribution:
         return max((self.error(source) for source in operation.inputs), default=0.0)
 
     def _cancels(self, operation: Operation) -> bool:
-        grown = operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
+        grown = operation.base in ops.SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
         return grown and not causes.shares_operand(operation)
 
 
@@ -196,7 +194,7 @@ def own_error(operation: Operation, value: Value) -> float:
     """
     before = max((source.zeroed for source in operation.inputs), default=0.0)
     rooted = operation.base in ops.ROOTS and value.zeros <= operation.inputs[0].zeros  # the root of a zero has a larger share of the norm
-    lossy = value.low and operation.base not in SUMS and not rooted
+    lossy = value.low and operation.base not in ops.SUMS and not rooted
     flushed = value.zeroed - before if lossy else 0.0  # a part of a tensor may have more of its zeros
     return max(0.0 if _rounds_nothing(operation, value) else causes.storage_error(value), value.local or 0.0, flushed)
 
@@ -277,7 +275,7 @@ def _carried(operation: Operation, value: Value, source: Value, error: Errors) -
     elements."""
     if operation.base in SIZED | MIXED:
         return error(source) * _times(operation, source) * source.norm / math.sqrt(elements(source) or 1)
-    return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)
+    return error(source) * (source.norm if operation.base in ops.ADDITIVE else 1.0)
 
 
 def _times(operation: Operation, source: Value) -> float:

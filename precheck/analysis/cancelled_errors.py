@@ -7,7 +7,7 @@ import math
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.attribution import drift
-from precheck.analysis.provenance import MOVING, elements
+from precheck.analysis.provenance import elements
 from precheck.observe.shadow.operations import Operation, Value
 
 
@@ -17,7 +17,7 @@ def abated(cause: Operation | None, value: Value) -> bool:
     if cause is None or drift(value) ** 2 >= (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2:
         return False
     maker = value.maker
-    while maker is not None and maker is not cause and maker.base in MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:
+    while maker is not None and maker is not cause and maker.base in ops.MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:
         terms = [term for term in maker.inputs if drift(term)]
         if maker.base == "div" and len(terms) > 1:
             return any(map(drift, set.intersection(*(causes.ancestors([term]) for term in terms))))

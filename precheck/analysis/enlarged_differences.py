@@ -15,7 +15,7 @@ from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import OWN, OWNED
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
-from precheck.analysis.provenance import MOVING, determined, elements
+from precheck.analysis.provenance import determined, elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -29,9 +29,6 @@ ENLARGED = Limit(
     32.0, "times",
     "A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one.",
 )  # fmt: skip
-
-
-SCALING = ops.SCALING
 
 
 def gained(operation: Operation, value: Value) -> float:
@@ -82,8 +79,8 @@ def _enlarged(value: Value, readers: Readers) -> bool:
     """Whether the program multiplies a difference until it is as large beside its terms as before the subtraction: a difference quotient."""
     walk = Walk([value], NEAR)
     for held in walk:
-        made = [(reader, result) for reader in readers.get(held, ()) if reader.base in MOVING | SCALING for result in reader.outputs]
-        if any(reader.base in SCALING and result.norm >= ENLARGED * value.norm for reader, result in made):
+        made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
+        if any(reader.base in ops.SCALING and result.norm >= ENLARGED * value.norm for reader, result in made):
             return True
         walk.follow(result for _, result in made)
     return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set
 
+from precheck import ops
 from precheck.analysis import constants, whole_numbers
 from precheck.analysis.excuses import Excuse, outweighed, small
 from precheck.analysis.exemption import exempts
@@ -16,8 +17,8 @@ from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import Calls
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import REDUCTIONS, SUMS, Origins, effective_roundoff
-from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, PLAIN, SUM_ROUNDINGS, Misroundings
+from precheck.analysis.provenance import Origins, effective_roundoff
+from precheck.analysis.rounding import AMPLIFICATION, PLAIN, SUM_ROUNDINGS, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -73,7 +74,7 @@ class Errors:
                 if place == 0 and not above:
                     self._exponent(operation, value)
                 explained_here = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
-                if not explained_here and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
+                if not explained_here and (place == 0 or operation.base in ops.DECOMPOSED):  # later outputs of other ops are a kernel's statistics
                     self._amplified(operation, value, above)
             cause = self.origins.of(operation.drifting)
             self.suspects += [] if above else whole_numbers.integers(operation, cause)
@@ -175,7 +176,7 @@ class Errors:
             self.suspects.append(fact)
             self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
             self.excuses[fact] = value, [small if fact.how == "a product" else outweighed]
-        elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
+        elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
@@ -195,7 +196,7 @@ class Errors:
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value says nothing of what it is made from: a sum that cancels, or an error that comes from one."""
-        cancels = operation.base in SUMS | REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
+        cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
         return cancels or (bool(sources) and self.nothing.issuperset(sources))
 

@@ -17,18 +17,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import (
-    MOVING,
-    PRODUCTS,
-    REDUCTIONS,
-    SUMS,
-    determined,
-    effective_roundoff,
-    elements,
-    is_alias,
-    percent,
-    smallest_normal,
-)
+from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -118,7 +107,7 @@ class Calls:
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
         cancelled = self._cancels(operation, value)
-        if cancelled or value.restarted <= ADDED * effective_roundoff(value) or operation.base in MOVING or not self._leaves(operation, value):
+        if cancelled or value.restarted <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
         return value.restarted**2 >= least * value.drift**2 and determined(operation, value)
 
@@ -152,7 +141,7 @@ class Calls:
 
     def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
-        multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
+        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
         cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.computed_from(cause))
         return ADDED if cast and not multiplied else ROUNDED
 
@@ -163,7 +152,7 @@ class Calls:
         before it leaves. If its wrong elements are dropped on the way, it does not count.
         """
         here = operation.call, self.functions.get(operation.blamed)
-        summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
+        summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
         walk = Walk([value], causes.BEHIND)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
@@ -175,7 +164,7 @@ class Calls:
                 wrong = [made for made in reader.outputs if made.restarted > ADDED * effective_roundoff(made)]
                 if reader.base in summed and wrong:
                     return True
-                walk.follow(wrong if reader.base in MOVING else ())
+                walk.follow(wrong if reader.base in ops.MOVING else ())
         return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
@@ -190,9 +179,9 @@ class Calls:
         """
         error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
-        emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in PRODUCTS
+        emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in ops.PRODUCTS
         grown = error(value) > 2 * max(before, attribution.own_error(operation, value))
-        made = operation.base in REDUCTIONS - SUMS and grown and not emptied
+        made = operation.base in ops.REDUCTIONS - ops.SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
         return handed or made
@@ -223,7 +212,7 @@ def coarse_number(operation: Operation) -> tuple[float, float] | None:
     It is no rounding of a small result: a coefficient of a polynomial is multiplied by large numbers later.
     """
     value = operation.outputs[0] if operation.outputs else None
-    if value is None or operation.base not in SUMS or not value.low or not value.norm:
+    if value is None or operation.base not in ops.SUMS or not value.low or not value.norm:
         return None
     kept, size = formats.of_dtype(value.dtype), value.norm / math.sqrt(elements(value) or 1)
     added = ((scalar, kept.round(scalar)) for scalar in operation.scalars if abs(scalar) >= OWNED * size)

@@ -6,12 +6,12 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection
 
-from precheck.analysis import causes, exceptions, nonfinite, quantisers, zeros
+from precheck.analysis import exceptions, nonfinite, quantisers, zeros
 from precheck.analysis.errors import Errors
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.provenance import Origins
 from precheck.analysis.recurrence import Recurrence
-from precheck.observe.shadow.operations import Observation, Operation, Past, Value
+from precheck.observe.shadow.operations import Observation, Value
 
 
 class Watched:
@@ -55,22 +55,6 @@ class Watched:
             argument = fact.zero
         above = () if argument is None else self.errors.under.get(argument, ())
         return fact, next((each for each in above if each in wrong and each is not None and each.operation is not fact.operation), None)
-
-    def unsettled(self) -> set[Value]:
-        """Values whose ancestors are still needed."""
-        return self.spread.open
-
-    def past(self, value: Value) -> Past:
-        """What is kept about a value's ancestors."""
-        return causes.past(value)
-
-    def origin(self, value: Value) -> Operation | None:
-        """The op that brought in a value's error."""
-        return self.origins.of(value)
-
-    def undetermined(self, fact: Fact | None) -> bool:
-        """Whether float32 does not determine the values that follow from a fact either."""
-        return fact in self.errors.unstable
 
     def keep(self, values: set[Value], reported: set[Fact]) -> None:
         """Forgets all other values. `reported`: facts that findings have been made from."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 
+from precheck import ops
 from precheck.analysis.facts import Part
 from precheck.analysis.labels import module_of
-from precheck.analysis.provenance import MOVING
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.rules.missing_gradient.about import ABOUT
@@ -34,7 +34,7 @@ class MissingGradient(Rule):
         """Notes copies and their use. The candidates follow at the end of the run."""
         for operation in part.observation.judged:
             read = [value for value in operation.inputs if value in self.unused]
-            if read and operation.base in MOVING:
+            if read and operation.base in ops.MOVING:
                 self.unused.update(dict.fromkeys(operation.outputs, self.unused[read[0]]))  # moving a copy is no use yet
             elif read and operation.phase == "forward" and operation.recording:
                 for value in read:
