@@ -98,7 +98,7 @@ class Calls:
         if cause is None:
             self.attempts.failed(line)
             return None
-        off, limit = value.restarted, self._limit(cause)
+        off, limit = value.call_error, self._limit(cause)
         constant = constant if _below(cause) else None
         if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) and constant is None else effective_roundoff(value)):
             return None
@@ -107,9 +107,9 @@ class Calls:
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
         cancelled = self._cancels(operation, value)
-        if cancelled or value.restarted <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
+        if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
-        return value.restarted**2 >= least * value.drift**2 and determined(operation, value)
+        return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`)."""
@@ -135,8 +135,8 @@ class Calls:
         elif _below(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
-            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.restarted / effective_roundoff(value), limit=limit,
-            function=place.name if place is not None else "", made=made, shown=operation, off=value.restarted, own=own,
+            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.call_error / effective_roundoff(value), limit=limit,
+            function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
     def _limit(self, cause: Operation) -> float:
@@ -161,7 +161,7 @@ class Calls:
             for reader in readers:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
-                wrong = [made for made in reader.outputs if made.restarted > ADDED * effective_roundoff(made)]
+                wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
                 if reader.base in summed and wrong:
                     return True
                 walk.follow(wrong if reader.base in ops.MOVING else ())
@@ -221,4 +221,4 @@ def coarse_number(operation: Operation) -> tuple[float, float] | None:
 
 def error_in(call: int) -> Callable[[Value], float]:
     """A function that returns the error of the call's values, and 0 for others."""
-    return lambda value: value.restarted if value.maker is not None and value.maker.call == call else 0.0
+    return lambda value: value.call_error if value.maker is not None and value.maker.call == call else 0.0

@@ -104,7 +104,7 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     if operation.recut is None or cause is None or not attribution.written(cause) or not cause.outputs or not _of_data(operation):
         return []
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
-    if converted is None or (converted.taken == "amount" and _explained(operation.recut, operation.inputs[0].roundoff)):
+    if converted is None or (converted.used_as == "amount" and _explained(operation.recut, operation.inputs[0].roundoff)):
         return []
     changes = operation.recut
     return [

@@ -73,7 +73,7 @@ def cancelling(finding: Finding, observation: Observation, record: Record) -> Fi
         (operation, value), call = found, found[0].call
     if not call or record.place is None or finding.measured is None or finding.limit is None or not finding.measured > finding.limit:
         return finding
-    own = value.restarted
+    own = value.call_error
     alone = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
     if not alone or own**2 < OWN * value.drift**2 or not determined(operation, value):
         return finding
@@ -157,9 +157,9 @@ def _own_cause_and_showing(
     is to blame as well.
     """
     call = 0 if value.maker is None else value.maker.call
-    if place is None or not call or finding.measured is None or finding.limit is None or not value.restarted < math.inf:
+    if place is None or not call or finding.measured is None or finding.limit is None or not value.call_error < math.inf:
         return None
-    if value.restarted * finding.measured <= finding.limit * value.drift:
+    if value.call_error * finding.measured <= finding.limit * value.drift:
         return None
     attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
     cause = attributed.cause(attribution.written)

@@ -28,7 +28,21 @@ class Call:
     """One op of the run with its replay. `prepare` comes before the op, `finish` after it."""
 
     __slots__ = (
-        "args", "before", "called", "cells", "floats", "held", "inputs", "mode", "op", "operation", "plan", "results", "shadows", "why", "written",
+        "args",
+        "before",
+        "before_scatter",
+        "called",
+        "cells",
+        "failure",
+        "floats",
+        "inputs",
+        "mode",
+        "op",
+        "operation",
+        "plan",
+        "results",
+        "shadows",
+        "written",
     )  # fmt: skip
 
     def __init__(self, mode: Shadow, op: OpCall, floats: list[torch.Tensor], cells: list[Cell | None]) -> None:
@@ -38,8 +52,8 @@ class Call:
         self.written: list[torch.Tensor] = []
         self.shadows: dict[int, torch.Tensor] = {}
         self.before: dict[int, Samples] | None = None
-        self.held: dict[int, torch.Tensor] = {}  # copies of what it is about to add to, by the tensor's id
-        self.why = ""  # why the shadow cannot follow; empty if it can
+        self.before_scatter: dict[int, torch.Tensor] = {}  # copies of what it is about to add to, by the tensor's id
+        self.failure = ""  # why the shadow cannot follow; empty if it can
         self.called: Called | None = None  # the call of a user's autograd function that it belongs to
         self.results: list[torch.Tensor] = []  # its outputs and what it has written
 
@@ -54,16 +68,16 @@ class Call:
 
     def finish(self, result: Any) -> None:
         """After the op has run: replays it and compares the results. Never raises."""
-        if not self.why:
+        if not self.failure:
             try:
                 self.follow(result)
             except Exception as error:
                 self._lose(error)
-        if self.why:
-            self.give_up(result, self.why)
+        if self.failure:
+            self.give_up(result, self.failure)
 
     def _lose(self, error: Exception) -> None:
-        self.why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self.failure = f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
     def _read(self) -> None:
         mode, planned = self.mode, self.plan
@@ -96,7 +110,7 @@ class Call:
                 if cell is not None and id(tensor) in written and cell.perturbed is None:
                     cell.perturbed = cell.flat.clone()
         self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written)
-        self.held = measuring.held(self)
+        self.before_scatter = measuring.before_scatter(self)
         if mode.outdated.made:
             mode.outdated.read(self)
 
@@ -140,7 +154,7 @@ class Call:
         mode, planned, operation = self.mode, self.plan, self.operation
         if planned.packet == "_local_scalar_dense":
             operation.reads = 1
-            mode.observation.led += not any(value.maker is not None and value.maker.packet.startswith("_amp_") for value in self.inputs)
+            mode.observation.followed += not any(value.maker is not None and value.maker.packet.startswith("_amp_") for value in self.inputs)
             mode.record(operation)
             return
         outputs = self._outputs(result)
@@ -148,12 +162,13 @@ class Call:
             return  # a view that the op's schema does not declare
         if not any(continuous(output) for output in outputs):
             flips.decided(self, outputs)
-            mode.observation.led += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
+            mode.observation.followed += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
             mode.record(operation)
             return
-        if not (planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0]))):
+        copies = planned.packet in ops.WHOLE_COPIES and bool(self.floats)
+        if not (copies and (casts.rounds_on_purpose(self, outputs[0]) or casts.shares_shadow(self, outputs[0]))):
             shadows = self._replayed(outputs)
-            seconds = perturbation.of(self, outputs) if shadows is not None and mode.any_perturbed else None
+            seconds = perturbation.replayed(self, outputs) if shadows is not None and mode.any_perturbed else None
             self.store(outputs, shadows, seconds)
         if planned.base == "mul" and outputs:
             masks.multiplied(self, outputs[0])
@@ -188,7 +203,7 @@ class Call:
             self.operation.opaque = "an op of another library runs once only"
             return None
         if planned.steps:
-            mode.observation.led += self.operation.phase != "backward"
+            mode.observation.followed += self.operation.phase != "backward"
             flips.counted(self, outputs)
             if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # the run chooses the bins; what each bin sums is computed exactly
@@ -242,7 +257,7 @@ class Call:
             scale = 1 / (1 - kept) if kept < 1 else 0.0
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
         drawn = draws.refined(self, outputs[0])
-        self.mode.observation.led += drawn is not None
+        self.mode.observation.followed += drawn is not None
         return None if drawn is None else [drawn]
 
     def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
@@ -284,9 +299,9 @@ class Call:
         measuring.measure(self, value, output, shadow, perturbed, place)
         draws.tail(self, output, shadow)
         if perturbed is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
-            mode.any_perturbed, perturbed = True, perturbation.shaken(self, place)
+            mode.any_perturbed, perturbed = True, perturbation.from_disturbed_inputs(self, place)
             perturbed = perturbation.disturbed(mode, shadow) if perturbed is None else perturbed
             compare(value, output, shadow, perturbed)
-        foreign = [*self.floats, *(cell.held for cell in self.cells if cell is not None)]
+        foreign = [*self.floats, *(cell.content for cell in self.cells if cell is not None)]
         memory.keep(output, shadow, value, perturbed=perturbed, written=written, foreign=foreign)
         return value

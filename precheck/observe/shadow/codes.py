@@ -68,12 +68,12 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         turns = self.turns
-        held = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, turns.held, turns.quantised, turns.fast.held
-        known = [each.held for each in held if each]
+        followed = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, turns.held, turns.quantised, turns.fast.held
+        known = [each.entries for each in followed if each]
         if not known:
             return False
         keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)
-        return any(key in held for key in keys for held in known)
+        return any(key in entries for key in keys for entries in known)
 
     def finish(self) -> None:
         """At the end of the block: judges results that no op has read, since the user gets them."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from precheck import ops
 from precheck.observe.shadow import ranks as company
 from precheck.observe.shadow.call import Call
-from precheck.observe.shadow.measuring import off
+from precheck.observe.shadow.measuring import relative_error
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.ranks import Ranks
 from precheck.observe.shadow.replay import OpCall, tensors_in
@@ -49,8 +49,8 @@ class Exchange:
         call = self.call = Call(mode, self.op, floats, [mode.memory.find(tensor) for tensor in floats])
         self.known = [cell is not None for cell in call.cells]
         call.prepare()
-        if call.why:
-            raise RuntimeError(call.why)
+        if call.failure:
+            raise RuntimeError(call.failure)
         self.shadows = {id(tensor): _copy(call.shadows[id(tensor)]) for tensor in floats}
         filled = {id(tensor) for name, tensor in self._named() if name.startswith("output")}
         for tensor, value in zip(floats, call.inputs, strict=True):
@@ -97,7 +97,7 @@ class Exchange:
         elsewhere = any(value.nonfinite for value in heard) and not any(value.nonfinite for value in sources)
         for place, value in enumerate(call.operation.outputs):
             if exact is not None:
-                value.local = off(_copy(outputs[place]), exact[place])
+                value.local = relative_error(_copy(outputs[place]), exact[place])
             if value.nonfinite and elsewhere:
                 value.maker = None  # reported by the rank that made it
             if not value.low and not value.drift and not value.nonfinite and (not call.written or any(outputs[place] is each for each in fresh)):

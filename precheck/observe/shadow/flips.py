@@ -127,11 +127,11 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     masks.followed(call, outputs, shadows)
     if len(outputs) < 2:
         return
-    turned(call, outputs, shadows)
+    signed_as_in_run(call, outputs, shadows)
     if not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:
-        call.mode.observation.led += 1
+        call.mode.observation.followed += 1
         if call.plan.base in ops.ORDERED:
             call.mode.places.cast(call.operation, outputs[1])
         _choice(call, outputs[1], shadows[1])
@@ -142,7 +142,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         shadows[0] = picked
 
 
-def turned(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
+def signed_as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
     """Eigenvectors and singular vectors have no sign of their own. Their shadows have the run's, which a later choice may rest on.
 
     A left and a right singular vector turn together, as their product is the matrix's.

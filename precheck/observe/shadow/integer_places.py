@@ -59,7 +59,7 @@ class Places:
                 self.measured.put(each, (*found, *measured))
         amount = kind.is_floating_point and op.base in ARITHMETIC
         for operation in found:
-            operation.taken = "amount" if amount and operation.taken != "place" else "place"
+            operation.used_as = "amount" if amount and operation.used_as != "place" else "place"
 
     def draws(self, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads random numbers."""

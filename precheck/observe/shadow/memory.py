@@ -29,13 +29,13 @@ CELL = 1 << 10
 class Cell:
     """The shadow of one storage. `flat` and `perturbed` are 1-D. Cells made by a cast share `flat` until one of them is written."""
 
-    __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "parts", "payload", "perturbed", "reference", "shared", "value")
+    __slots__ = ("_flat", "accumulator", "bytes", "content", "dtype", "parameter", "parts", "payload", "perturbed", "reference", "shared", "value")
 
-    def __init__(self, storage: torch.UntypedStorage, held: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
-        """`held` is the content of the whole storage: 1-D, or an op's result in its own shape, since most results are read in the shape
+    def __init__(self, storage: torch.UntypedStorage, content: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
+        """`content` is that of the whole storage: 1-D, or an op's result in its own shape, since most results are read in the shape
         in which they are made."""
-        self.reference, self.held, self.dtype, self.value = StorageWeakRef(storage), held, dtype, value
-        self._flat = held if held.dim() == 1 else None
+        self.reference, self.content, self.dtype, self.value = StorageWeakRef(storage), content, dtype, value
+        self._flat = content if content.dim() == 1 else None
         self.bytes = storage.nbytes()  # size of the run's storage when `flat` was made
         self.perturbed: torch.Tensor | None = None
         self.shared = [1]  # how many cells share `flat`; may be too large, never too small
@@ -48,18 +48,18 @@ class Cell:
     def flat(self) -> torch.Tensor:
         """The content, 1-D."""
         if self._flat is None:
-            self._flat = _flattened(self.held)
+            self._flat = _flattened(self.content)
         return self._flat
 
     @flat.setter
     def flat(self, flat: torch.Tensor) -> None:
-        self.held = self._flat = flat
+        self.content = self._flat = flat
 
     @property
     def cost(self) -> int:
         """Its size in bytes, with its part of shared memory."""
         perturbed = 0 if self.perturbed is None else self.perturbed.untyped_storage().nbytes()
-        return CELL + self.held.untyped_storage().nbytes() // self.shared[0] + perturbed
+        return CELL + self.content.untyped_storage().nbytes() // self.shared[0] + perturbed
 
     def own(self) -> None:
         """Before a write: copies `flat` if other cells share it."""
@@ -74,7 +74,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.cells: dict[int, Cell] = {}
-        self.fresh = self.held = 0
+        self.fresh_bytes = self.known_bytes = 0
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of the tensor's storage. None if there is none, or if it belonged to a freed storage or another dtype."""
@@ -100,7 +100,7 @@ class Memory:
 
     def view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
         """The shadow of `tensor`, as a view of its storage's."""
-        held = cell.held
+        held = cell.content
         alike = held.dtype.is_complex == tensor.dtype.is_complex and not tensor.is_conj() and not tensor.is_neg()
         if alike and held.shape == tensor.shape and held.stride() == tensor.stride() and held.storage_offset() == tensor.storage_offset():
             return held
@@ -132,7 +132,7 @@ class Memory:
                 shadow = shadow.clone()  # a cast to the same dtype does not copy, and an in-place op would then change the user's tensor
             self.put(tensor, shadow, value, perturbed=None if perturbed is None else perturbed.clone())
             return
-        if not _same_storage(shadow, cell.held):
+        if not _same_storage(shadow, cell.content):
             cell.own()
             _write(cell.flat, tensor, shadow)
         if perturbed is not None:
@@ -145,12 +145,12 @@ class Memory:
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """Makes a cell that shares the shadow of another: a copy or a cast does not change the content in the reference."""
         storage = tensor.untyped_storage()
-        cell = Cell(storage, source.held, tensor.dtype, value)
+        cell = Cell(storage, source.content, tensor.dtype, value)
         cell.perturbed = None if source.perturbed is None else source.perturbed.clone()
         source.shared[0] += 1  # first, so that no count is too small after an interrupt
         cell.shared = source.shared
         self.cells[address(storage)] = cell
-        self.fresh += CELL
+        self.fresh_bytes += CELL
         return cell
 
     def seed(self, tensor: torch.Tensor, reference: torch.dtype, value: Value) -> Cell:
@@ -191,7 +191,7 @@ class Memory:
             fits = maker is not None and maker.number > number and math.prod(cell.value.shape) == elements and not cell.dtype.is_complex
             if fits and not _gone(cell):
                 storage = storage_at(cell.reference.cdata)
-                whole = torch.empty(0, dtype=cell.dtype, device=cell.held.device).set_(storage)
+                whole = torch.empty(0, dtype=cell.dtype, device=cell.content.device).set_(storage)
                 if whole.numel() == elements:
                     found.append(whole)
         return found
@@ -206,17 +206,17 @@ class Memory:
         return flat
 
     def _count(self, cell: Cell) -> None:
-        self.fresh += cell.cost
-        if self.fresh > max(COLLECT, self.held // 4):
+        self.fresh_bytes += cell.cost
+        if self.fresh_bytes > max(COLLECT, self.known_bytes // 4):
             self._collect()
 
     def _collect(self) -> None:
         """Drops the shadows of freed storages. It runs by bytes and not by ops, since few large tensors can fill the memory."""
         gone = {key: cell for key, cell in self.cells.items() if _gone(cell)}
-        self.cells, self.fresh = {key: cell for key, cell in self.cells.items() if key not in gone}, 0
+        self.cells, self.fresh_bytes = {key: cell for key, cell in self.cells.items() if key not in gone}, 0
         for cell in gone.values():  # once for each cell, also after an interrupt
             cell.shared[0] -= 1
-        self.held = sum(cell.cost for cell in self.cells.values())
+        self.known_bytes = sum(cell.cost for cell in self.cells.values())
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor:

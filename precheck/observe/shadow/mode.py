@@ -63,7 +63,7 @@ class Shadow(UncompiledMode):
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
-        self.restarts = FunctionReplay(self.lines.frames)
+        self.function_replay = FunctionReplay(self.lines.frames)
         self.scales, self.progress = Scales(), Progress()
         self.later = later or Deferred()
         self.window = Window(self.observation, self.memory, self.later, judge)
@@ -184,7 +184,7 @@ class Shadow(UncompiledMode):
         with self.unseen():
             call.prepare()
             call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.places.draws(floats)
-            seen = self.restarts.before(call)
+            seen = self.function_replay.before(call)
         try:
             result = self.run(func, args, kwargs)
         except Exception as error:
@@ -192,7 +192,7 @@ class Shadow(UncompiledMode):
             raise
         with self.unseen():
             call.finish(result)
-            self.restarts.after(call, seen)
+            self.function_replay.after(call, seen)
             if emulation.active():
                 self.late_scales.after(call.operation)
         return result
@@ -224,7 +224,7 @@ class Shadow(UncompiledMode):
 
     def __enter__(self) -> Any:
         self.nested, self.autocasts = bool(active_modes()), nesting()
-        self.restarts.begin()
+        self.function_replay.begin()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
@@ -263,14 +263,14 @@ class Shadow(UncompiledMode):
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Records the value of a parameter's gradient after it has been accumulated."""
         number = self.where.identity(parameter)
-        self.observation.came.add(number)
+        self.observation.with_gradient.add(number)
         held = self.memory.find(local(parameter)) if addressable(local(parameter)) else None
         maker, steps = None if held is None else held.value.maker, 0
         while maker is not None and steps < _ANCESTRY:  # the parameters that this one was cast, cloned or sharded from
-            self.observation.came.add(maker.parameter)
+            self.observation.with_gradient.add(maker.parameter)
             maker, steps = maker.inputs[0].maker if maker.inputs else None, steps + 1
         with without_modes(), torch.no_grad():
-            self.updates.came(parameter, name, self.observation.seen)
+            self.updates.gradient(parameter, name, self.observation.seen)
         gradient = parameter.grad
         mine = None if gradient is None else local(gradient)
         if mine is not None and addressable(mine):
@@ -278,8 +278,8 @@ class Shadow(UncompiledMode):
             self.exponents.gradient(name, self.where.step, mine, number)
             if cell is not None:
                 value = partial_writes.found(cell, mine)[0]
-                self.later.after(self.observation.came_as, number, name, value, self.where.scale)
-                self.backwards.came(name, value, mine)
+                self.later.after(self.observation.keep_gradient, number, name, value, self.where.scale)
+                self.backwards.gradient(name, value, mine)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation. Its row in the table is filled once its numbers have been fetched."""
@@ -298,13 +298,13 @@ class Shadow(UncompiledMode):
         self.codes.finish()
         self.late_scales.finish()
         self.updates.finish(self.observation, self.where.parameter_names)
-        self.observation.undone = self.accumulation.factors.undone
+        self.observation.unchanged_products = self.accumulation.factors.unchanged
         for cell in self.memory.alive():
             for value in partial_writes.present(cell):
                 value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
-        self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
+        self.observation.parameters, self.observation.trainable = dict(self.where.parameter_names), self.where.trainable()
         self.where.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
         self.observation.exponents, self.observation.mixed = list(self.exponents.found.values()), self.backwards.mixed

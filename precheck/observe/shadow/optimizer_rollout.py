@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -64,26 +64,12 @@ class _Copy:
         return torch.split(whole, [count for _, count in self.members])
 
 
-class _Meant(Protocol):
-    """Computes the weight that a copy would have without rounding."""
-
-    @property
-    def forgetful(self) -> bool:
-        """Whether a step's rounding error is lost, as in all of torch's own optimizers. Then the copy can be extrapolated too."""
-
-    def steps(self, it: _Copy, count: int) -> None:
-        """Makes steps, of the copy `it` too."""
-
-    def weight(self) -> torch.Tensor:
-        """The weight without rounding, 1-D, in float64."""
-
-
 @dataclasses.dataclass(slots=True)
 class _Wide:
-    """Runs the same optimizer in float64."""
+    """The weight that a copy would have without rounding, 1-D: runs the same optimizer in float64."""
 
     copied: _Copy
-    forgetful: bool = True
+    forgetful: bool = True  # whether a step's rounding error is lost, as in all of torch's own optimizers. Then the copy can be extrapolated too
 
     def steps(self, it: _Copy, count: int) -> None:
         for _ in range(count):
@@ -96,7 +82,7 @@ class _Wide:
 
 @dataclasses.dataclass(slots=True)
 class _Shadowed:
-    """Runs a shadow beside the copy, for the user's own optimizers, which may treat float64 differently."""
+    """The same for the user's own optimizers, which may treat float64 differently: runs a shadow beside the copy."""
 
     shadow: Shadow
     low: torch.Tensor
@@ -110,6 +96,9 @@ class _Shadowed:
     def weight(self) -> torch.Tensor:
         cell = self.shadow.memory.find(self.low)
         return (self.low.detach() if cell is None else self.shadow.memory.view(cell, self.low)).double().clone()
+
+
+_Meant = _Wide | _Shadowed
 
 
 def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:

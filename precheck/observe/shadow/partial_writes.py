@@ -134,7 +134,7 @@ def _there(cell: Cell, where: Region, value: Value) -> bool:
     storage = storage_at(cell.reference.cdata)
     if storage is None:
         return False
-    run = torch.empty(0, dtype=cell.dtype, device=cell.held.device).set_(storage, where[2], where[0], where[1])
+    run = torch.empty(0, dtype=cell.dtype, device=cell.content.device).set_(storage, where[2], where[0], where[1])
     again = dataclasses.replace(value, nonfinite=0, zeros=0)
     compare(again, run, cell.flat.as_strided(*where), zeros=True)
     return bool(again.nonfinite if value.nonfinite else again.zeros)

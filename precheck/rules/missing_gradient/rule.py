@@ -52,9 +52,9 @@ class MissingGradient(Rule):
     def at_end(self, part: Part) -> list[Candidate]:
         """The used copies of parameters without a gradient."""
         observation = part.observation
-        if not observation.came:
+        if not observation.with_gradient:
             return []
-        wanting = observation.wanting - observation.came
+        wanting = observation.trainable - observation.with_gradient
         if observation.optimized:
             wanting &= observation.optimized  # a weight that no optimizer steps may need no gradient, whatever its flag says
         found = []
