@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from precheck import formats, ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import elements
+from precheck.analysis.provenance import elements, rms
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.source import Function
 
@@ -254,7 +254,7 @@ def _added(operation: Operation, value: Value, carried: Collection[Value], error
     parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
     before, after = _carried(operation, value, source, error) * math.sqrt(parts), error(value)
     if operation.base in SIZED:
-        after *= value.norm / math.sqrt(elements(value) or 1)
+        after *= rms(value)
     return max(0.0, 1 - (before / after) ** 2)
 
 
@@ -263,7 +263,7 @@ def _averaged(value: Value, source: Value, error: Errors) -> float:
 
     A matrix counts as many terms as it has rows, since a loss takes one number from each.
     """
-    size, result = source.norm / math.sqrt(elements(source) or 1), value.norm / math.sqrt(elements(value) or 1)
+    size, result = rms(source), rms(value)
     rows = source.shape[0] if len(source.shape) > 1 else elements(source)
     terms = max(1.0, min(elements(source) / (elements(value) or 1), rows))
     times = math.sqrt(terms) if result > size else 1 / math.sqrt(terms)

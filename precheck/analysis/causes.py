@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import determined, elements, passed, zero_origin
+from precheck.analysis.provenance import determined, elements, passed, rms, zero_origin
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
@@ -59,7 +59,7 @@ def error_source(
 
 def subnormal(value: Value) -> float:
     """The error of rounding to the format's smallest spacing, relative to the value's norm: 1/√12 of a spacing for each element. 0 if stored wide."""
-    size = value.norm / math.sqrt(elements(value) or 1)
+    size = rms(value)
     return formats.of_dtype(value.dtype).min_subnormal / math.sqrt(12) / size if value.low and size else 0.0
 
 
@@ -86,7 +86,7 @@ def kind(cause: Operation) -> str:
     if cause.base in ops.SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
         return "cancellation"
     before = cause.inputs[0].maker if cause.base == "_to_copy" and cause.inputs else cause
-    terms = [term.norm / math.sqrt(elements(term) or 1) for term in before.inputs] if before is not None and before.base in ops.SUMS else []
+    terms = [rms(term) for term in before.inputs] if before is not None and before.base in ops.SUMS else []
     return "absorption" if len(terms) == 2 and absolute(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
 
 

@@ -12,13 +12,12 @@ import dataclasses
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
+from precheck.analysis.promotion import LOW, WIDE
 from precheck.analysis.provenance import elements
 from precheck.analysis.walks import Walk
 from precheck.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-WIDE = frozenset({"float32", "float64"})
-LOW = frozenset({"bfloat16", "float16"})
 WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLESS_DTYPE))
 """Ops that autocast runs in float32."""
 GATHERING = ops.PRODUCTS | ops.REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED

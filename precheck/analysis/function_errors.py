@@ -7,7 +7,6 @@ unit roundoff, and of 3.8 if a low product passes a softmax. In one with a large
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
@@ -17,7 +16,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, smallest_normal
+from precheck.analysis.provenance import determined, effective_roundoff, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -200,7 +199,7 @@ def _below(cause: Operation) -> bool:
 
 def _constant(made: Attribution, value: Value) -> Operation | None:
     """The last op that adds a number with too few bits, among those that most of a value's error passed through. None if the value is as small."""
-    if value.norm / math.sqrt(elements(value) or 1) < smallest_normal(value):
+    if rms(value) < smallest_normal(value):
         return None
     passed = (operation for operation, part in made.through.items() if part >= attribution.TOGETHER and coarse_number(operation) is not None)
     return max(passed, key=attribution.number, default=None)
@@ -214,7 +213,7 @@ def coarse_number(operation: Operation) -> tuple[float, float] | None:
     value = operation.outputs[0] if operation.outputs else None
     if value is None or operation.base not in ops.SUMS or not value.low or not value.norm:
         return None
-    kept, size = formats.of_dtype(value.dtype), value.norm / math.sqrt(elements(value) or 1)
+    kept, size = formats.of_dtype(value.dtype), rms(value)
     added = ((scalar, kept.round(scalar)) for scalar in operation.scalars if abs(scalar) >= OWNED * size)
     return next(((number, held) for number, held in added if abs(held - number) > ROUNDED * value.roundoff * abs(number)), None)
 

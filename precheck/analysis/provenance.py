@@ -43,6 +43,11 @@ def elements(value: Value) -> int:
     return math.prod(value.shape)
 
 
+def rms(value: Value) -> float:
+    """The root mean square of a value's elements, in the reference."""
+    return value.norm / math.sqrt(elements(value) or 1)
+
+
 class Origins:
     """The op that brought in each value's error: the last one that at least doubled the drift."""
 

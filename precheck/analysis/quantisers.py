@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Dead, Flushed, Late, Overlapped, Remark, Repeated, Skewed, Uncancelled, Unturned, Wrapped
+from precheck.observe.shadow.code_notes import Clipped, Dead, Flushed, Late, Overlapped, Remark, Repeated, Skewed, Uncancelled, Unrotated, Wrapped
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -65,7 +65,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole and not remark.fault else "error")
-        elif isinstance(remark, Unturned) and remark.off > CANCELLED:
+        elif isinstance(remark, Unrotated) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Dead | Wrapped):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)

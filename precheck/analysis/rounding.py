@@ -23,7 +23,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
-from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, smallest_normal, turns, zero_origin
+from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, rms, smallest_normal, turns, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -272,7 +272,7 @@ class Misroundings:
         if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         mechanism, cause = zero_origin(starving[0])
-        if mechanism != "underflow" or value.norm / math.sqrt(elements(value)) < 2.0**-14:  # fp16's smallest normal
+        if mechanism != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
             return None
         return self._fact(mechanism, "flushed", operation, value, value.dead, STARVED, cause=cause)
 

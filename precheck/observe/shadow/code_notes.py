@@ -53,12 +53,12 @@ class Flushed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unturned:
-    """Turns by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again instead of back."""
+class Unrotated:
+    """Rotations by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again and not undone."""
 
-    turned: str  # where the left operand was turned
-    other: str  # and the right one; "" where one tensor was turned twice, "nowhere" where it was not turned
-    off: float  # |result - c result without turns| / |result|, for the best factor c
+    rotated: str  # where the left operand was rotated
+    other: str  # and the right one; "" where one tensor was rotated twice, "nowhere" where it was not rotated
+    off: float  # |result - c result without rotations| / |result|, for the best factor c
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,4 +106,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unturned | Dead | Overlapped | Wrapped | Clipped | Flushed | Skewed | Repeated | Late
+Remark = Uncancelled | Unrotated | Dead | Overlapped | Wrapped | Clipped | Flushed | Skewed | Repeated | Late

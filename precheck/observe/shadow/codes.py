@@ -28,7 +28,7 @@ from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.scale_roots import combined
 from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of, single
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
-from precheck.observe.shadow.turns import Turns
+from precheck.observe.shadow.turns import Rotations
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ class Codes:
         self.casts = code_rounding.Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
-        self.turns, self.packed = Turns(self), PackedCodes(self)
+        self.rotations, self.packed = Rotations(self), PackedCodes(self)
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
         if not self.off and op.plan.known:
             try:
-                if begins(op.base, op.args) or self._concerned(op.args) or self.turns.begins(op.base, op.args):
+                if begins(op.base, op.args) or self._concerned(op.args) or self.rotations.begins(op.base, op.args):
                     with self.mode.unseen():
                         self._followed(op, result)
             except Exception:
@@ -67,9 +67,8 @@ class Codes:
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
-        turns = self.turns
-        followed = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, turns.held, turns.quantised, turns.fast.held
-        known = [each.entries for each in followed if each]
+        own, rotations = (self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields), self.rotations
+        known = [each.entries for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         if not known:
             return False
         keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)
@@ -108,7 +107,7 @@ class Codes:
             code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
         self.scales.follow(op.base, inputs, results)
         flushed_scales.follow(self, op, inputs, results)
-        self.turns.follow(op, inputs, results[0])
+        self.rotations.follow(op, inputs, results[0])
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
         found = scale_of(args[0], args[1], self.scales, self.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None

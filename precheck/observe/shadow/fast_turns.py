@@ -1,8 +1,8 @@
 """Fast Hadamard transforms, which are made of sums and differences of a tensor's parts.
 
-A stage takes pairs of elements (a, b) to (a + b, a - b). Beside a tensor that such stages make, two things are kept: what the same stages make in
-float32 of what was turned, and what was turned itself, moved as the stages move it: a sum stands at the place of its first operand, a difference
-at that of its second. When an op reads the tensor that is no part of a stage, it has been turned, if each sum has its difference.
+A stage takes pairs of elements (a, b) to (a + b, a - b). For a tensor that stages make, two copies are kept. One applies the stages in float32 to
+the tensor before the transform. The other only moves that tensor: a sum stands at the place of its first operand, a difference at that of its second.
+The transform has ended when an op that is no stage reads the tensor. It was a Hadamard transform if each sum has its difference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from precheck.observe.shadow.storages import Flat, Storages, flattened
 from precheck.torch_internals import storage_key
 
 if TYPE_CHECKING:
-    from precheck.observe.shadow.turns import Turned, Turns
+    from precheck.observe.shadow.turns import Rotated, Rotations
 
 MOVED = (ops.MOVING | ops.WHOLE_COPIES) - {"abs"}
 Pair = tuple[Any, ...]
@@ -28,12 +28,12 @@ Pair = tuple[Any, ...]
 
 @dataclasses.dataclass(slots=True)
 class Stages:
-    """What is in a storage that stages have made, in whole or in part."""
+    """A storage that stages of a transform have written, in whole or in part."""
 
     made: Flat
-    moved: list[Flat]  # what was turned, and what is known of it before
-    held: Turned | None  # what is known of what was turned
-    origin: int  # which tensor it was
+    moved: list[Flat]  # the tensor before the transform, and before each earlier rotation
+    held: Rotated | None  # the earlier rotations of that tensor
+    origin: int  # the number of that tensor
     place: str
     sums: frozenset[Pair] = frozenset()
     differences: frozenset[Pair] = frozenset()
@@ -50,17 +50,17 @@ def pairs(base: str, args: tuple[Any, ...]) -> bool:
     return bool(storage_key(first) == storage_key(second))
 
 
-class FastTurns:
+class FastTransforms:
     """Follows the stages of a run."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
+    def __init__(self, rotations: Rotations) -> None:
+        self.rotations = rotations
         self.held: Storages[Stages] = Storages()
         self.begun = 0
-        self.forward = False  # whether a forward pass has turned so
+        self.forward = False  # whether a forward pass has made such a transform
 
     def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-        """After an op: a stage, a move of what stages have made, or the end of it."""
+        """After an op: a stage, an op that moves the elements, or the end of the transform."""
         if pairs(op.base, op.args) and not op.kwargs and not op.plan.written:
             self._stage(op, result)
             return
@@ -86,7 +86,7 @@ class FastTurns:
         entry = self.held.get(first)
         if entry is None:
             entry = self._begun(op.plan.name, first)
-        made = self.turns.codes.replayed(op, entry.made.seen)
+        made = self.rotations.codes.replayed(op, entry.made.seen)
         stays = first if op.base == "add" else second
         pair = (storage_key(first), first.storage_offset(), second.storage_offset(), tuple(first.shape), first.stride())
         self._put(result, entry, [entry], made, [each.seen(stays) for each in entry.moved])
@@ -100,10 +100,10 @@ class FastTurns:
     def _begun(self, name: str, tensor: torch.Tensor) -> Stages:
         """The entry of a tensor whose parts are added for the first time."""
         self.begun += 1
-        held, whole = self.turns.held.get(tensor), flattened(tensor)
+        held, whole = self.rotations.held.get(tensor), flattened(tensor)
         known = [whole] if held is None else [each.numbers for each in (held.data, *held.before)]
         moved = [Flat.of(whole, each) for each in known]
-        entry = Stages(Flat.of(whole, known[0]), moved, held, self.begun, self.turns.codes.described(name).blamed)
+        entry = Stages(Flat.of(whole, known[0]), moved, held, self.begun, self.rotations.codes.described(name).blamed)
         self.held.put(tensor, entry)
         return entry
 
@@ -114,7 +114,7 @@ class FastTurns:
                 return tensor.float() if tensor.is_floating_point() else tensor
             return (entry.made if place is None else entry.moved[place]).seen(tensor)
 
-        return self.turns.codes.replayed(op, change)
+        return self.rotations.codes.replayed(op, change)
 
     def _moved(self, op: OpCall, read: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         entries = [entry for entry in map(self.held.get, read) if entry is not None]
@@ -139,7 +139,7 @@ class FastTurns:
         self.held.put(result, Stages(flats[0], flats[1:], entry.held, entry.origin, entry.place, sums, differences))
 
     def _ended(self, tensor: torch.Tensor) -> None:
-        """An op reads what stages have made, which is no part of a stage."""
+        """The transform has ended: an op that is no stage reads the tensor."""
         entry = self.held.get(tensor)
         self.held.drop(tensor)
         if entry is None or not entry.sums or entry.sums != entry.differences:
@@ -147,4 +147,4 @@ class FastTurns:
         whole = flattened(tensor)
         made = entry.made.numbers
         if len(made) == len(whole) and float((whole.float() - made).norm()) <= AGREE * float(made.norm()):
-            self.turns.turned_fast(entry, whole)
+            self.rotations.transformed(entry, whole)

@@ -124,7 +124,9 @@ class Scales:
         if base in ops.SCALED_PRODUCTS:
             return math.prod(carried) * (self._number(values, first, where, inverse=False) if len(carried) == 1 else 1.0)
         if base in ops.SCALED_QUOTIENTS:
-            return first / carried[1] if len(carried) > 1 else self._quotient(values, first, where)
+            if len(carried) > 1:
+                return first / carried[1]
+            return first * self._number(values, first, where, inverse=True) if isinstance(values[0], torch.Tensor) else 1 / first
         if base in ops.FUSED_SUMS and len(carried) >= 3:
             return self._sum(values[0], carried[0], None, carried[1] * float(carried[2] ** ops.FUSED_SUMS[base]), where)
         if base in ops.SCALED_SUMS or base in ops.DIFFERENCES:
@@ -191,11 +193,6 @@ class Scales:
         if forward and args[0].requires_grad:
             self.meant.add(args[1])
         return float(args[1]) if args[1] in self.meant and (args[0].requires_grad or not forward) else 1.0
-
-    def _quotient(self, values: list[Any], first: float, where: Locate) -> float:
-        if isinstance(values[0], torch.Tensor):
-            return first * self._number(values, first, where, inverse=True)
-        return 1 / first
 
     def _asked_for(self, number: float, scale: float) -> bool:
         """Whether a Python number contains a scale that the program read: a threshold of 51.2 is 0.05 times 1024.

@@ -79,7 +79,9 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         return
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
         return  # run and shadow computed the same op on the same numbers
-    compare(value, output, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
+    # in an optimizer step most tensors are intermediate results that live for one op
+    limit = LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
+    compare(value, output, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=limit)
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.part_drift = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
@@ -107,11 +109,6 @@ def _in_parts(call: Call, value: Value) -> float | None:
         shadow = sampled(call.shadows[id(tensor)])
         drifts[place] = ratio(norm(sampled(tensor).to(shadow.dtype) - shadow), norm(shadow))
     return max(drifts) if parted else None
-
-
-def _limit(operation: Operation, output: torch.Tensor) -> int:
-    """How many elements to measure. Fewer in an optimizer step, where most tensors are intermediate results that live for one op."""
-    return LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
 
 
 def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:

@@ -92,7 +92,7 @@ class Memory:
         """After `resize_` of a tensor or its storage: old elements keep their shadow, new ones get the run's numbers."""
         cell.own()
         cell.bytes = tensor.untyped_storage().nbytes()
-        old = _reals(cell.flat)
+        old = torch.view_as_real(cell.flat).reshape(-1) if cell.flat.is_complex() else cell.flat
         cell.flat, cell.perturbed, cell.accumulator = _contents(tensor).to(old.dtype, copy=True), None, None
         kept = min(old.numel(), cell.flat.numel())
         cell.flat[:kept] = old[:kept]
@@ -132,13 +132,13 @@ class Memory:
                 shadow = shadow.clone()  # a cast to the same dtype does not copy, and an in-place op would then change the user's tensor
             self.put(tensor, shadow, value, perturbed=None if perturbed is None else perturbed.clone())
             return
-        if not _same_storage(shadow, cell.content):
+        if storage_key(shadow) != storage_key(cell.content):
             cell.own()
             _write(cell.flat, tensor, shadow)
         if perturbed is not None:
             if cell.perturbed is None:
                 cell.perturbed = cell.flat.clone()
-            if not _same_storage(perturbed, cell.perturbed):
+            if storage_key(perturbed) != storage_key(cell.perturbed):
                 _write(cell.perturbed, tensor, perturbed)
         partial_writes.written(cell, tensor, value)
 
@@ -232,19 +232,11 @@ def _gone(cell: Cell) -> bool:
     return storage is None or (cell.bytes > 0 and storage.nbytes() == 0)
 
 
-def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(storage_key(one) == storage_key(other))
-
-
 def _contents(tensor: torch.Tensor) -> torch.Tensor:
     """A 1-D view of the tensor's whole storage. Complex numbers are pairs."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=_real(tensor.dtype), device=tensor.device)
     return whole.set_(storage, 0, (storage.nbytes() // whole.element_size(),), (1,))
-
-
-def _reals(flat: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
 def _seen_as(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
