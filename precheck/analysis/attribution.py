@@ -54,7 +54,7 @@ def number(operation: Operation) -> int:
 
 
 class Attempts:
-    """Lines for which walks found no cause. Each walk goes back over a whole loop, so a walk in each of n turns would cost n² steps."""
+    """Counts for each line the walks that found no cause. A walk goes back over a whole loop, so a walk in each of n turns would cost n² steps."""
 
     def __init__(self) -> None:
         self.waits: dict[tuple[object, ...], int] = defaultdict(int)
@@ -139,10 +139,10 @@ class Attribution:
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
-        Then the code should be changed at the difference: a difference in float32 has its terms in float32. One that subtracts the square of what
-        `cause` made should be changed in any format (`moments`). A difference in a function that it calls with low numbers counts as well.
-        Parts of one running sum do not, since they lost their digits when it was stored (`causes.shares_operand`). `functions`: the function of
-        each line.
+        Then the code should be changed at the difference, since a difference in float32 needs terms in float32. If the difference subtracts the
+        square of what `cause` made, it should be changed in any format (`moments`). A difference in a function that is called with low numbers counts
+        too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
+        `functions`: the function of each line.
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)

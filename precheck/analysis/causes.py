@@ -105,7 +105,7 @@ def shares_operand(operation: Operation) -> bool:
 
 
 def lost_between(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
-    """The op whose rounding such a difference shows. A rounding that both terms have cancels, so it is one that only `term` has."""
+    """The op whose rounding such a difference shows. A rounding of both terms cancels, so only a rounding of `term` alone counts."""
     other = next((value for value in operation.inputs if value is not term), term)
     if before_copies(term) is before_copies(other):
         return error_source(term, apart=True)
@@ -206,8 +206,9 @@ def _made_of(value: Value, other: Value) -> bool:
 
 
 def given_low(value: Value) -> bool:
-    """Whether the value was rounded by a cast, or as the result of one of torch's own modules, and only moved since. It is then stored low because
-    the precision asks for it, and not because the user's code computes it low. A gradient counts too: autograd makes it, and under autocast it is
+    """Whether a cast or one of torch's own modules rounded the value, and it was only moved since.
+
+    Then the precision asks for the low value, and not the user's code. The same holds for a gradient, which autograd makes: under autocast it is
     always low. Projections, variance reductions and penalties subtract gradients.
     """
     source: Value | None = value

@@ -1,8 +1,8 @@
-"""Differences whose own gain does not show what is lost: of terms that were computed from low numbers, or that an earlier difference made.
+"""Finds differences that lose more digits than their own amplification shows, because an earlier op has lost digits of a term.
 
-A difference in float32 is exact, so its error is that of its terms. Wide ops may lie between the last low number and the term, such as a loss, a norm
-or a sum with wide coordinates. The precision then explains the error of each term, and not that they were subtracted: a function at two points near
-each other, or a result beside what it should be, is to be computed wide.
+A difference in float32 is exact, so its error is that of its terms. Between a low number and the term there may be wide ops, such as a loss, a norm
+or a sum with wide coordinates. The precision explains the error of each term. It does not explain that the terms are subtracted: a function at two
+neighbouring points, or a result and its target, should be computed wide.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def gained(operation: Operation, value: Value) -> float:
 
 
 def gained_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
-    """The gain of an earlier difference that made the error of this one's term, by which its own is multiplied. 1 if there is none."""
+    """The amplification by an earlier difference that made the error of a term. Both amplifications multiply. 1 if there is none."""
     if value.dead < GARBAGE or not operation.inputs:
         return 1.0
     first = causes.error_source(max(operation.inputs, key=causes.absolute), known)
@@ -55,11 +55,11 @@ def of_computed_terms(operation: Operation, value: Value) -> bool:
 
 
 def lost_at(operation: Operation, observation: Observation, readers: Readers) -> Operation | None:
-    """The op to blame for such a difference. None if the precision means it.
+    """The op to blame for such a difference. None if the precision explains the error.
 
-    If both terms have errors, only a quotient of the difference and a small step asks for its digits, and the difference is named. (A policy's ratio
-    is the exponential of such a difference, and is right.) If one term is exact, the other is a result beside what it should be. A line of the user's
-    made most of its error, or a function did, and there the line with most. What torch's own modules round in a network is what the precision means.
+    If both terms have errors, only a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of
+    such a difference, and is right.) If one term is exact, the other is a result that is compared with its target. Then the user's line that made
+    most of its error is named, or the line with the largest share in the function that made most. What torch's own modules round is not blamed.
     """
     value = operation.outputs[0]
     if sum(source.drift > 0 for source in operation.inputs) > 1:
@@ -76,7 +76,7 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:
-    """Whether the program multiplies a difference until it is as large beside its terms as before the subtraction: a difference quotient."""
+    """Whether later products make a difference at least `ENLARGED` times larger, as a difference quotient does."""
     walk = Walk([value], NEAR)
     for held in walk:
         made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]

@@ -1,7 +1,7 @@
-"""Finds errors that rounding does not explain, in the order of a run: which op makes each, and which only follow from others.
+"""Goes over a run in order and finds errors that rounding does not explain: the op that makes each of them.
 
-A fault explains the errors of all values that are made from its value, so they are not reported. Excuses are checked when the readers of the value
-are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.
+A fault explains the errors of all values that are computed from its value, so these are not reported again. Whether an excuse applies is checked when
+all readers of the value are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.
 """
 
 from __future__ import annotations
@@ -180,11 +180,11 @@ class Errors:
             self.mild.update({value} if small_difference() else ())
 
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
-        """The error that a function makes itself, on inputs that are wrong already.
+        """The error that a function makes itself, if its inputs are already wrong.
 
-        It is measured on these inputs, so a fault before the call is no part of it. It is reported if it makes most of the error, or if the rest
-        comes from how the precision stores the run's inputs, which no code can mend. A fault in the same call does explain it, and so may what has
-        no fact.
+        It is measured on the inputs that the call had, so it contains no earlier fault. It is reported if it makes most of the error, or if all the
+        rest comes from storing the run's inputs, which no code can mend. It is not reported if a fault in the same call explains it, or something
+        that has no fact.
         """
         facts = [fact for fact in above if fact is not None and fact.operation.call != operation.call]
         if not operation.call or len(facts) < len(above):
@@ -195,7 +195,7 @@ class Errors:
             self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
-        """Whether a value says nothing of what it is made from: a sum that cancels, or an error that comes from one."""
+        """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
         return cancels or (bool(sources) and self.nothing.issuperset(sources))

@@ -126,9 +126,9 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
 def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing reads comes from a constant, or from its sum with something: it is a mask, or a masked tensor.
 
-    Gradients are no constants, and NaN masks nothing. A mask is added to scores or put in their place, and lies below all of them. So it is no mask
-    either if it is still there when the block ends, if more numbers became infinite, or if one is above zero. A fill is there again and again, or
-    beside numbers that need no rounding; a number that is there once, among others that were rounded, is one of the data.
+    Gradients are no constants, and NaN masks nothing. A mask lies below all scores. So Inf that is still alive when the block ends is no mask if it
+    stands for more than `FILLS` different numbers, or if one of them is above zero. A fill occurs several times, or beside numbers that need no
+    rounding. An infinite number that occurs once, among rounded numbers, belongs to the data.
     """
     if root.drift and root.nonfinite <= root.distinct_overflows:
         return False

@@ -80,11 +80,10 @@ class Recurrence:
 
 
 def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Iterator[Value]:
-    """The states to judge of those that one op updates: the latest. Also the one with the largest error, if all of them together have too large an
-    error.
+    """Of the states that one op updates, those to judge: the latest, and the one with the largest error if the error of all together is too large.
 
-    Among many states with right roundings, a few have a larger error than usual by chance. A loop over parameters has a state for each. Only those
-    that are `read` count: a state that nobody gets says nothing of the others.
+    A loop over parameters has a state for each. Among many correctly rounded states a few have a large error by chance, so one alone does not count.
+    Only states that are `read` count.
     """
     latest = next(filter(read, reversed(values)), None)
     if latest is None:

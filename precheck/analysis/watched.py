@@ -44,9 +44,9 @@ class Watched:
         return Part(observation, readers, spoiled, self.origins, facts)
 
     def _traced(self, fact: Fact, wrong: Collection[Fact]) -> tuple[Fact, Fact | None]:
-        """Inf or NaN of an argument that rounding moved onto a pole, or made zero, with the fact among `wrong` that explains the argument's error.
+        """Returns a fact on Inf or NaN, and the fact among `wrong` that explains the argument's error if rounding moved it onto a pole or to zero.
 
-        That fact's op is named for both, so that they are told once.
+        Both facts then name the op of the second, so that they become one finding.
         """
         argument = None
         if isinstance(fact, nonfinite.Broken) and fact.how == "moved onto a pole" and fact.root.maker is not None:

@@ -1,7 +1,7 @@
-"""Terms that are added to a product of codes before its scales are multiplied by: (q @ k + b) · s = q @ k · s + b · s.
+"""Follows terms that are added to a product of codes before it is multiplied by its scales: (q @ k + b) · s = q @ k · s + b · s.
 
-Such a term must be in the unit of the codes, as a bias in whole numbers or one that was divided by the scales is. A term that has been divided by no
-scale of this run cannot be in the unit of a scale that was made of this run's data. So the copy `plain` gets the term as it is.
+Such a term must be in the unit of the codes: a bias in whole numbers, or one that was divided by the scales. If the scales are computed from data of
+this run, a term that was divided by none of them is in another unit. So the copy `plain` gets that term unchanged.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def _bound(op: OpCall, name: str, default: float) -> float:
 def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
     """After a clamp of sums of codes, which are in the unit of the codes as long as no scale has been multiplied by.
 
-    Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is. Nothing
-    is said of numbers that no scale is multiplied by later: bytes of a picture saturate on purpose.
+    Sums must fit into the range of the format that they are stored in. A lower bound of 0 may be intended, as that of a ReLU. If no later op
+    multiplies the sums by a scale, nothing is reported: the bytes of a picture saturate on purpose.
     """
     if track.multipliers or high not in LARGEST:
         track.read = True

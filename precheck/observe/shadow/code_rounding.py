@@ -174,8 +174,8 @@ def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, ma
 
 
 def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tensor) -> None:
-    """After a choice, element by element, between codes of the same numbers. If it is one between the numbers below and above, it is what has been
-    rounded. So its errors are judged, and not those of a floor before. If it gives codes their sign back, they have one."""
+    """After `torch.where` on codes of the same numbers. A choice between the neighbours below and above is the rounding, so its errors are judged and
+    not those of the floor before. The result has a sign if one of the choices has."""
     choices = [(each, track) for each in args[1:3] if isinstance(each, torch.Tensor) and (track := codes.tracks.get(each)) is not None]
     made.unsigned = made.unsigned and all(track.unsigned for _, track in choices)
     data = [track.plains[0].seen(each) for each, track in choices]

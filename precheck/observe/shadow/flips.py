@@ -95,7 +95,7 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
 
 
 def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
-    """Writes down numbers that lie above a bound in the run and below it in the reference, and of these the one that does so most clearly."""
+    """Records numbers that lie above a bound in the run and below it in the reference (`LetThrough`)."""
     here, there = run.to(shadow.dtype).abs().reshape(-1), shadow.abs().reshape(-1)
     apart = torch.where((here > bound) & (there < bound), torch.minimum(here / bound, bound / there), 0.0)
     if bool(apart.any()):
@@ -227,8 +227,8 @@ def of_choice(op: OpCall, scores: torch.Tensor, shadow: torch.Tensor, mine: torc
 
 
 def _of_order(scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, dim: int | None) -> Flips:
-    """Flips of a full sort: rows whose order is another. `ties`: of these, rows half of whose elements are equal to a neighbour here, and not in the
-    shadow. Every long row has some neighbours that a rounding swaps, so that `blur` has to tell whether an order is left."""
+    """Flips of a full sort: rows with another order. `ties`: those of them in which half of the elements are equal to a neighbour in the run, and not
+    in the shadow. Rounding swaps some neighbours of every long row, so `blur` has to show whether the order means anything."""
     dim = -1 if dim is None else dim
     elsewhere = mine != theirs
     rows = elsewhere.any(dim)

@@ -132,7 +132,7 @@ class Shadow(UncompiledMode):
 
     def _backward_begins(self, loss: torch.Tensor) -> None:
         with self.unseen():
-            if self.losses.asked(loss, lambda: self.described("loss")):
+            if self.losses.backward_begins(loss, lambda: self.described("loss")):
                 self._turned(Turn.BACKWARD)
 
     def described(self, name: str) -> Operation:

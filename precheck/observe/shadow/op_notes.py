@@ -34,18 +34,21 @@ class Renumbered:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recut:
-    """Numbers that are rounded to other integers than the reference's, which are not near a jump: how many, and one example."""
+    """Numbers that are rounded to other integers than in the reference, by more than the reference's own rounding explains: how many, one example."""
 
     count: int
     total: int
     was: float
     became: float
-    size: float = 0.0  # mean |number|: rounded once to u, so many times u of them become another whole number
+    size: float = 0.0  # mean |number|. One rounding to u changes the integer of about size · u of all numbers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LetThrough:
-    """Numbers that lie above a bound here and below it in the reference: how many, and the one that is so most clearly, by so many times at least."""
+    """Numbers above a bound in the run and below it in the reference: how many, and the one that is furthest from the bound on both sides.
+
+    `apart`: that number is at least so many times the bound in the run, and the bound is at least so many times the reference's number.
+    """
 
     count: int
     total: int
