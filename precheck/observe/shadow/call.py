@@ -28,20 +28,7 @@ class Call:
     """One op of the run with its replay. `prepare` comes before the op, `finish` after it."""
 
     __slots__ = (
-        "args",
-        "before",
-        "before_scatter",
-        "called",
-        "cells",
-        "failure",
-        "floats",
-        "inputs",
-        "mode",
-        "op",
-        "operation",
-        "plan",
-        "results",
-        "shadows",
+        "args", "before", "before_scatter", "called", "cells", "failure", "floats", "inputs", "mode", "op", "operation", "plan", "results", "shadows",
         "written",
     )  # fmt: skip
 
@@ -70,11 +57,13 @@ class Call:
         """After the op has run: replays it and compares the results. Never raises."""
         if not self.failure:
             try:
-                self.follow(result)
+                self._follow(result)
             except Exception as error:
                 self._lose(error)
-        if self.failure:
-            self.give_up(result, self.failure)
+        if self.failure:  # the shadow starts again from the run's results
+            self.operation.opaque = self.failure
+            self.store(self._outputs(result), None, None)
+            self.mode.record(self.operation)
 
     def _lose(self, error: Exception) -> None:
         self.failure = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -149,7 +138,7 @@ class Call:
                 return int(self.mode.where.identity(tensor))
         return next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
-    def follow(self, result: Any) -> None:
+    def _follow(self, result: Any) -> None:
         """Replays the op in the reference precision, compares both results and records the operation."""
         mode, planned, operation = self.mode, self.plan, self.operation
         if planned.packet == "_local_scalar_dense":
@@ -178,21 +167,13 @@ class Call:
             mode.outdated.cast(self, outputs[0])
         mode.record(operation)
 
-    def give_up(self, result: Any, why: str) -> None:
-        """The shadow could not follow: it starts again from the run's results."""
-        self.operation.opaque = why
-        self.store(self._outputs(result), None, None)
-        self.mode.record(self.operation)
-
     def _outputs(self, result: Any) -> list[torch.Tensor]:
         outputs = list(tensors_in(result))
         self.results = with_written(outputs, self.written) if self.plan.mutable else outputs
         return self.results
 
     def _is_alias(self, output: torch.Tensor) -> bool:
-        if not addressable(output):
-            return False
-        return storage_key(output) in map(storage_key, self.floats)
+        return addressable(output) and storage_key(output) in map(storage_key, self.floats)
 
     def _replayed(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         mode, planned = self.mode, self.plan

@@ -27,8 +27,8 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
         return
     exact, before = codes.copied(op, -1), track.exact.seen(source)
     moved = zip(track.plains, track.units, strict=True)
-    codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
-    codes.measured(track, source, result)
+    made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
+    codes.measured(made, track, source, result)
     code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5))
 
 

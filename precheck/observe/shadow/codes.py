@@ -123,8 +123,6 @@ class Codes:
         self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers))
         flushed_scales.used(self, scale)
 
-    # --- what becomes of codes -------------------------------------------------------------------------------------
-
     def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
         base = op.base
         data = [each for each in tracked if not self.scales.made.get(each)]
@@ -175,31 +173,27 @@ class Codes:
 
     def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
-        self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
-        self.measured(track, source, result)
+        made = self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
+        self.measured(made, track, source, result)
 
-    def measured(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
-        """Gives the result's codes the steps of the source's."""
-        made = self.tracks.get(result)
-        if made is not None:
-            made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
+    def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+        """Gives the codes `made` in `result` the steps of those that they were made from."""
+        made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
 
     def _again(self, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
         """Applies the op to both copies."""
         exact = self.copied(op, -1)
         plains = [self.copied(op, place) for place in range(alternatives(tracks))]
         product = op.base in PRODUCTS or op.base == "mul"
-        self.tracks.put(result, merged(result, tracks, exact, plains, product=product))
-        kept = self.tracks.get(result)
-        if kept is not None:
-            if op.base == "where":
-                code_rounding.chosen(self, op.args, kept, result)
-            if op.base in PRODUCTS:
-                kept.owed, kept.shifted = zero_points.owed(tracks), False
-                kept.early = kept.early if kept.dense else kept.multipliers
-                kept.dense = True
-            kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
-            self._settled(kept, result)
+        kept = self.put(result, tracks, exact, plains, product=product)
+        if op.base == "where":
+            code_rounding.chosen(self, op.args, kept, result)
+        if op.base in PRODUCTS:
+            kept.owed, kept.shifted = zero_points.owed(tracks), False
+            kept.early = kept.early if kept.dense else kept.multipliers
+            kept.dense = True
+        kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
+        self._settled(kept, result)
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The op's result on other tensors, in their own format."""
@@ -231,18 +225,16 @@ class Codes:
         known = other is not None and (self.scales.known(other) or self._nested(other, track))
         if not known:
             plains += [self.copied(op, place, source) for place in range(len(track.plains))]
-        self.put(result, [track], exact, plains[:ALTERNATIVES])
-        made = self.tracks.get(result)
-        if made is not None:
-            made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
-            made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
-            if known:
-                made.factors = (*track.factors, *single(other, base=op.base))
-                made.borrowed = (*track.borrowed, *(single(other, base=op.base) if other is not None and self.scales.among(other) else ()))
-                made.powers = self.scales.multiplied(track.powers, other, op.base)
-                made.last = self.described(op.plan.name)
-                self.casts.dequantised.add(track.rounded)
-            self._settled(made, result)
+        made = self.put(result, [track], exact, plains[:ALTERNATIVES])
+        made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
+        made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
+        if known:
+            made.factors = (*track.factors, *single(other, base=op.base))
+            made.borrowed = (*track.borrowed, *(single(other, base=op.base) if other is not None and self.scales.among(other) else ()))
+            made.powers = self.scales.multiplied(track.powers, other, op.base)
+            made.last = self.described(op.plan.name)
+            self.casts.dequantised.add(track.rounded)
+        self._settled(made, result)
 
     def _nested(self, other: torch.Tensor, track: Track) -> bool:
         """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
@@ -259,24 +251,25 @@ class Codes:
             self._judged(track)
             self.tracks.drop(result)
             return
-        self._unmoved(op, source, result)
-        self.measured(track, source, result)
-        made = self.tracks.get(result)
-        if made is not None:
-            made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
+        made = self._unmoved(op, source, result)
+        self.measured(made, track, source, result)
+        made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
 
-    def _unmoved(self, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+    def _unmoved(self, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> Track:
         """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
         track, exact = self.tracks.get(source), self.copied(op, -1)
         assert track is not None
-        self.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
-        made = self.tracks.get(result)
-        if made is not None and made.owed:
+        made = self.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
+        if made.owed:
             made.owed -= 1
             self._settled(made, result)
+        return made
 
-    def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
-        self.tracks.put(result, merged(result, tracks, exact, plains))
+    def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
+        """Gives a result the copies that are computed from the codes of `tracks`."""
+        made = merged(result, tracks, exact, plains, product=product)
+        self.tracks.put(result, made)
+        return made
 
     def _settled(self, track: Track, result: torch.Tensor) -> None:
         """Drops the copies if they agree: the scales have cancelled."""

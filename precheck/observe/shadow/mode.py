@@ -89,7 +89,9 @@ class Shadow(UncompiledMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):  # a higher-order op cannot be replayed
-            return self._opaque_call(func, args, kwargs)
+            self.observation.seen += 1
+            self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
+            return func(*args, **kwargs)
         wrappers = () if PLAIN.issuperset(types) else [kind for kind in types if wraps(kind)]
         if wrappers:  # a subclass runs ops on plain tensors, which are seen then; fake tensors compute nothing
             return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
@@ -108,7 +110,9 @@ class Shadow(UncompiledMode):
             return result
         with self.lock:
             if planned.packet == "ones_like":
-                self._backward_begins(args[0])
+                with self.unseen():
+                    if self.losses.backward_begins(args[0], lambda: self.described("loss")):
+                        self._turned(Turn.BACKWARD)
             if not self.scales.factors:
                 return self._ran(op)
             with self.unseen():
@@ -130,11 +134,6 @@ class Shadow(UncompiledMode):
         """Runs the user's op."""
         return func(*args, **kwargs) if self.through is None else self.through(func, args, kwargs)
 
-    def _backward_begins(self, loss: torch.Tensor) -> None:
-        with self.unseen():
-            if self.losses.backward_begins(loss, lambda: self.described("loss")):
-                self._turned(Turn.BACKWARD)
-
     def described(self, name: str) -> Operation:
         """An operation that names the current line of the program, for events that are not ops."""
         line, _, _ = self.lines.frames.line(1)
@@ -145,22 +144,11 @@ class Shadow(UncompiledMode):
         """Runs torch's own decomposition of the op. Its parts are watched one by one."""
         self.observation.seen -= 1
         device = next((tensor.device.type for tensor in op.tensors()), "cpu")
-        with self._again():
-            return call_kernel(op.func, kernel_key(op.func, device), op.args, op.kwargs)
-
-    @contextlib.contextmanager
-    def _again(self) -> Iterator[None]:
-        """Inside, the mode is on although it is handling an op."""
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]  # the mode is off while it handles an op
         try:
-            yield
+            return call_kernel(op.func, kernel_key(op.func, device), op.args, op.kwargs)
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-    def _opaque_call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        self.observation.seen += 1
-        self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
-        return func(*args, **kwargs)
 
     def _watched(self, op: OpCall) -> Any:
         func, planned, args, kwargs = op
