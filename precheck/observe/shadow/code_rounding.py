@@ -54,8 +54,7 @@ def followed(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch
             _coded(codes, op, scaled, source, result)
     elif (base.startswith("clamp") or base == "abs" or base in ops.WHOLE_COPIES | ops.CASTS) and whole(result):
         before = scaled.unclipped or (Flat.of(source, source) if base.startswith("clamp") else None)
-        if before is not None and region(source) != region(result):
-            before = Flat.of(result, before.seen(source))
+        before = before and Flat.of(result, before.seen(source))
         kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
         codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, unclipped=before))
     elif base in ("add", "sub") and whole(result):
