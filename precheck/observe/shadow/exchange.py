@@ -42,7 +42,7 @@ class Exchange:
         try:
             self._copied()
         except Exception as error:
-            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+            self._lose(error)
 
     def _copied(self) -> None:
         mode, floats = self.mode, list(self.op.tensors())
@@ -70,11 +70,11 @@ class Exchange:
                 raise TimeoutError(f"the program's own did not end within {company.PATIENCE:.0f} s")
             self._exchanged(result)
         except Exception as error:
-            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+            self._lose(error)
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, error: Exception) -> None:
         self.failed = True
-        self.ranks.lose(f"{self.op.plan.name}: {why}")
+        self.ranks.lose(f"{self.op.plan.name}: {type(error).__name__}: {error}".splitlines()[0][:200])
 
     def _exchanged(self, result: Any) -> None:
         call, mode = self.call, self.mode
