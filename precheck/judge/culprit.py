@@ -153,7 +153,7 @@ def _attributed(value: Value, observation: Observation, call: int = 0) -> Attrib
 def _cause_and_showing(
     value: Value, observation: Observation, call: int = 0, place: tuple[str, int, int] | None = None
 ) -> tuple[Operation, Operation | None] | None:
-    """The op that caused a value's error, and the op that shows it most. None if no op in the function at `place` did. `call`: as in `_attributed`."""
+    """The op that caused a value's error, and the op that shows it most. None if no op in the function at `place` did. `call`: see `_attributed`."""
     attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
     if cause is None or not lies_in(cause, place):
