@@ -18,11 +18,11 @@ from precheck.observe.shadow.statistics import sampled
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-Again = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
+OnSamples = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 """Applies the op to a sample of the accumulator and samples of the other operands."""
 
 
-def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], Again] | None:
+def on_samples(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], OnSamples] | None:
     """Returns samples of the operands other than `accumulator`, and the op on samples. None if the op is not elementwise.
 
     For an op on lists of tensors, only the part for this accumulator is taken.

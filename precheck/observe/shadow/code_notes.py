@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
+
+Fault = Literal["", "inverse", "forgotten", "foreign", "left"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Uncancelled:
-    """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes."""
+    """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes.
+
+    `fault` says what the common factor of the result is: the square of a scale ("inverse"), the inverse of a number that scales were multiplied by
+    ("forgotten"), or one scale over another ("foreign"). It may also be unknown and depend on the data of a scale ("left").
+    """
 
     rounded: str
     scales: int  # tensors that were rounded under a scale
@@ -17,8 +24,7 @@ class Uncancelled:
     spread: float  # ninth decile of the ratio over its first
     whole: bool = False  # whether the result is off by one common factor
     joined: bool = False  # whether a term that no scale was divided out of had been added before the scales were multiplied by
-    fault: str = ""  # "inverse": that factor is the square of a scale; "forgotten": it is the inverse of one that scales are products with;
-    # "foreign": it is one scale over another; "left": it is not known, but depends on the data that a scale is made of
+    fault: Fault = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class PackedCodes:
         return True
 
     def _out(self, field: Field, result: torch.Tensor, *, signed: bool) -> None:
-        """The numbers of a tensor are codes again. The copy `exact` takes over what an op has changed of their value. `signed`: it may be a sign."""
+        """The tensor holds codes again. What the op has changed of their value is added to `exact` too. `signed`: it may have restored their sign."""
         numbers, exact = field.numbers.seen(result), field.exact.seen(result)
         many, track = len(field.track.plains), field.track
         if signed and not torch.equal(result.float(), numbers):

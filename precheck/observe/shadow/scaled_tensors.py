@@ -119,7 +119,7 @@ def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
 def scale_of(
     left: torch.Tensor, right: torch.Tensor | float, scales: Scales, scaled: Storages[Scaled], *, quotient: bool
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The data and the scale of a product or quotient. None if neither is clearly a scale. It reads no number of them, but for a possible step."""
+    """The data and the scale of a product or quotient. None if neither is clearly a scale. Numbers are read only to test for a step size."""
     if not isinstance(right, torch.Tensor):
         return None
     if right.is_floating_point() and _fewer(right, left, scales):
