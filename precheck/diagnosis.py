@@ -34,6 +34,6 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
         report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
         return
     suspects = watched_runs.Verdict().candidates(observation)
-    report.findings = [conclusion.explained(finding, observation, suspects) for finding in report.findings]
+    report.findings = [conclusion.with_cause(finding, observation, suspects)[0] for finding in report.findings]
     shown(report, observation)
 

@@ -69,26 +69,25 @@ class Finding:
         limit: What `measured` may reach at most, or at least where a share has to arrive.
         cause: The op that caused the error of a module or gradient: "aten.pow.Tensor_Scalar at models/norm.py:8: …".
         cause_rule: The rule by which that op caused it.
-        via: The line of an installed package that `source` led to.
-        ranks: The ranks of a distributed run on which it was found.
+        via: The line of an installed package that `source` led to: "keras/src/backend/torch/numpy.py:156".
+        ranks: The ranks of a distributed run on which it was found. Empty in a run of one process.
     """
 
     rule: str
     severity: Severity
-    message: str  # first line stands alone
+    message: str
     phase: Phase = "forward"
-    op: str = ""  # "aten.mul.Tensor"
-    module: str = ""  # "layers.0.attn"; "" for the model itself
-    source: str = ""  # "models/gpt.py:88"
+    op: str = ""
+    module: str = ""
+    source: str = ""
     step: int = 1
     tensor: str = ""
     measured: float | None = None
     limit: float | None = None
-    cause: str = ""  # the op that caused the error at a boundary: "aten.pow.Tensor_Scalar at models/norm.py:8: …"
-
-    cause_rule: str = ""  # the rule by which that op caused it, where one is known
-    via: str = ""  # the line of an installed package that `source` led to: "keras/src/backend/torch/numpy.py:156"
-    ranks: tuple[int, ...] = ()  # of a distributed run, those that it was found on; empty in a run of one process
+    cause: str = ""
+    cause_rule: str = ""
+    via: str = ""
+    ranks: tuple[int, ...] = ()
 
     @property
     def remedy(self) -> str:
@@ -181,11 +180,11 @@ class Report:
     boundaries: list[Row] = dataclasses.field(default_factory=list)
     updates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
-    ops: list[Any] = dataclasses.field(default_factory=list)  # OpRow of observe.shadow: every op's error, in the order of the run
-    losses: list[Loss] = dataclasses.field(default_factory=list)  # in the order of the run
-    exponents: list[Binades] = dataclasses.field(default_factory=list)  # of a run that was observed op by op
-    cure: str = ""  # code that keeps a few modules in float32, tried: with it the check passes
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # decisions followed, noise runs, what was left out
+    ops: list[Any] = dataclasses.field(default_factory=list)  # OpRow of observe.shadow
+    losses: list[Loss] = dataclasses.field(default_factory=list)
+    exponents: list[Binades] = dataclasses.field(default_factory=list)
+    cure: str = ""
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def errors(self) -> list[Finding]:

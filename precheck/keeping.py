@@ -22,13 +22,9 @@ from precheck.observe.run import low, reference
 from precheck.observe.surveys import surveyed
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
-from precheck.smallest_set import needed
+from precheck.smallest_set import SpentError, needed
 
 Error = Literal["gradient", "loss"]
-
-
-class _SpentError(Exception):
-    """No trial is left."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,7 +198,7 @@ class _Search:
                 enough, short = (middle, short) if self._passes(order[:middle]) else (enough, middle)
             kept = frozenset(needed([], order[:enough], self._passes))
             minimal = self._passes(kept)
-        except _SpentError:
+        except SpentError:
             minimal = False
         if not minimal:
             kept = min((each for each, error in self.known.items() if error <= self.within), key=len)
@@ -212,11 +208,11 @@ class _Search:
         return self._error(names) <= self.within
 
     def _error(self, names: Iterable[str]) -> float:
-        """The error of a run with those layers kept. Raises _SpentError if no run is left."""
+        """The error of a run with those layers kept. Raises SpentError if no run is left."""
         key = frozenset(names)
         if key not in self.known:
             if len(self.known) >= self.most:
-                raise _SpentError
+                raise SpentError
             with doing(f"run {len(self.known) + 1} of at most {self.most}"), kept_in(self.job.model, key, self.instead):
                 seen = gradients(self.job, low(self.precision, records=None if self.known else self.log))
             self.known[key] = seen.off(self._reference) if self.what == "gradient" else _relative(seen.loss, self._reference.loss)

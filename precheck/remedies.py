@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from precheck import garbage_collector, interrupts
-from precheck.analysis.displacements import LOST
+from precheck.analysis.displacements import lost
 from precheck.analysis.labels import module_of
 from precheck.evidence import depth_of
 from precheck.findings import Report
@@ -31,8 +31,8 @@ from precheck.observe.float32_parts import inside
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.module_hooks import LOW
 from precheck.precisions import Precision, resolve
-from precheck.remedy_trials import SpentError, Trials, patience
-from precheck.smallest_set import needed, swept
+from precheck.remedy_trials import Trials, patience
+from precheck.smallest_set import SpentError, needed, swept
 
 GROWTH = 3
 """One in this many trials may be used in step 1 before the whole model is tried, since shrinking takes more trials than growing."""
@@ -255,8 +255,7 @@ class _Search:
         first = report.errors[0]
         if first.rule != "lost-update":
             return [first.module if first.module in self.modules else ""]
-        lost = (update["parameter"] for update in report.updates if update["arrived"] + update["uncertainty"] < LOST)
-        return list(dict.fromkeys(module_of(name, "update") for name in lost))
+        return list(dict.fromkeys(module_of(update["parameter"], "update") for update in report.updates if lost(update)))
 
     def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
         """The modules of `names` that are needed to pass together with `given`, each replaced by those of its parts that are needed."""

@@ -13,6 +13,7 @@ from precheck.observe.listeners import doing
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.precisions import Precision, resolve
 from precheck.remedy_screening import Screening
+from precheck.smallest_set import SpentError
 from precheck.words import counted
 
 PATIENCE, LEAST = 5.0, 0.1
@@ -21,10 +22,6 @@ LEAST seconds. That is enough for three or four trials of one low run each. The 
 
 Kept = tuple[tuple[str, ...], tuple[str, ...]]
 """Modules to keep in float32, and the functions in them to which that is limited. No functions: the whole modules."""
-
-
-class SpentError(Exception):
-    """No trial or no time is left."""
 
 
 def patience(job: Job, precision: Precision) -> float:

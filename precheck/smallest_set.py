@@ -11,6 +11,10 @@ Passes = Callable[[Sequence[str]], bool]
 """Whether a set of names passes the test."""
 
 
+class SpentError(Exception):
+    """No trial or no time is left."""
+
+
 def needed(given: Sequence[str], names: Sequence[str], passes: Passes) -> list[str]:
     """Returns a smallest part of `names` that passes together with `given`. All of `names` must pass together with `given`."""
     if not names or passes(given):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from precheck import formats, ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import MOVING, SUMS, elements
+from precheck.analysis.provenance import elements, rms
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.source import Function
 
@@ -29,11 +29,9 @@ UNCHANGED = Limit(
     1e-6, "relative difference",
     "Two errors count as equal up to this relative difference. One more rounding would change the seventh digit.",
 )  # fmt: skip
-ADDITIVE = ops.ADDITIVE
-"""Ops whose result gets the absolute error of an input. The results of all others get the relative one."""
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
-SIZED = SUMS | ops.STEADY
+SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
 UNCHANGING = SIZED | SCALED | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
@@ -56,7 +54,7 @@ def number(operation: Operation) -> int:
 
 
 class Attempts:
-    """Lines for which walks found no cause. Each walk goes back over a whole loop, so a walk in each of n turns would cost n² steps."""
+    """Counts for each line the walks that found no cause. A walk goes back over a whole loop, so a walk in each of n turns would cost n² steps."""
 
     def __init__(self) -> None:
         self.waits: dict[tuple[object, ...], int] = defaultdict(int)
@@ -141,10 +139,10 @@ class Attribution:
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
-        Then the code should be changed at the difference: a difference in float32 has its terms in float32. One that subtracts the square of what
-        `cause` made should be changed in any format (`moments`). A difference in a function that it calls with low numbers counts as well.
-        Parts of one running sum do not, since they lost their digits when it was stored (`causes.shares_operand`). `functions`: the function of
-        each line.
+        Then the code should be changed at the difference, since a difference in float32 needs terms in float32. If the difference subtracts the
+        square of what `cause` made, it should be changed in any format (`moments`). A difference in a function that is called with low numbers counts
+        too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
+        `functions`: the function of each line.
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
@@ -155,7 +153,7 @@ class Attribution:
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        picked = (each.outputs[0] for each in passed if each.base in MOVING)
+        picked = (each.outputs[0] for each in passed if each.base in ops.MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
@@ -167,7 +165,7 @@ class Attribution:
         return max((self.error(source) for source in operation.inputs), default=0.0)
 
     def _cancels(self, operation: Operation) -> bool:
-        grown = operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
+        grown = operation.base in ops.SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
         return grown and not causes.shares_operand(operation)
 
 
@@ -196,7 +194,7 @@ def own_error(operation: Operation, value: Value) -> float:
     """
     before = max((source.zeroed for source in operation.inputs), default=0.0)
     rooted = operation.base in ops.ROOTS and value.zeros <= operation.inputs[0].zeros  # the root of a zero has a larger share of the norm
-    lossy = value.low and operation.base not in SUMS and not rooted
+    lossy = value.low and operation.base not in ops.SUMS and not rooted
     flushed = value.zeroed - before if lossy else 0.0  # a part of a tensor may have more of its zeros
     return max(0.0 if _rounds_nothing(operation, value) else causes.storage_error(value), value.local or 0.0, flushed)
 
@@ -256,7 +254,7 @@ def _added(operation: Operation, value: Value, carried: Collection[Value], error
     parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
     before, after = _carried(operation, value, source, error) * math.sqrt(parts), error(value)
     if operation.base in SIZED:
-        after *= value.norm / math.sqrt(elements(value) or 1)
+        after *= rms(value)
     return max(0.0, 1 - (before / after) ** 2)
 
 
@@ -265,7 +263,7 @@ def _averaged(value: Value, source: Value, error: Errors) -> float:
 
     A matrix counts as many terms as it has rows, since a loss takes one number from each.
     """
-    size, result = source.norm / math.sqrt(elements(source) or 1), value.norm / math.sqrt(elements(value) or 1)
+    size, result = rms(source), rms(value)
     rows = source.shape[0] if len(source.shape) > 1 else elements(source)
     terms = max(1.0, min(elements(source) / (elements(value) or 1), rows))
     times = math.sqrt(terms) if result > size else 1 / math.sqrt(terms)
@@ -277,7 +275,7 @@ def _carried(operation: Operation, value: Value, source: Value, error: Errors) -
     elements."""
     if operation.base in SIZED | MIXED:
         return error(source) * _times(operation, source) * source.norm / math.sqrt(elements(source) or 1)
-    return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)
+    return error(source) * (source.norm if operation.base in ops.ADDITIVE else 1.0)
 
 
 def _times(operation: Operation, source: Value) -> float:

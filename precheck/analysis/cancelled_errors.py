@@ -1,4 +1,4 @@
-"""Errors that cancel on their way, in a quotient of two terms that have them in common."""
+"""Finds errors that cancel later, in a quotient of two terms that share them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import math
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.attribution import drift
-from precheck.analysis.provenance import MOVING, elements
+from precheck.analysis.provenance import elements
 from precheck.observe.shadow.operations import Operation, Value
 
 
 def abated(cause: Operation | None, value: Value) -> bool:
-    """Whether an error is smaller in a value than where it was made, since a quotient of two terms with an error in common lies between. Products and
-    moves keep the rest. By chance two roundings cancel up to four standard deviations, 4/√n of the square."""
+    """Whether a value has less error than the op that caused it, because a quotient of two terms with a common error lies between.
+
+    Between the quotient and the value there are only products and moves. Chance makes the square of an error smaller by up to 4/√n of itself: four
+    standard deviations.
+    """
     if cause is None or drift(value) ** 2 >= (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2:
         return False
     maker = value.maker
-    while maker is not None and maker is not cause and maker.base in MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:
+    while maker is not None and maker is not cause and maker.base in ops.MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:
         terms = [term for term in maker.inputs if drift(term)]
         if maker.base == "div" and len(terms) > 1:
             return any(map(drift, set.intersection(*(causes.ancestors([term]) for term in terms))))

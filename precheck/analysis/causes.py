@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, determined, elements, passed, zero_origin
+from precheck.analysis.provenance import determined, elements, passed, rms, zero_origin
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
@@ -19,7 +19,7 @@ HALF = Limit(
     0.5, "share of the error",
     "An op made an error if its own rounding is at least this share of it. Squares add up, so the inputs brought the other √(1 - ½²).",
 )  # fmt: skip
-ADDING = SUMS | MOVING | GUARDS | ops.CUTS
+ADDING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.CUTS
 """Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
 SWALLOWED = Limit(
     0.25, "ratio of root mean squares",
@@ -57,7 +57,7 @@ def error_source(
         source = _carrier(cause, apart=apart)
         if value in known or source is None or cause.opaque or _its_own(cause, value, source):
             break
-        if source is since and cause.base in SUMS | MOVING:
+        if source is since and cause.base in ops.SUMS | ops.MOVING:
             break
         value = source
     known.update((each, cause) for each in behind if cause is not None)
@@ -66,7 +66,7 @@ def error_source(
 
 def subnormal(value: Value) -> float:
     """The error of rounding to the format's smallest spacing, relative to the value's norm: 1/√12 of a spacing for each element. 0 if stored wide."""
-    size = value.norm / math.sqrt(elements(value) or 1)
+    size = rms(value)
     return formats.of_dtype(value.dtype).min_subnormal / math.sqrt(12) / size if value.low and size else 0.0
 
 
@@ -82,7 +82,7 @@ def computed_from(operation: Operation) -> tuple[Value, ...]:
 
 def only_moved(operation: Operation, value: Value) -> bool:
     """Whether an op only moved numbers that were stored in this format before, so that it rounded none."""
-    return operation.base in MOVING and any(source.dtype == value.dtype for source in computed_from(operation))
+    return operation.base in ops.MOVING and any(source.dtype == value.dtype for source in computed_from(operation))
 
 
 def kind(cause: Operation) -> str:
@@ -90,10 +90,10 @@ def kind(cause: Operation) -> str:
     value = cause.outputs[0]
     if cause.absorbed is not None and cause.absorbed.share >= HALF:
         return "absorption"
-    if cause.base in SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
+    if cause.base in ops.SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
         return "cancellation"
     before = cause.inputs[0].maker if cause.base == "_to_copy" and cause.inputs else cause
-    terms = [term.norm / math.sqrt(elements(term) or 1) for term in before.inputs] if before is not None and before.base in SUMS else []
+    terms = [rms(term) for term in before.inputs] if before is not None and before.base in ops.SUMS else []
     return "absorption" if len(terms) == 2 and absolute(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
 
 
@@ -103,16 +103,16 @@ def shares_operand(operation: Operation) -> bool:
     Such a difference adds no error of its own: its digits were lost when the larger term was stored. Parts of a joined tensor, such as a workspace of
     products, do not count, since each may be a different one of the tensors that were joined.
     """
-    if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
+    if operation.base not in ops.SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
     one, other = (before_copies(value) for value in operation.inputs)
-    if any(_joined(each) and elements(each) > elements(operation.outputs[0]) for each in (one, other)):
+    if any(len(sources(each)) > 1 and elements(each) > elements(operation.outputs[0]) for each in (one, other)):
         return False
     return one is other or _made_of(one, other) or _made_of(other, one)
 
 
 def lost_between(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
-    """The op whose rounding such a difference shows. A rounding that both terms have cancels, so it is one that only `term` has."""
+    """The op whose rounding such a difference shows. A rounding of both terms cancels, so only a rounding of `term` alone counts."""
     other = next((value for value in operation.inputs if value is not term), term)
     if before_copies(term) is before_copies(other):
         return error_source(term, apart=True)
@@ -131,27 +131,22 @@ def _carrier(operation: Operation, *, apart: bool = False) -> Value | None:
 
     If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: inputs with fewer elements do not count.
     """
-    if operation.base in DRAWN:
+    if operation.base in ops.DRAWN:
         return None
-    by = absolute if operation.base in SUMS | MOVING else _relative
     given = computed_from(operation)
-    if apart and operation.base in SUMS and operation.outputs:
+    if apart and operation.base in ops.SUMS and operation.outputs:
         given = tuple(each for each in given if elements(each) >= elements(operation.outputs[0]))
-    source = max(given, key=by, default=None)
+    source = max(given, key=absolute if operation.base in ops.SUMS | ops.MOVING else lambda each: each.drift, default=None)
     return source if source is not None and source.drift else None
 
 
-def _relative(value: Value) -> float:
-    return value.drift
-
-
 def _its_own(operation: Operation, value: Value, source: Value) -> bool:
-    if operation.base in MOVING and (not value.low or only_moved(operation, value)):
+    if operation.base in ops.MOVING and (not value.low or only_moved(operation, value)):
         return False
-    summed = operation.base in SUMS
+    summed = operation.base in ops.SUMS
     if operation.base in ops.DECOMPOSED and any((made.local or 0.0) >= HALF * made.drift > 0 for made in operation.outputs):
         return True  # all results of a decomposition have one error, which shows in those that are not well determined
-    if operation.base in REDUCTIONS and not summed and storage_error(value) >= HALF * value.drift:
+    if operation.base in ops.REDUCTIONS and not summed and storage_error(value) >= HALF * value.drift:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
     if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
@@ -167,7 +162,7 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
 
 def before_copies(value: Value) -> Value:
     """The tensor that was moved or cast to become the value. A join of several tensors counts as a tensor itself, unless they are parts of one."""
-    roots = _roots(value)
+    roots = sources(value)
     if len(roots) == 1:
         return roots.pop()
     while len(parts := _parts(value)) == 1:
@@ -177,16 +172,6 @@ def before_copies(value: Value) -> Value:
 
 def sources(value: Value) -> set[Value]:
     """The tensors that were moved, cast, selected from or joined to become the value, among the nearest `BEHIND` ancestors."""
-    return _roots(value)
-
-
-def _joined(value: Value) -> bool:
-    """Whether several tensors were joined to become the value."""
-    return len(_roots(value)) > 1
-
-
-def _roots(value: Value) -> set[Value]:
-    """The tensors that were moved, cast or joined to become the value, among the nearest `BEHIND` ancestors."""
     roots, walk = set[Value](), Walk([value])
     for each in walk:
         parts = _parts(each) if len(walk.reached) < BEHIND else set()
@@ -199,8 +184,8 @@ def _roots(value: Value) -> set[Value]:
 def _parts(value: Value) -> set[Value]:
     """The tensors that an op moved to make the value. Constants beside them, such as the zero before a running sum, do not count."""
     maker = value.maker
-    sources = set(computed_from(maker)) if maker is not None and maker.base in MOVING else set()
-    return {each for each in sources if each.maker is None or each.maker.base not in CONSTANTS - MOVING}
+    sources = set(computed_from(maker)) if maker is not None and maker.base in ops.MOVING else set()
+    return {each for each in sources if each.maker is None or each.maker.base not in ops.CONSTANTS - ops.MOVING}
 
 
 def ancestors(values: Iterable[Value]) -> set[Value]:
@@ -230,8 +215,9 @@ def _made_of(value: Value, other: Value) -> bool:
 
 
 def given_low(value: Value) -> bool:
-    """Whether the value was rounded by a cast, or as the result of one of torch's own modules, and only moved since. It is then stored low because
-    the precision asks for it, and not because the user's code computes it low. A gradient counts too: autograd makes it, and under autocast it is
+    """Whether a cast or one of torch's own modules rounded the value, and it was only moved since.
+
+    Then the precision asks for the low value, and not the user's code. The same holds for a gradient, which autograd makes: under autocast it is
     always low. Projections, variance reductions and penalties subtract gradients.
     """
     source: Value | None = value
@@ -241,7 +227,7 @@ def given_low(value: Value) -> bool:
             return True
         if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
             return not maker.parameter and not any(_computed(before) for before in maker.inputs)
-        if maker.base not in MOVING:
+        if maker.base not in ops.MOVING:
             return maker.plain
         source = maker.drifting
     return True
@@ -261,7 +247,7 @@ def stored_too_soon(operation: Operation, value: Value) -> bool:
 def stored_here(value: Value) -> bool:
     """Whether a cast in the user's code made the value from a wide tensor that was made from no low one. It may have been moved since."""
     maker = value.maker
-    while maker is not None and maker.base in MOVING and maker.inputs and not (maker.base == "_to_copy" and not maker.inputs[-1].low):
+    while maker is not None and maker.base in ops.MOVING and maker.inputs and not (maker.base == "_to_copy" and not maker.inputs[-1].low):
         maker = maker.inputs[-1].maker
     if maker is None or maker.base != "_to_copy" or maker.inputs[-1].maker is not None:
         return False
@@ -270,7 +256,7 @@ def stored_here(value: Value) -> bool:
 
 def _computed(value: Value) -> bool:
     """Whether the block has computed the value, so that its code decides to store it low."""
-    return value.maker is not None and value.maker.base not in MOVING | CONSTANTS and not value.maker.plain
+    return value.maker is not None and value.maker.base not in ops.MOVING | ops.CONSTANTS and not value.maker.plain
 
 
 def past(value: Value) -> Past:

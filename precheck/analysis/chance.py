@@ -13,7 +13,6 @@ CHANCE = Limit(
     `analysis.noise`. A model of a thousand tensors that is compared every day is accused once in three years.""",
 )  # fmt: skip
 
-
 LUCK = Limit(
     1.5, "times",
     """The largest factor that chance explains. It is the margin of the small samples of `analysis.noise`: FAIL is 1.5 times the largest r of healthy

@@ -33,4 +33,4 @@ def ordered_by_place(operation: Operation) -> bool:
     Without such a blur a long row, such as a vocabulary's logits, has equal neighbours too. The order among them means nothing.
     """
     flips = operation.flips
-    return flips is not None and bool(operation.taken) and flips.blur >= BLUR * operation.inputs[0].roundoff
+    return flips is not None and bool(operation.used_as) and flips.blur >= BLUR * operation.inputs[0].roundoff

@@ -57,6 +57,11 @@ class Displacement:
         return self.arrived + self.uncertainty < LOST
 
 
+def lost(row: Mapping[str, Any]) -> bool:
+    """Whether an update is lost, by its row in `Report.updates`."""
+    return bool(row["arrived"] + row["uncertainty"] < LOST)
+
+
 def displacements(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
     """The displacement of each parameter that is stored low, at the last recorded step, and of each wide one that did not move at all.
 

@@ -1,8 +1,8 @@
-"""Differences whose own gain does not show what is lost: of low terms, of an earlier difference's, or in a small part of them.
+"""Finds differences that lose more digits than their own amplification shows: of low terms, of an earlier difference's, or in a small part of them.
 
-A difference in float32 is exact, so its error is that of its terms. Wide ops may lie between the last low number and the term, such as a loss, a norm
-or a sum with wide coordinates. The precision then explains the error of each term, and not that they were subtracted: a function at two points near
-each other, or a result beside what it should be, is to be computed wide.
+A difference in float32 is exact, so its error is that of its terms. Between a low number and the term there may be wide ops, such as a loss, a norm
+or a sum with wide coordinates. The precision explains the error of each term. It does not explain that the terms are subtracted: a function at two
+neighbouring points, or a result and its target, should be computed wide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import OWN, OWNED
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
-from precheck.analysis.provenance import MOVING, determined, elements
+from precheck.analysis.provenance import determined, elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -34,7 +34,6 @@ ENLARGED = Limit(
 
 
 PICKED = Limit(1e-6, "probability", "The chance of accusing numbers that only happen to be small beside those with which they were computed.")
-SCALING = ops.SCALING
 
 
 def gained(operation: Operation, value: Value) -> float:
@@ -43,7 +42,7 @@ def gained(operation: Operation, value: Value) -> float:
 
 
 def gained_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
-    """The gain of an earlier difference that made the error of this one's term, by which its own is multiplied. 1 if there is none."""
+    """The amplification by an earlier difference that made the error of a term. Both amplifications multiply. 1 if there is none."""
     if value.dead < GARBAGE or not operation.inputs:
         return 1.0
     first = causes.error_source(max(operation.inputs, key=causes.absolute), known)
@@ -59,7 +58,7 @@ def picked(operation: Operation, value: Value) -> tuple[Operation, float] | None
     The error of a tensor is measured as a whole, and by chance few of its numbers are small. n numbers are all 1/g of the others by a chance of g⁻ⁿ
     at most.
     """
-    source, off = operation.drifting, value.drift if operation.base in MOVING else operation.parts or 0.0
+    source, off = operation.drifting, value.drift if operation.base in ops.MOVING else operation.part_drift or 0.0
     if source is None or value.dead < GARBAGE or not 0.0 < max(source.drift, source.rounded) < off < math.inf:
         return None
     gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
@@ -76,11 +75,11 @@ def of_computed_terms(operation: Operation, value: Value) -> bool:
 
 
 def lost_at(operation: Operation, observation: Observation, readers: Readers) -> Operation | None:
-    """The op to blame for such a difference. None if the precision means it.
+    """The op to blame for such a difference. None if the precision explains the error.
 
-    If both terms have errors, only a quotient of the difference and a small step asks for its digits, and the difference is named. (A policy's ratio
-    is the exponential of such a difference, and is right.) If one term is exact, the other is a result beside what it should be. A line of the user's
-    made most of its error, or a function did, and there the line with most. What torch's own modules round in a network is what the precision means.
+    If both terms have errors, only a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of
+    such a difference, and is right.) If one term is exact, the other is a result that is compared with its target. Then the user's line that made
+    most of its error is named, or the line with the largest share in the function that made most. What torch's own modules round is not blamed.
     """
     value = operation.outputs[0]
     if sum(source.drift > 0 for source in operation.inputs) > 1:
@@ -97,11 +96,11 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:
-    """Whether the program multiplies a difference until it is as large beside its terms as before the subtraction: a difference quotient."""
+    """Whether later products make a difference at least `ENLARGED` times larger, as a difference quotient does."""
     walk = Walk([value], NEAR)
     for held in walk:
-        made = [(reader, result) for reader in readers.get(held, ()) if reader.base in MOVING | SCALING for result in reader.outputs]
-        if any(reader.base in SCALING and result.norm >= ENLARGED * value.norm for reader, result in made):
+        made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
+        if any(reader.base in ops.SCALING and result.norm >= ENLARGED * value.norm for reader, result in made):
             return True
         walk.follow(result for _, result in made)
     return False

@@ -1,7 +1,7 @@
-"""Finds errors that rounding does not explain, in the order of a run: which op makes each, and which only follow from others.
+"""Goes over a run in order and finds errors that rounding does not explain: the op that makes each of them.
 
-A fault explains the errors of all values that are made from its value, so they are not reported. Excuses are checked when the readers of the value
-are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.
+A fault explains the errors of all values that are computed from its value, so these are not reported again. Whether an excuse applies is checked when
+all readers of the value are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set
 
+from precheck import ops
 from precheck.analysis import constants, whole_numbers
 from precheck.analysis.excuses import Excuse, outweighed, small
 from precheck.analysis.exemption import exempts
@@ -17,8 +18,8 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import Calls
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dominated
-from precheck.analysis.provenance import REDUCTIONS, SUMS, Origins, effective_roundoff
-from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, PLAIN, SUM_ROUNDINGS, Misroundings
+from precheck.analysis.provenance import Origins, effective_roundoff
+from precheck.analysis.rounding import AMPLIFICATION, PLAIN, SUM_ROUNDINGS, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -75,7 +76,7 @@ class Errors:
                 if place == 0 and not above:
                     self._exponent(operation, value)
                 explained_here = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
-                if not explained_here and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
+                if not explained_here and (place == 0 or operation.base in ops.DECOMPOSED):  # later outputs of other ops are a kernel's statistics
                     self._amplified(operation, value, above)
             cause = self.origins.of(operation.drifting)
             self.suspects += [] if above else whole_numbers.integers(operation, cause)
@@ -182,15 +183,15 @@ class Errors:
             self.suspects.append(fact)
             self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
             self.excuses[fact] = value, [small if fact.how == "a product" else outweighed]
-        elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
+        elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
-        """The error that a function makes itself, on inputs that are wrong already.
+        """The error that a function makes itself, if its inputs are already wrong.
 
-        It is measured on these inputs, so a fault before the call is no part of it. It is reported if it makes most of the error, or if the rest
-        comes from how the precision stores the run's inputs, which no code can mend. A fault in the same call does explain it, and so may what has
-        no fact.
+        It is measured on the inputs that the call had, so it contains no earlier fault. It is reported if it makes most of the error, or if all the
+        rest comes from storing the run's inputs, which no code can mend. It is not reported if a fault in the same call explains it, or something
+        that has no fact.
         """
         facts = [fact for fact in above if fact is not None and fact.operation.call != operation.call]
         if not operation.call or len(facts) < len(above):
@@ -201,8 +202,8 @@ class Errors:
             self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
-        """Whether a value says nothing of what it is made from: a sum that cancels, or an error that comes from one."""
-        cancels = operation.base in SUMS | REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
+        """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
+        cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
         return cancels or (bool(sources) and self.nothing.issuperset(sources))
 

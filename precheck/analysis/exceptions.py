@@ -36,10 +36,10 @@ class Mixed(Fact):
 
 
 def behind(observation: Observation) -> list[Fact]:
-    """At most one fact: on the last check or op before the block raised.
+    """At most one fact: on the last comparison, read or op before the block raised.
 
-    The code decided to raise by the comparisons and reads after the last op that made floats. The cause is a comparison that saw a zero which the
-    reference does not have, and gave another answer. Otherwise it is a read of such a zero.
+    Comparisons and reads after the last op that made floats have led to the exception. Blamed is a comparison whose answer differs because of a zero
+    that the reference does not have. If there is none, a read of such a zero is blamed.
     """
     if not observation.raised or not observation.operations:
         return []

@@ -10,13 +10,11 @@ from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, thrown_off
-from precheck.analysis.provenance import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, effective_roundoff
+from precheck.analysis.provenance import FINEST, effective_roundoff
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
-SCALED = ops.MULTIPLYING
-"""Products. They may be whole because their scale is, and not because they count something."""
 Excuse = Callable[[Fact, Value, Readers], bool]
 
 
@@ -27,7 +25,7 @@ Excuse = Callable[[Fact, Value, Readers], bool]
 def drawn(fact: Fact, value: Value, readers: Readers) -> bool:
     """A multiple of what was drawn at random."""
     sources = fact.operation.inputs
-    return bool(sources) and all(source.maker is not None and source.maker.base in DRAWN for source in sources)
+    return bool(sources) and all(source.maker is not None and source.maker.base in ops.DRAWN for source in sources)
 
 
 @exempts("integer-rounding", reason="a table that nothing reads does no harm", needed_by=("absolute-keys (mended)",))
@@ -49,7 +47,7 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
         for reader in readers.get(held, ()):
             if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
                 return False
-            walk.follow(reader.outputs if reader.base in MOVING else ())
+            walk.follow(reader.outputs if reader.base in ops.MOVING else ())
     return True
 
 
@@ -68,7 +66,7 @@ def small(fact: Fact, value: Value, readers: Readers) -> bool:
 )  # fmt: skip
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers that are measurements, and not counts. Numbers from which a cast makes other integers are counts."""
-    return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in SCALED)
+    return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in ops.MULTIPLYING)
 
 
 @exempts(
@@ -78,14 +76,14 @@ def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
 def added(fact: Fact, value: Value, readers: Readers) -> bool:
     """A count that is only added to measurements, which have been rounded like it."""
     consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
-    counted = fact.operation.base not in REDUCTIONS or _numbered(value, readers)
+    counted = fact.operation.base not in ops.REDUCTIONS or _numbered(value, readers)
     return bool(consumers) and not counted and all(_beside_measures(reader, value) for reader in consumers)
 
 
 def _beside_measures(reader: Operation, count: Value) -> bool:
     """Whether a count is added to rounded numbers that are not whole (`wholes_moved` is 0), and the sum is right up to a few roundings."""
     rounded = any(other.low and other.drift > 0 and not other.wholes_moved for other in reader.inputs if other is not count)
-    return reader.base in SUMS and rounded and all(made.drift < ROUNDINGS * effective_roundoff(made) for made in reader.outputs)
+    return reader.base in ops.SUMS and rounded and all(made.drift < ROUNDINGS * effective_roundoff(made) for made in reader.outputs)
 
 
 def _numbered(value: Value, readers: Readers) -> bool:

@@ -16,7 +16,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import normalised
-from precheck.analysis.provenance import MOVING, effective_roundoff, elements
+from precheck.analysis.provenance import effective_roundoff, elements
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 FEW = Limit(
@@ -75,7 +75,7 @@ def _needless(cause: Operation) -> int:
     if cause.base in ops.AVERAGES:  # these add up in float32, and round at the end
         few = elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
     else:
-        few = bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in MOVING
+        few = bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in ops.MOVING
     return elements(made) if few else 0
 
 
@@ -86,4 +86,4 @@ def _picked(cause: Operation, readers: Readers) -> int:
         return 0
     taking = [reader for reader in readers.get(made, ()) if reader.phase in ("forward", "data")]
     taken = sum(elements(part) for reader in taking for part in reader.outputs)
-    return taken if all(reader.base in MOVING for reader in taking) and taken * FEW <= elements(made) else 0
+    return taken if all(reader.base in ops.MOVING for reader in taking) and taken * FEW <= elements(made) else 0

@@ -12,16 +12,15 @@ import dataclasses
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import PRODUCTS, REDUCTIONS, elements
+from precheck.analysis.promotion import LOW, WIDE
+from precheck.analysis.provenance import elements
 from precheck.analysis.walks import Walk
 from precheck.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-WIDE = frozenset({"float32", "float64"})
-LOW = frozenset({"bfloat16", "float16"})
 WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLESS_DTYPE))
 """Ops that autocast runs in float32."""
-GATHERING = PRODUCTS | REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED
+GATHERING = ops.PRODUCTS | ops.REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED
 """Ops that do not work element by element, or that autocast runs in float32."""
 LARGE = Limit(
     0.05, "share of the forward pass's elements",
@@ -92,7 +91,7 @@ def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], 
 def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
     """Whether an op is a cast by autocast for a product on the same line."""
     cast = reader.autocast and reader.base in ops.CASTS and bool(reader.outputs) and reader.outputs[0].dtype in LOW
-    return cast and any(product.base in PRODUCTS and product.source == reader.source for product in readers.get(reader.outputs[0], ()))
+    return cast and any(product.base in ops.PRODUCTS and product.source == reader.source for product in readers.get(reader.outputs[0], ()))
 
 
 def _elementwise(reader: Operation, value: Value) -> bool:

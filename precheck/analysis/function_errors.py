@@ -7,7 +7,6 @@ unit roundoff, and of 3.8 if a low product passes a softmax. In one with a large
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
@@ -17,18 +16,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import (
-    MOVING,
-    PRODUCTS,
-    REDUCTIONS,
-    SUMS,
-    determined,
-    effective_roundoff,
-    elements,
-    is_alias,
-    percent,
-    smallest_normal,
-)
+from precheck.analysis.provenance import determined, effective_roundoff, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -109,7 +97,7 @@ class Calls:
         if cause is None:
             self.attempts.failed(line)
             return None
-        off, limit = value.restarted, self._limit(cause)
+        off, limit = value.call_error, self._limit(cause)
         constant = constant if _below(cause) else None
         if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) and constant is None else effective_roundoff(value)):
             return None
@@ -118,9 +106,9 @@ class Calls:
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
         cancelled = self._cancels(operation, value)
-        if cancelled or value.restarted <= ADDED * effective_roundoff(value) or operation.base in MOVING or not self._leaves(operation, value):
+        if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
-        return value.restarted**2 >= least * value.drift**2 and determined(operation, value)
+        return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`)."""
@@ -146,13 +134,13 @@ class Calls:
         elif _below(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
-            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.restarted / effective_roundoff(value), limit=limit,
-            function=place.name if place is not None else "", made=made, shown=operation, off=value.restarted, own=own,
+            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.call_error / effective_roundoff(value), limit=limit,
+            function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
     def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
-        multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
+        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
         cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.computed_from(cause))
         return ADDED if cast and not multiplied else ROUNDED
 
@@ -163,7 +151,7 @@ class Calls:
         before it leaves. If its wrong elements are dropped on the way, it does not count.
         """
         here = operation.call, self.functions.get(operation.blamed)
-        summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
+        summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
         walk = Walk([value], causes.BEHIND)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
@@ -172,10 +160,10 @@ class Calls:
             for reader in readers:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
-                wrong = [made for made in reader.outputs if made.restarted > ADDED * effective_roundoff(made)]
+                wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
                 if reader.base in summed and wrong:
                     return True
-                walk.follow(wrong if reader.base in MOVING else ())
+                walk.follow(wrong if reader.base in ops.MOVING else ())
         return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
@@ -190,9 +178,9 @@ class Calls:
         """
         error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
-        emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in PRODUCTS
+        emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in ops.PRODUCTS
         grown = error(value) > 2 * max(before, attribution.own_error(operation, value))
-        made = operation.base in REDUCTIONS - SUMS and grown and not emptied
+        made = operation.base in ops.REDUCTIONS - ops.SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
         return handed or made
@@ -211,7 +199,7 @@ def _below(cause: Operation) -> bool:
 
 def _constant(made: Attribution, value: Value) -> Operation | None:
     """The last op that adds a number with too few bits, among those that most of a value's error passed through. None if the value is as small."""
-    if value.norm / math.sqrt(elements(value) or 1) < smallest_normal(value):
+    if rms(value) < smallest_normal(value):
         return None
     passed = (operation for operation, part in made.through.items() if part >= attribution.TOGETHER and coarse_number(operation) is not None)
     return max(passed, key=attribution.number, default=None)
@@ -223,13 +211,13 @@ def coarse_number(operation: Operation) -> tuple[float, float] | None:
     It is no rounding of a small result: a coefficient of a polynomial is multiplied by large numbers later.
     """
     value = operation.outputs[0] if operation.outputs else None
-    if value is None or operation.base not in SUMS or not value.low or not value.norm:
+    if value is None or operation.base not in ops.SUMS or not value.low or not value.norm:
         return None
-    kept, size = formats.of_dtype(value.dtype), value.norm / math.sqrt(elements(value) or 1)
+    kept, size = formats.of_dtype(value.dtype), rms(value)
     added = ((scalar, kept.round(scalar)) for scalar in operation.scalars if abs(scalar) >= OWNED * size)
     return next(((number, held) for number, held in added if abs(held - number) > ROUNDED * value.roundoff * abs(number)), None)
 
 
 def error_in(call: int) -> Callable[[Value], float]:
     """A function that returns the error of the call's values, and 0 for others."""
-    return lambda value: value.restarted if value.maker is not None and value.maker.call == call else 0.0
+    return lambda value: value.call_error if value.maker is not None and value.maker.call == call else 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import LOGARITHMS, MOVING, elements
+from precheck.analysis.provenance import elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation
 
@@ -19,9 +19,9 @@ CLEAR = Limit(
     """A guard failed if its comparison lets a divisor through that is this far above the bound, while the reference's is below the bound. A few
     roundings of one number make no such gap.""",
 )  # fmt: skip
-PASSED_ON = MOVING | ops.SCATTERING | ops.FILLING | {"sqrt"}
+PASSED_ON = ops.MOVING | ops.SCATTERING | ops.FILLING | {"sqrt"}
 """Ops that move numbers, or replace some of them."""
-DIVIDING = ops.RECIPROCALS | LOGARITHMS | {"rsqrt"}
+DIVIDING = ops.RECIPROCALS | ops.LOGARITHMS | {"rsqrt"}
 """Ops with a pole where their last operand is zero."""
 NEAR = 16
 """The most values that a search for a divisor visits."""

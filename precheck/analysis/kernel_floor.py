@@ -58,9 +58,9 @@ class Floor:
 
     exact: torch.Tensor  # float64, or whole numbers
     dtype: torch.dtype  # of the reference's own result
-    widest: torch.Tensor | None = None  # the largest distance at each element
-    square: torch.Tensor | None = None  # the sum of square distances at each element, from which those of blocks are made
-    unknown: torch.Tensor | None = None  # elements that some run has not finite, or whole numbers that differ between runs
+    widest: torch.Tensor = dataclasses.field(init=False)  # the largest distance at each element
+    square: torch.Tensor = dataclasses.field(init=False)  # the sum of square distances at each element, from which those of blocks are made
+    unknown: torch.Tensor = dataclasses.field(init=False)  # elements that some run has not finite, or whole numbers that differ between runs
     runs: int = 0
     terms: torch.Tensor | None = None  # of a gradient: an upper bound of its terms, which broadcasts to its shape
     sums: torch.Tensor | None = None  # an upper bound of the sum of their magnitudes
@@ -74,9 +74,6 @@ class Floor:
 
     def add(self, other: torch.Tensor) -> None:
         """Adds the result of one more correct implementation."""
-        assert self.unknown is not None
-        assert self.widest is not None
-        assert self.square is not None
         self.runs += 1
         if not continuous(self.exact):
             self.unknown |= other != self.exact
@@ -89,7 +86,6 @@ class Floor:
 
     def bound(self) -> torch.Tensor:
         """The distance from the exact result that is allowed at each element."""
-        assert self.widest is not None
         return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms() + self._jumps()
 
     def parted(self, parts: torch.Tensor | None) -> None:
@@ -142,7 +138,6 @@ class Floor:
     def _nearby(self) -> torch.Tensor:
         """An element's expected distance, from its row and its column: their product over the whole, as in a matrix of rank one, but at least the
         smaller of them."""
-        assert self.square is not None
         mean = self.square / max(self.runs, 1)
         if mean.dim() == 0 or mean.numel() < 2:
             return mean.sqrt()
@@ -171,7 +166,6 @@ class Distance:
 
 def distance(floor: Floor, result: torch.Tensor) -> Distance:
     """The distance of a candidate's result in one trial."""
-    assert floor.unknown is not None
     known = ~floor.unknown
     if not bool(known.any()):
         return Distance(0.0)
@@ -205,15 +199,13 @@ def _number(value: torch.Tensor) -> float:
 def _relative(floor: Floor, result: torch.Tensor) -> float:
     if not continuous(floor.exact):
         return 0.0
-    known = ~floor.unknown if floor.unknown is not None else None
-    far = _distance(result, floor.exact).where(known, 0.0) if known is not None else _distance(result, floor.exact)
-    norm = floor.exact.abs().where(known, 0.0).norm() if known is not None else floor.exact.abs().norm()
+    known = ~floor.unknown
+    far, norm = _distance(result, floor.exact).where(known, 0.0), floor.exact.abs().where(known, 0.0).norm()
     return float(far.norm() / norm) if float(norm) else math.inf
 
 
 def _blocks(floor: Floor, far: torch.Tensor, known: torch.Tensor) -> tuple[str, float]:
     """The block (the tensor, a row or a column) whose root mean square is furthest beyond that of the noise runs and the reference, and its ratio."""
-    assert floor.square is not None
     if far.numel() < ELEMENTS:
         return "", 0.0
     stored = floor._stored().square() / 9 + floor._cancelled().square() + floor._jumps().square()

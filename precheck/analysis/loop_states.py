@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Set
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.causes import ADDING, before_copies, computed_from, only_moved
-from precheck.analysis.provenance import PRODUCTS, SUMS, elements
+from precheck.analysis.provenance import elements
 from precheck.analysis.rounding import FELT
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import remainder_of, takes_back
@@ -68,7 +68,7 @@ class Turns:
     def follow(self, operations: Iterable[Operation]) -> None:
         for operation in operations:
             value = operation.outputs[0] if operation.outputs else None
-            if operation.base in SUMS:
+            if operation.base in ops.SUMS:
                 self._remains(remainder_of(operation))
             if value is None or value.maker is not operation or operation.base not in DIRECT or not (value.low or value.drift >= FELT):
                 continue
@@ -130,7 +130,7 @@ def _remainder(operation: Operation) -> bool:
 
     (A sum of n parts of one storage adds parts of the same value again and again, but subtracts nothing.)
     """
-    if operation.base not in SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
+    if operation.base not in ops.SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
         return False
     terms = {before_copies(value) for value in operation.inputs}
     return takes_back(operation) or (len(operation.inputs) == 2 and len(terms) == 1)
@@ -170,7 +170,7 @@ def _products(operation: Operation, last: Value) -> Iterator[Operation]:
     made = {last}
     for each in sorted(walk.reached, key=lambda each: each.number):
         if any(source in made for source in computed_from(each)):
-            if each.base in PRODUCTS and (each.base not in ADDED_TO or any(source in made for source in each.inputs[1:])):
+            if each.base in ops.PRODUCTS and (each.base not in ADDED_TO or any(source in made for source in each.inputs[1:])):
                 yield each
             made.update(each.outputs)
 

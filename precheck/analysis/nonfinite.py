@@ -17,26 +17,11 @@ from precheck.analysis import attribution, causes, zeros
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import (
-    CONSTANTS,
-    GUARDS,
-    MOVING,
-    SUMS,
-    bounded,
-    descendants,
-    is_alias,
-    largest,
-    placed,
-    underflow_threshold,
-    zero_origin,
-)  # fmt: skip
+from precheck.analysis.provenance import bounded, descendants, is_alias, largest, placed, underflow_threshold, zero_origin
 from precheck.analysis.zeros import LOST
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import Function
 
-POLES = ops.POLES
-LINEAR = ops.POLYNOMIAL
-"""Ops that make neither Inf nor NaN from a zero and finite numbers."""
 WRONG = Limit(0.25, "relative error", "Inf or NaN does harm if a result made from it is at least this far off: not one digit of the result is right.")
 FILLS = Limit(
     3, "different numbers",
@@ -141,17 +126,17 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
 def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing reads comes from a constant, or from its sum with something: it is a mask, or a masked tensor.
 
-    Gradients are no constants, and NaN masks nothing. A mask is added to scores or put in their place, and lies below all of them. So it is no mask
-    either if it is still there when the block ends, if more numbers became infinite, or if one is above zero. A fill is there again and again, or
-    beside numbers that need no rounding; a number that is there once, among others that were rounded, is one of the data.
+    Gradients are no constants, and NaN masks nothing. A mask lies below all scores. So Inf that is still alive when the block ends is no mask if it
+    stands for more than `FILLS` different numbers, or if one of them is above zero. A fill occurs several times, or beside numbers that need no
+    rounding. An infinite number that occurs once, among rounded numbers, belongs to the data.
     """
     if root.drift and root.nonfinite <= root.distinct_overflows:
         return False
-    if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
+    if maker.base not in ops.CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
         return False
     if root.distinct_overflows and end.alive and (root.distinct_overflows > FILLS or not root.negative):
         return False
-    return end.maker.base in CONSTANTS or (end.maker.base in SUMS and root.negative and root.distinct_overflows <= FILLS)
+    return end.maker.base in ops.CONSTANTS or (end.maker.base in ops.SUMS and root.negative and root.distinct_overflows <= FILLS)
 
 
 def _harms(reader: Operation) -> bool:
@@ -183,12 +168,12 @@ def made_by(root: Value, observation: Observation) -> Fact:
     normal = formats.of_dtype(divisor.dtype).min_normal if divisor is not None and divisor.low else 0.0
     if not root.nans and 0 < operation.starved < normal:
         return Broken(mechanism="underflow", operation=operation, measured=operation.starved, limit=normal, how="small divisor", root=root)
-    at_pole = zero is not None and operation.base in POLES
+    at_pole = zero is not None and operation.base in ops.POLES
     if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
         return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
-    if zero is not None and (operation.base not in LINEAR or any(source.nonfinite for source in operation.inputs)):
+    if zero is not None and (operation.base not in ops.POLYNOMIAL or any(source.nonfinite for source in operation.inputs)):
         return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
-    if operation.base.removesuffix("_backward") in POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
+    if operation.base.removesuffix("_backward") in ops.POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
@@ -213,7 +198,7 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
 
     If one function has both, and the difference is a variance by moments (`attribution.moments`), the code should be changed at the difference.
     """
-    if cause.base not in SUMS or not cause.inputs or cause.outputs[0].low:
+    if cause.base not in ops.SUMS or not cause.inputs or cause.outputs[0].low:
         return cause
     stored = causes.error_source(max(cause.inputs, key=causes.absolute))
     if stored is None or not stored.outputs[0].low or not attribution.written(stored):
@@ -245,10 +230,10 @@ def _failed_guard(operation: Operation) -> Operation | None:
     value, sums = operation.drifting, 0
     while value is not None and value.maker is not None:
         maker = value.maker
-        if maker.base in GUARDS - SUMS:
+        if maker.base in ops.GUARDS - ops.SUMS:
             return maker
-        sums += maker.base in SUMS
-        if sums > 1 or maker.base not in MOVING | SUMS:
+        sums += maker.base in ops.SUMS
+        if sums > 1 or maker.base not in ops.MOVING | ops.SUMS:
             return None
         value = maker.drifting
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import LOGARITHMS, MOVING, PRODUCTS, REDUCTIONS, SUMS, effective_roundoff, is_alias
+from precheck.analysis.provenance import effective_roundoff, is_alias
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -17,15 +17,11 @@ ROUNDINGS = Limit(
     "An end of the run is wrong from this error. A few ordinary ops make less. It is the same limit as `rounding.SUM_ROUNDINGS` for a difference.",
 )  # fmt: skip
 DEAD = Limit(0.01, "share of the elements", "An end of the run is wrong if at least this share of its elements have no correct digit.")
-COMPARED = ops.COMPARED
-"""Ops that give a yes or no for each element. Other results without floats, such as indices, are ends, since the shadow takes them over."""
 GARBAGE = Limit(
     0.5, "share of the elements",
     """A step is wrong if at least this share of its elements have no correct digit, however large the weight to which it is added. The weight shows
     such an error only after many steps.""",
 )  # fmt: skip
-AVERAGES = ops.AVERAGES
-"""Ops that make one number from many."""
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
 WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
@@ -78,7 +74,8 @@ def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
 
 
 def _ends(reader: Operation) -> bool:
-    return bool(reader.reads or reader.opaque or (not reader.outputs and reader.base not in COMPARED))
+    """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over; comparisons are not."""
+    return bool(reader.reads or reader.opaque or (not reader.outputs and reader.base not in ops.COMPARED))
 
 
 def _shows(value: Value) -> bool:
@@ -87,7 +84,7 @@ def _shows(value: Value) -> bool:
 
 def thrown_off(reader: Operation, step: Value) -> bool:
     """Whether an op adds a step in place, and most of the step has no correct digit."""
-    return reader.in_place and reader.base in SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
+    return reader.in_place and reader.base in ops.SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
 
 
 def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
@@ -97,7 +94,7 @@ def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Va
         for reader in readers.get(held, ()):
             if reader.base in ops.EXPONENTIALS:
                 found += [power for power in reader.outputs if not _weightless(power, readers)]
-            elif reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
+            elif reader.base in ops.MOVING or (reader.base == "mul" and reader.phase == "forward"):
                 walk.follow(reader.outputs)
     return found
 
@@ -113,9 +110,9 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
         for reader in readers.get(held, ()):
             if reader.phase not in ("forward", "data"):
                 continue  # an optimizer also divides values that were made from a ratio
-            summed = any(source.maker is not None and source.maker.base in REDUCTIONS for source in reader.inputs)
+            summed = any(source.maker is not None and source.maker.base in ops.REDUCTIONS for source in reader.inputs)
             divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
-            if divided or (reader.base in LOGARITHMS and summed):
+            if divided or (reader.base in ops.LOGARITHMS and summed):
                 return True
             walk.follow(reader.outputs)
     return False
@@ -131,7 +128,7 @@ def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     for wrong in walk:
         for reader in readers.get(wrong, ()):
             if reader.phase == "forward" and not reader.in_optimizer:
-                if reader.base in AVERAGES:
+                if reader.base in ops.AVERAGES:
                     return True
                 walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
     return False
@@ -150,13 +147,13 @@ def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bo
 
 def _weighed(reader: Operation, value: Value) -> bool:
     weights = [source.maker for source in reader.inputs if source is not value and source.maker is not None]
-    return reader.base in PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
+    return reader.base in ops.PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
 
 
 def dominated(reader: Operation, result: Value, value: Value) -> bool:
     """Whether a sum hides the error of a value, since the other term is larger: the relative error is at most half of that before."""
     small = result.drift < ROUNDINGS * effective_roundoff(result) and result.dead < DEAD
-    return reader.base in SUMS and small and 2 * result.drift <= value.drift
+    return reader.base in ops.SUMS and small and 2 * result.drift <= value.drift
 
 
 def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from precheck import formats
+from precheck import formats, ops
 from precheck.analysis.facts import Fact
-from precheck.analysis.provenance import PRODUCTS, elements
+from precheck.analysis.provenance import elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -53,7 +53,7 @@ def _lowered(operation: Operation) -> Lowered | None:
 
 
 def _widened(operation: Operation) -> Widened | None:
-    if operation.base not in PRODUCTS or operation.outputs[0].dtype not in WIDE:
+    if operation.base not in ops.PRODUCTS or operation.outputs[0].dtype not in WIDE:
         return None
     weights = [value for value in operation.inputs if value.dtype in LOW and _given(value)]  # a cast to float32 keeps the low values
     others = [value for value in operation.inputs if value not in weights]

@@ -13,17 +13,6 @@ from precheck.observe.shadow.source import packaged, shortened
 from precheck.observe.shadow.window import LONGEST
 from precheck.words import op_words
 
-SUMS = ops.SUMS
-MOVING = ops.MOVING
-REDUCTIONS = ops.REDUCTIONS
-PRODUCTS = ops.PRODUCTS
-CONSTANTS = ops.CONSTANTS
-GUARDS = ops.GUARDS
-LOGARITHMS = ops.LOGARITHMS
-DRAWN = ops.DRAWN
-"""Random draws of real numbers. They lie on a grid of their format: up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256. So a multiple of
-them may be a whole number that counts nothing."""
-
 
 def underflow_threshold(value: Value) -> float:
     """The largest magnitude that the format of `value` rounds to zero."""
@@ -52,6 +41,11 @@ def effective_roundoff(value: Value) -> float:
 
 def elements(value: Value) -> int:
     return math.prod(value.shape)
+
+
+def rms(value: Value) -> float:
+    """The root mean square of a value's elements, in the reference."""
+    return value.norm / math.sqrt(elements(value) or 1)
 
 
 class Origins:
@@ -113,11 +107,11 @@ def given_back(operation: Operation) -> Value | None:
 
     It is recognised by its norm, which a sign or factor on the way would change.
     """
-    if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
+    if operation.base not in ops.SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return None
     for value, other in (operation.inputs, operation.inputs[::-1]):
         maker = value.maker
-        terms = maker.inputs if maker is not None and maker is not operation and maker.base in SUMS else ()
+        terms = maker.inputs if maker is not None and maker is not operation and maker.base in ops.SUMS else ()
         kept = next((term for term in terms if term is not other), None) if len(terms) == 2 and other in terms else None
         if kept is not None and math.isclose(operation.outputs[0].norm, kept.norm, rel_tol=SAME):
             return kept
@@ -131,14 +125,14 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
         if value.past is not None and value.past.zeros is not None:
             return value.past.zeros
         scalars = [abs(scalar) for scalar in operation.scalars if scalar]
-        if (operation.base in GUARDS | ops.FILLING or constant(operation)) and scalars and min(scalars) <= underflow_threshold(value):
+        if (operation.base in ops.GUARDS | ops.FILLING or constant(operation)) and scalars and min(scalars) <= underflow_threshold(value):
             return "vanished-constant", operation
         share = zero_share(value)
-        given = () if operation.base in DRAWN else operation.inputs
+        given = () if operation.base in ops.DRAWN else operation.inputs
         sources = [source for source in given if source.maker is not None and zero_share(source) >= SHARED * share > 0]
         before = max(sources, key=zero_share, default=None)
         if before is None:
-            bound = _bound(operation) if operation.base in SUMS else None
+            bound = _bound(operation) if operation.base in ops.SUMS else None
             return (_kind_of_zero(operation, value), operation) if bound is None else ("vanished-constant", bound)
         value, operation = before, before.maker
     raise ValueError("the value was given to the watched block; its zeros are its own")
@@ -146,7 +140,7 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
 
 def constant(operation: Operation) -> bool:
     """Whether an op fills a tensor with one Python number."""
-    return operation.base in CONSTANTS and not operation.inputs and len(operation.scalars) == 1
+    return operation.base in ops.CONSTANTS and not operation.inputs and len(operation.scalars) == 1
 
 
 def bounded(operation: Operation) -> bool:
@@ -160,7 +154,7 @@ def rounded_bound(operation: Operation) -> tuple[float, float] | None:
 
     For a constant only 1 counts, since a decay or a share of 1 does nothing. Large numbers are always whole.
     """
-    result = operation.outputs[0] if (operation.base in GUARDS - SUMS or constant(operation)) and operation.outputs else None
+    result = operation.outputs[0] if (operation.base in ops.GUARDS - ops.SUMS or constant(operation)) and operation.outputs else None
     if result is None or not result.low:
         return None
     rounded = ((scalar, formats.of_dtype(result.dtype).round(scalar)) for scalar in operation.scalars)
@@ -171,7 +165,7 @@ def rounded_bound(operation: Operation) -> tuple[float, float] | None:
 def _bound(operation: Operation) -> Operation | None:
     """The clamp whose bound the format rounds to the number from which the result is subtracted: 1 - p.clamp(max=0.9999)."""
     maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
-    while maker is not None and maker.base in MOVING and maker.inputs:
+    while maker is not None and maker.base in ops.MOVING and maker.inputs:
         maker = maker.inputs[0].maker
     found = None if maker is None else rounded_bound(maker)
     return maker if found is not None and found[1] else None
@@ -179,15 +173,12 @@ def _bound(operation: Operation) -> Operation | None:
 
 def _kind_of_zero(operation: Operation, value: Value) -> str:
     beyond_format = value.largest_zeroed > underflow_threshold(value)
-    if operation.base in SUMS and beyond_format:
+    if operation.base in ops.SUMS and beyond_format:
         return "cancellation"
-    if operation.base in LOGARITHMS and beyond_format:
+    if operation.base in ops.LOGARITHMS and beyond_format:
         return "amplified-rounding"
     unscaled = operation.phase == "backward" and value.dtype == "float16" and operation.scale <= 1
     return "gradient-underflow" if unscaled else "underflow"
-
-
-SCALING = ops.SCALING
 
 
 def determined(operation: Operation, value: Value) -> bool:
@@ -196,7 +187,7 @@ def determined(operation: Operation, value: Value) -> bool:
     The gradient of a key's bias is such a sum, and that of any bias before a norm. Elementwise products and quotients do not cancel, however small
     their results are: for these the factor with the error is checked.
     """
-    while operation.base in SCALING:
+    while operation.base in ops.SCALING:
         source = operation.drifting
         if source is None or source.maker is None:
             return True
@@ -204,7 +195,7 @@ def determined(operation: Operation, value: Value) -> bool:
     sizes = [source.norm for source in operation.inputs if source.norm > 0]
     if not sizes or not value.norm:
         return True
-    scale = math.prod(sizes[:2]) if operation.base in PRODUCTS else max(sizes)
+    scale = math.prod(sizes[:2]) if operation.base in ops.PRODUCTS else max(sizes)
     return value.norm >= 2.0**-17 * scale
 
 

@@ -23,7 +23,7 @@ from precheck.observe.shadow.code_notes import (
     Skewed,
     Uncancelled,
     Unfolded,
-    Unturned,
+    Unrotated,
     Vanished,
     Wrapped,
 )
@@ -93,7 +93,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole and not remark.fault else "error")
-        elif isinstance(remark, Unturned) and remark.off > CANCELLED:
+        elif isinstance(remark, Unrotated) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Dead | Wrapped):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)

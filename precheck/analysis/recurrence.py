@@ -24,7 +24,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.limit import Limit
 from precheck.analysis.loop_states import BEHIND, State, Turns
-from precheck.analysis.provenance import MOVING, SUMS, determined, effective_roundoff, rounded_bound
+from precheck.analysis.provenance import determined, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import FELT, RECURRENT
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -80,11 +80,10 @@ class Recurrence:
 
 
 def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Iterator[Value]:
-    """The states to judge of those that one op updates: the latest. Also the one with the largest error, if all of them together have too large an
-    error.
+    """Of the states that one op updates, those to judge: the latest, and the one with the largest error if the error of all together is too large.
 
-    Among many states with right roundings, a few have a larger error than usual by chance. A loop over parameters has a state for each. Only those
-    that are `read` count: a state that nobody gets says nothing of the others.
+    A loop over parameters has a state for each. Among many correctly rounded states a few have a large error by chance, so one alone does not count.
+    Only states that are `read` count.
     """
     latest = next(filter(read, reversed(values)), None)
     if latest is None:
@@ -185,7 +184,7 @@ def _times_scaling(operation: Operation, states: Collection[Value], readers: Rea
         for reader in readers.get(held, ()) if held not in states else ():
             if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
                 times += 1
-            elif (reader.base in MOVING and held in computed_from(reader)) or (reader.base in SUMS and len(reader.inputs) == 1):
+            elif (reader.base in ops.MOVING and held in computed_from(reader)) or (reader.base in ops.SUMS and len(reader.inputs) == 1):
                 walk.follow(reader.outputs)
     return times
 
@@ -197,5 +196,5 @@ def _read_outside(value: Value, state: State, readers: Readers) -> bool:
         reading = readers.get(held, ())
         if held.alive or any(reader.reads or reader.blamed not in state.lines for reader in reading):
             return True
-        walk.follow(made for reader in reading if reader.base in MOVING for made in reader.outputs)
+        walk.follow(made for reader in reading if reader.base in ops.MOVING for made in reader.outputs)
     return False

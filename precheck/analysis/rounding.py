@@ -23,7 +23,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
-from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, smallest_normal, turns, zero_origin
+from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, rms, smallest_normal, turns, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -62,13 +62,6 @@ FAIR = Limit(
     0.05, "share of the norm",
     "Zeros explain the error of a tensor if they take at least this share of its norm: a fifth of the error that `nonfinite.WRONG` calls wrong.",
 )  # fmt: skip
-DIFFERENCES = ops.DIFFERENCES
-"""Losses that subtract inside. Near zero they are small differences of their inputs, as they should be. Inputs that were cast just before could have
-been subtracted before the cast."""
-DECOMPOSED = ops.DECOMPOSED
-"""Ops whose results are all judged. By Davis and Kahan (1970) an eigenvector turns by the matrix's error divided by the gap to the next eigenvalue.
-An error of a thousandth of the largest eigenvalue may be the whole of a small one."""
-CENTRED = ops.CENTRED
 STORING = ops.CASTS | {"copy"}
 """Ops that only store their input, perhaps in another format."""
 
@@ -112,7 +105,8 @@ class Misroundings:
             return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
         few = operation.base in ops.REDUCTIONS and of_few_terms(operation, value) and determined(operation, value)
         above = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
-        subtracts = operation.base in ops.SUMS or few or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
+        # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
+        subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
         together = gain * gained_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
         if above and subtracts and stored and together >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
@@ -130,12 +124,12 @@ class Misroundings:
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
         if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
-        if operation.base in ops.SUMS | ops.REDUCTIONS | DIFFERENCES:  # other losses of these ops are judged above
+        if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op itself made the error, which is within its limit
-        plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in CENTRED or value.drift >= FELT)
+        plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)
         if brought and operation.base not in ops.MOVING and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         if not spread:
@@ -279,7 +273,7 @@ class Misroundings:
         if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         mechanism, cause = zero_origin(starving[0])
-        if mechanism != "underflow" or value.norm / math.sqrt(elements(value)) < 2.0**-14:  # fp16's smallest normal
+        if mechanism != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
             return None
         return self._fact(mechanism, "flushed", operation, value, value.dead, STARVED, cause=cause)
 

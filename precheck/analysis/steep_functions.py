@@ -14,10 +14,10 @@ from precheck.analysis import attribution
 from precheck.analysis.attribution import GROWN, Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
-from precheck.analysis.provenance import MOVING, REDUCTIONS, SUMS, determined, effective_roundoff
+from precheck.analysis.provenance import determined, effective_roundoff
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-NOT_STEEP = SUMS | REDUCTIONS | MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
+NOT_STEEP = ops.SUMS | ops.REDUCTIONS | ops.MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
 """Ops whose result may have a large error for other reasons: terms cancel, elements are moved or cut, or a small gap is a divisor."""
 
 
@@ -72,14 +72,14 @@ class Steepness:
             return False
         here = self.observation.functions.get(cast.blamed)
         readers = self.readers.get(cast.outputs[0], ())
-        return any(reader.base not in MOVING and self.observation.functions.get(reader.blamed) == here for reader in readers)
+        return any(reader.base not in ops.MOVING and self.observation.functions.get(reader.blamed) == here for reader in readers)
 
     def _computing(self, cast: Operation) -> Operation:
         """The first op that computes with the result of a cast: there the rounding enters the user's code."""
         followed = {cast.outputs[0]}
         for reader in self.observation.operations:
             if reader.number > cast.number and not followed.isdisjoint(reader.inputs):
-                if reader.base not in MOVING:
+                if reader.base not in ops.MOVING:
                     return reader
                 followed.update(reader.outputs)
         return cast

@@ -6,12 +6,12 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection
 
-from precheck.analysis import causes, exceptions, nonfinite, quantisers, zeros
+from precheck.analysis import exceptions, nonfinite, quantisers, zeros
 from precheck.analysis.errors import Errors
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.provenance import Origins
 from precheck.analysis.recurrence import Recurrence
-from precheck.observe.shadow.operations import Observation, Operation, Past, Value
+from precheck.observe.shadow.operations import Observation, Value
 
 
 class Watched:
@@ -44,9 +44,9 @@ class Watched:
         return Part(observation, readers, spoiled, self.origins, facts)
 
     def _traced(self, fact: Fact, wrong: Collection[Fact]) -> tuple[Fact, Fact | None]:
-        """Inf or NaN of an argument that rounding moved onto a pole, or made zero, with the fact among `wrong` that explains the argument's error.
+        """Returns a fact on Inf or NaN, and the fact among `wrong` that explains the argument's error if rounding moved it onto a pole or to zero.
 
-        That fact's op is named for both, so that they are told once.
+        Both facts then name the op of the second, so that they become one finding.
         """
         argument = None
         if isinstance(fact, nonfinite.Broken) and fact.how == "moved onto a pole" and fact.root.maker is not None:
@@ -55,22 +55,6 @@ class Watched:
             argument = fact.zero
         above = () if argument is None else self.errors.under.get(argument, ())
         return fact, next((each for each in above if each in wrong and each is not None and each.operation is not fact.operation), None)
-
-    def unsettled(self) -> set[Value]:
-        """Values whose ancestors are still needed."""
-        return self.spread.open
-
-    def past(self, value: Value) -> Past:
-        """What is kept about a value's ancestors."""
-        return causes.past(value)
-
-    def origin(self, value: Value) -> Operation | None:
-        """The op that brought in a value's error."""
-        return self.origins.of(value)
-
-    def undetermined(self, fact: Fact | None) -> bool:
-        """Whether float32 does not determine the values that follow from a fact either."""
-        return fact in self.errors.unstable
 
     def keep(self, values: set[Value], reported: set[Fact]) -> None:
         """Forgets all other values. `reported`: facts that findings have been made from."""

@@ -7,15 +7,15 @@ import math
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.excuses import SCALED, Excuse, added, drawn, float32_rounding, scaled, unread
+from precheck.analysis.excuses import Excuse, added, drawn, float32_rounding, scaled, unread
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements
+from precheck.analysis.provenance import elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation, Value
 
-KEEPING = SUMS | MOVING | GUARDS | ops.SCALING | ops.CUTS
+KEEPING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.SCALING | ops.CUTS
 """Ops that keep the meaning of numbers: a sum of positions is still a position."""
 INDEX_BITS = 32
 """The fewest bits of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is rounded."""
@@ -78,7 +78,7 @@ def stored_to_others(operation: Operation, value: Value) -> Moved | None:
 def excuses(operation: Operation) -> list[Excuse]:
     """The excuses that may apply to this op."""
     converted = [unread] if operation.converts else []
-    measures = [scaled] if operation.base in SCALED or operation.base == "_to_copy" else []
+    measures = [scaled] if operation.base in ops.MULTIPLYING or operation.base == "_to_copy" else []
     return [drawn, float32_rounding, added, *converted, *measures]
 
 
@@ -106,7 +106,7 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
     if converted is None:
         return []
-    either = converted.taken == "amount" or operation.base in ops.PLACES  # a number near a bound may be in either bin
+    either = converted.used_as == "amount" or operation.base in ops.PLACES  # a number near a bound may be in either bin
     if either and _explained(operation.recut, operation.inputs[0].roundoff):
         return []
     changes = operation.recut
@@ -136,7 +136,7 @@ def _of_data(operation: Operation) -> bool:
             return False
         if maker is None:
             continue
-        if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.drawn or maker.base in DRAWN:
+        if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.drawn or maker.base in ops.DRAWN:
             return False
         walk.follow(maker.inputs)
     return walk.whole
@@ -163,7 +163,7 @@ def renumbered(operation: Operation, changes: Renumbered, cause: Operation | Non
     A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or
     be sums of small exact numbers, as counts are. Numbers that were computed low do not count: there all large numbers are whole.
     """
-    if cause is None or not (_counted(cause) or (cause.base in CONSTANTS and not any(source.low for source in cause.inputs))):
+    if cause is None or not (_counted(cause) or (cause.base in ops.CONSTANTS and not any(source.low for source in cause.inputs))):
         return []
     return [
         MadeInteger(
@@ -176,4 +176,4 @@ def renumbered(operation: Operation, changes: Renumbered, cause: Operation | Non
 def _counted(cause: Operation) -> bool:
     """Whether the op adds up exact numbers that are small enough for their format to hold fractions of them."""
     small = all(source.norm <= FRACTIONAL / (source.roundoff or 1.0) * math.sqrt(elements(source)) for source in cause.inputs)
-    return cause.base in REDUCTIONS and small and not any(source.drift for source in cause.inputs)
+    return cause.base in ops.REDUCTIONS and small and not any(source.drift for source in cause.inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from precheck.analysis import noise
-from precheck.analysis.displacements import LOST
+from precheck.analysis.displacements import LOST, lost
 from precheck.analysis.labels import module_of, phase_of
 from precheck.findings import Finding, Report, Row
 from precheck.judge.known_failures import Fault, Observed, Reach
@@ -31,7 +31,7 @@ def errors_and_places(report: Report) -> Observed:
             _keep(beyond, where, _reach(row))
     if any(rule == "lost-update" for rule, _ in faults):
         for update in report.updates:
-            if update["arrived"] + update["uncertainty"] < LOST:
+            if lost(update):
                 times = (1 - update["arrived"]) / (1 - LOST)
                 _keep(beyond, place_name("optimizer", module_of(update["parameter"], "update")), Reach(times, math.inf, clear=True))
     return Observed(tuple(Fault(rule, where, _measured(finding)) for (rule, where), finding in faults.items()), beyond, excused)

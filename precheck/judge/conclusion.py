@@ -41,7 +41,7 @@ def concluded(
 
     `candidates`: those of the ops. `rows`: how far each boundary is from its reference, and how far it may be.
     """
-    behind = [_with_cause(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
+    behind = [with_cause(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
     reported = [finding for finding, _ in behind]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
     required = _required_places(candidates, Sound.of(trace, rows) if drifted else None)
@@ -107,7 +107,7 @@ def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> se
     return explained_places if sound is None else explained_places - other_places
 
 
-def _with_cause(
+def with_cause(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
     """Returns a finding on a boundary with its cause where one is found, and the op that shows it. `record`: the tensor that the finding is about."""
@@ -124,11 +124,6 @@ def _record(finding: Finding, trace: Trace) -> Record | None:
     """The record of the function or module that a finding is about."""
     keys = (f"{kind}:{finding.tensor}@{finding.step}" for kind in ("returned", "output"))
     return next((trace.records[key] for key in keys if key in trace.records), None)
-
-
-def explained(finding: Finding, observation: Observation, candidates: list[Candidate]) -> Finding:
-    """Returns a finding on a boundary, with the op that caused it where one is found."""
-    return _with_cause(finding, observation, candidates)[0]
 
 
 def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, str]], *, choices: bool) -> Finding:

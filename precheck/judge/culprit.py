@@ -48,8 +48,10 @@ def explained(
     operation, value = _largest_error(finding, observation, record) or (None, None)
     if operation is None or value is None:
         return finding, None
-    made, showing = _own_cause_and_showing(finding, value, observation, place) or _cause_and_showing(value, observation)
-    made, showing = made or operation, showing or operation
+    call = _own_call(finding, value, place)
+    of_call = _cause_and_showing(value, observation, call, place) if call else None
+    made, showing = of_call or _cause_and_showing(value, observation) or (operation, operation)
+    showing = showing or operation
     candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
     for each in candidates_there:
         if lies_in(shown(each), place):  # a rounding before the function, which only the function shows
@@ -73,11 +75,11 @@ def cancelling(finding: Finding, observation: Observation, record: Record) -> Fi
         (operation, value), call = found, found[0].call
     if not call or record.place is None or finding.measured is None or finding.limit is None or not finding.measured > finding.limit:
         return finding
-    own = value.restarted
+    own = value.call_error
     alone = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
     if not alone or own**2 < OWN * value.drift**2 or not determined(operation, value):
         return finding
-    attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
+    attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
     difference = None if cause is None else attributed.difference(cause, observation.functions)
     if difference is None or not lies_in(difference, record.place):
@@ -141,31 +143,31 @@ def written(finding: Finding, observation: Observation) -> Finding:
     return dataclasses.replace(finding, source=shortened(line)) if line and not finding.source else finding
 
 
-def _cause_and_showing(value: Value, observation: Observation) -> tuple[Operation | None, Operation | None]:
-    """The op that caused a value's error, and the op that shows the error most. None for each that is not found."""
-    attributed = Attribution(value, observation.operations)
-    cause = attributed.cause(attribution.written)
-    if cause is None:
-        return None, None
-    return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
+def _attributed(value: Value, observation: Observation, call: int = 0) -> Attribution:
+    """The ops that share the error of a value. `call`: only of the error that this call of a function added itself."""
+    if not call:
+        return Attribution(value, observation.operations)
+    return Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
 
 
-def _own_cause_and_showing(
-    finding: Finding, value: Value, observation: Observation, place: tuple[str, int, int] | None
+def _cause_and_showing(
+    value: Value, observation: Observation, call: int = 0, place: tuple[str, int, int] | None = None
 ) -> tuple[Operation, Operation | None] | None:
-    """The same for the error that the call of a function added itself. None if that error alone is within the limit: then what the function was given
-    is to blame as well.
-    """
-    call = 0 if value.maker is None else value.maker.call
-    if place is None or not call or finding.measured is None or finding.limit is None or not value.restarted < math.inf:
-        return None
-    if value.restarted * finding.measured <= finding.limit * value.drift:
-        return None
-    attributed = Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))
+    """The op that caused a value's error, and the op that shows it most. None if no op in the function at `place` did. `call`: see `_attributed`."""
+    attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
     if cause is None or not lies_in(cause, place):
         return None
     return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
+
+
+def _own_call(finding: Finding, value: Value, place: tuple[str, int, int] | None) -> int:
+    """The call of a function that made the value, if the error that it added itself is beyond the limit. Otherwise 0: then its inputs are to blame
+    as well."""
+    call = 0 if value.maker is None else value.maker.call
+    if place is None or not call or finding.measured is None or finding.limit is None or not value.call_error < math.inf:
+        return 0
+    return call if value.call_error * finding.measured > finding.limit * value.drift else 0
 
 
 def _fits(finding: Finding, candidate: Candidate) -> bool:

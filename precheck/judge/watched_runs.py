@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from precheck.analysis.facts import Fact, Part
+from precheck.analysis import causes
+from precheck.analysis.facts import Part
 from precheck.analysis.provenance import placed, via
 from precheck.analysis.watched import Watched
 from precheck.findings import Finding
@@ -25,20 +26,17 @@ class Verdict:
     def settle(self, observation: Observation) -> None:
         """Judges the operations of `observation.judged`. They are not needed afterwards."""
         for candidate in sorted(self._among(self.run.part(observation)), key=_when):
-            self._keep(candidate)
+            operation = candidate.operation
+            place = candidate.rule, operation.blamed, via(operation), operation.phase
+            known = self.earliest.get(place)
+            if known is not None and known.fact in self.run.errors.unstable:
+                self.earliest.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
+                known = None
+            if known is None or _when(candidate) < _when(known):
+                self.earliest[place] = candidate
 
     def _among(self, part: Part) -> list[Candidate]:
         return [candidate for rule in self.rules for candidate in rule.among(part)]
-
-    def _keep(self, candidate: Candidate) -> None:
-        operation = candidate.operation
-        place = candidate.rule, operation.blamed, via(operation), operation.phase
-        known = self.earliest.get(place)
-        if known is not None and self.run.undetermined(known.fact):
-            self.earliest.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
-            known = None
-        if known is None or _when(candidate) < _when(known):
-            self.earliest[place] = candidate
 
     def candidates(self, observation: Observation) -> list[Candidate]:
         """Ends the judging. Returns the candidates of all rules, in the order in which the causes happened."""
@@ -55,19 +53,19 @@ class Verdict:
 
     def unsettled(self) -> set[Value]:
         """Values whose ancestors are still needed for a verdict."""
-        return self.run.unsettled()
+        return self.run.spread.open
 
     def past(self, value: Value) -> Past:
         """A summary of a value's ancestors, which is kept when they are dropped."""
-        return self.run.past(value)
+        return causes.past(value)
 
     def origin(self, value: Value) -> Operation | None:
         """The op that brought the error of a value in."""
-        return self.run.origin(value)
+        return self.run.origins.of(value)
 
     def keep(self, values: set[Value]) -> None:
         """Drops what is stored about all other values."""
-        self.run.keep(values, {fact for fact in _facts(self.earliest.values()) if fact is not None})
+        self.run.keep(values, {each.fact for each in self.earliest.values() if each.fact is not None})
         for rule in self.rules:
             rule.keep(values)
 
@@ -75,10 +73,6 @@ class Verdict:
 def found(observation: Observation) -> list[Finding]:
     """The findings of a run whose operations were all kept; one for each rule and line."""
     return Verdict().found(observation)
-
-
-def _facts(candidates: Iterable[Candidate]) -> Iterable[Fact | None]:
-    return (candidate.fact for candidate in candidates)
 
 
 def _when(candidate: Candidate) -> int:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.dense_parts import continuous
@@ -26,8 +25,9 @@ from precheck.observe.kernel_fixes import SUBSTITUTED, substitute
 from precheck.observe.marks import Path, Storages, arguments
 from precheck.observe.module_hooks import LOW, Position
 from precheck.observe.op_sequence import Program
+from precheck.observe.shadow import storages
 from precheck.observe.shadow.source import Frames
-from precheck.torch_internals import address, in_backward, once_an_op, overload, schema, storage_key
+from precheck.torch_internals import in_backward, once_an_op, overload, schema, storage_key
 
 aten = torch.ops.aten
 Key = tuple[str, str, tuple[int, ...], int]
@@ -117,7 +117,7 @@ class Recording(DecisionMode):
         self.program = program
         log.recorded = True
         self.frames = Frames()
-        self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # tensors cast low, by storage, and the line
+        self.casts: storages.Storages[str] = storages.Storages()  # tensors cast low, and the line
         self.narrow = Storages()  # gradients cast low
         self.given, self.entered = Storages(), Storages()  # the model's inputs, also moved by views and copies; inputs cast low
 
@@ -193,14 +193,11 @@ class Recording(DecisionMode):
     def _cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
         """Notes a cast to a low format and back on one line. The program rounds there on purpose, in any precision."""
         if output.dtype in LOW and source.dtype not in LOW and output.layout is torch.strided:
-            storage = output.untyped_storage()
-            self.casts[address(storage)] = (StorageWeakRef(storage), self.frames.line(1)[0])
+            self.casts.put(output, self.frames.line(1)[0])
         elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
-            known = self.casts.get(storage_key(source))
-            if known is None or known[0].expired() or known[1] != self.frames.line(1)[0] or known[1] in self.log.imposed:
-                return
-            if not _counts(source):
-                self.log.meant.add((known[1], tuple(source.shape)))
+            line = self.casts.get(source)
+            if line is not None and line == self.frames.line(1)[0] and line not in self.log.imposed and not _counts(source):
+                self.log.meant.add((line, tuple(source.shape)))
 
     def _count(self, func: Any, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(func, tuple(output.shape))

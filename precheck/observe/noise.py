@@ -14,26 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.dense_parts import composed, with_values
 from precheck.formats import FP16, Format
+from precheck.observe.shadow.storages import Storages
 from precheck.recipes import Recipe
-from precheck.torch_internals import address, in_backward, no_class_code, no_dispatch, version
+from precheck.torch_internals import in_backward, no_class_code, no_dispatch, version
 
 ONE_ROUNDING = 0.42
 """Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
 _UNIFORM = ONE_ROUNDING * math.sqrt(3)  # half-width of the uniform distribution with that root mean square
 _DRAWN = 1 << 15  # 64-bit draws at a time, which fit in the cache
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Twin:
-    """A disturbed copy of a storage's content, valid until the storage is written again."""
-
-    owner: StorageWeakRef
-    written: int
-    flat: torch.Tensor
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,7 +46,7 @@ class Noise:
     gemm: Format | Recipe | None = None
     bottom: Format | None = None
     scale: float = 1.0
-    _twins: dict[int, _Twin] = dataclasses.field(default_factory=dict)  # of storages that the run reads as a cast
+    _copies: Storages[tuple[int, torch.Tensor]] = dataclasses.field(default_factory=Storages)  # disturbed ones of what is read as a cast, by version
     _generators: dict[str, torch.Generator] = dataclasses.field(default_factory=dict)
 
     def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
@@ -75,13 +66,12 @@ class Noise:
         if self.inputs or not value.is_floating_point() or value.layout is not torch.strided or composed(value):
             return value
         with no_dispatch():
-            storage = value.untyped_storage()
-            known = self._twins.get(address(storage))
-            if known is None or known.owner.expired() or known.written != version(value):
-                flat = torch.empty(0, dtype=value.dtype, device=value.device).set_(storage)
-                disturbed = flat if _whole(flat) else self._disturbed(flat)
-                known = self._twins[address(storage)] = _Twin(StorageWeakRef(storage), version(value), disturbed)
-            return known.flat.as_strided(value.size(), value.stride(), value.storage_offset())
+            known = self._copies.get(value)
+            if known is None or known[0] != version(value):
+                flat = torch.empty(0, dtype=value.dtype, device=value.device).set_(value.untyped_storage())
+                known = version(value), flat if _whole(flat) else self._disturbed(flat)
+                self._copies.put(value, known)
+            return known[1].as_strided(value.size(), value.stride(), value.storage_offset())
 
     def output(self, key: str, tensor: torch.Tensor) -> None:
         if key in self.rounded and not _exempt(tensor):

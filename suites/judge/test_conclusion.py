@@ -150,8 +150,8 @@ def losing(name: str, *, drift: float = 10 * U) -> Graph:
     """A function whose low op on line 2 makes an error of ten unit roundoffs of its own, of what line 1 has rounded once."""
     graph = Graph()
     graph.observation.functions = {f"model.py:{line}": Function("model.py:1", "waves") for line in (1, 2)}
-    scaled = graph.op("mul.Tensor", given(), given(), makes={"drift": ROUNDED, "restarted": ROUNDED}, call=1)
-    graph.op(name, scaled, given(), makes={"drift": drift, "restarted": 10 * U, "norm": 8 * ROUNDED / (10 * U), "alive": True}, call=1)
+    scaled = graph.op("mul.Tensor", given(), given(), makes={"drift": ROUNDED, "call_error": ROUNDED}, call=1)
+    graph.op(name, scaled, given(), makes={"drift": drift, "call_error": 10 * U, "norm": 8 * ROUNDED / (10 * U), "alive": True}, call=1)
     return graph
 
 

@@ -16,7 +16,7 @@ from precheck.observe.shadow.exchange import _Caught
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.ranks import meet
-from precheck.observe.shadow.replay import plan
+from precheck.observe.shadow.replay import OpCall, plan
 
 # torch 2.9 knows these under their first names; 2.15 warns of those
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -126,7 +126,7 @@ def averaged(x: torch.Tensor) -> list[torch.Tensor]:
 
         given = ([x], dist.group.WORLD.boxed(), boxed["AVG"], None, False)
         if shadows:
-            shadows[0].collectives(on_nccl, plan(torch.ops.c10d.allreduce_.default), given, {})
+            shadows[0].collectives(OpCall(on_nccl, plan(torch.ops.c10d.allreduce_.default), given, {}))
         else:
             on_nccl(*given)
     return [x]

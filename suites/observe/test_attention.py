@@ -11,7 +11,7 @@ from beside import normal, off
 from torch.nn.functional import scaled_dot_product_attention
 
 from precheck.observe.shadow.attention import REPLAYED, Unfollowable
-from precheck.observe.shadow.replay import plan
+from precheck.observe.shadow.replay import OpCall, plan
 
 KERNELS = ("flash", "efficient", "cudnn")
 CLOSE = 1e-12
@@ -30,7 +30,7 @@ def called(func: Any, **named: Any) -> list[torch.Tensor]:
     """The replay of a call, its arguments placed as the dispatcher would: in the order of the schema, as far as they have no default."""
     planned = plan(func)
     args = [named.pop(each.name) for each in func._schema.arguments if not each.kwarg_only and not each.has_default_value()]
-    return REPLAYED[planned.packet](planned, tuple(args), named)
+    return REPLAYED[planned.packet](OpCall(func, planned, tuple(args), named))
 
 
 def forward(kernel: str, query: Any, key: Any, value: Any, bias: Any = None, **named: Any) -> list[torch.Tensor]:

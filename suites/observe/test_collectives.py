@@ -19,7 +19,7 @@ from collective_cases import CASES
 from precheck.observe.shadow import ranks
 from precheck.observe.shadow.collectives import Collectives
 from precheck.observe.shadow.ranks import Ranks
-from precheck.observe.shadow.replay import plan
+from precheck.observe.shadow.replay import OpCall, plan
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
 
@@ -201,6 +201,6 @@ def test_collectives_without_company_let_go_of_the_shadows_of_what_they_write() 
 
     tensor = torch.ones(3)
     planned = plan(torch.ops.c10d.allreduce_.default)
-    assert Collectives(Mode())(lambda tensors, *rest: "the result", planned, ([tensor], None, None), {}) == "the result"
+    assert Collectives(Mode())(OpCall(lambda tensors, *rest: "the result", planned, ([tensor], None, None), {})) == "the result"
     assert len(dropped) == 1
     assert dropped[0] is tensor

@@ -66,13 +66,13 @@ def test_what_comes_in_is_taken_as_it_is() -> None:
     seen = observed(lambda: Raised()(given()))
     result = last(seen, "exp").outputs[0]
     assert result.drift > 1e-3  # of the rounding before the call
-    assert result.restarted == 0.0
+    assert result.call_error == 0.0
 
 
 def test_what_a_function_rounds_is_followed_to_its_end() -> None:
     seen = observed(lambda: raised_low(given()))
     result = last(seen, "exp").outputs[0]
-    assert result.restarted == pytest.approx(expected(), rel=1e-4)
+    assert result.call_error == pytest.approx(expected(), rel=1e-4)
 
 
 class Twice(nn.Module):
@@ -85,7 +85,7 @@ def test_functions_that_a_module_calls_are_calls_of_their_own() -> None:
     first, second = (operation.call for operation in seen.operations if operation.base == "exp")
     here = last(seen, "add").call
     assert len({first, second, here} - {0}) == 3
-    assert last(seen, "add").outputs[0].restarted == 0.0  # what a function returns is given to the module
+    assert last(seen, "add").outputs[0].call_error == 0.0  # what a function returns is given to the module
 
 
 def test_each_call_of_one_function_begins_anew() -> None:
@@ -108,7 +108,7 @@ def test_what_is_written_in_place_is_followed() -> None:
 
     seen = observed(lambda: filled(given()))
     result = last(seen, "mul").outputs[0]
-    assert result.restarted == pytest.approx(expected(), rel=1e-4)
+    assert result.call_error == pytest.approx(expected(), rel=1e-4)
 
 
 def test_data_that_a_function_stores_low_is_given() -> None:
@@ -116,7 +116,7 @@ def test_data_that_a_function_stores_low_is_given() -> None:
         x = numbers().to(LOW)
         return x.float() - 2.0
 
-    assert last(observed(made), "sub").outputs[0].restarted == 0.0
+    assert last(observed(made), "sub").outputs[0].call_error == 0.0
 
 
 def test_the_frames_of_a_debugged_function_keep_their_tracer() -> None:
@@ -129,7 +129,7 @@ def test_the_frames_of_a_debugged_function_keep_their_tracer() -> None:
         assert sys._getframe().f_trace is traced
         return result
 
-    assert last(observed(code), "exp").outputs[0].restarted > 4 * 2**-8
+    assert last(observed(code), "exp").outputs[0].call_error > 4 * 2**-8
 
 
 def test_nothing_of_a_call_outlives_it() -> None:

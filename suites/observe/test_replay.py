@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.observe.shadow.replay import LOW, Replay, plan
+from precheck.observe.shadow.replay import LOW, OpCall, Replay, plan
 
 aten = torch.ops.aten
 RUNS: list[torch.dtype] = []
@@ -168,7 +168,7 @@ def test_softmax_into_float32_and_dtypes_as_arguments() -> None:
 def test_half_to_float_in_a_kernels_own_words() -> None:
     func = aten._softmax.default
     x = normal(2, 3)
-    made = Replay(torch.float32, LOW).call(func, plan(func), (x.half(), -1, True), {}, lambda tensor: x)
+    made = Replay(torch.float32, LOW).call(OpCall(func, plan(func), (x.half(), -1, True), {}), lambda tensor: x)
     assert torch.equal(made[0], x.softmax(-1))
 
 
@@ -191,12 +191,12 @@ def test_schemas_are_read() -> None:
 def test_the_tag_of_random_ops_is_believed_where_they_draw(p: float, draws: bool) -> None:
     attention, dropout = plan(aten._scaled_dot_product_flash_attention_for_cpu.default), plan(aten.native_dropout.default)
     x = normal(1)
-    assert attention.draws((x, x, x), {"dropout_p": p}) is draws
-    assert attention.draws((x, x, x, p), {}) is draws
-    assert dropout.draws((x, p, True), {}) is draws
-    assert not dropout.draws((x, p, False), {})
-    assert plan(aten.bernoulli_.float).draws((x,), {})
-    assert not plan(aten.mul.Tensor).draws((x, x), {})
+    assert OpCall(None, attention, (x, x, x), {"dropout_p": p}).draws() is draws
+    assert OpCall(None, attention, (x, x, x, p), {}).draws() is draws
+    assert OpCall(None, dropout, (x, p, True), {}).draws() is draws
+    assert not OpCall(None, dropout, (x, p, False), {}).draws()
+    assert OpCall(None, plan(aten.bernoulli_.float), (x,), {}).draws()
+    assert not OpCall(None, plan(aten.mul.Tensor), (x, x), {}).draws()
 
 
 @pytest.mark.filterwarnings("ignore")  # what torch.distributed warns of on one process is its own affair

@@ -10,7 +10,7 @@ from torch import nn
 
 import precheck
 from precheck.observe.run import trains_recurrent
-from precheck.observe.shadow.replay import Replay
+from precheck.observe.shadow.replay import OpCall, Replay
 
 
 class Amplified(nn.Module):
@@ -31,12 +31,13 @@ def test_a_backward_kernel_in_float32_gets_a_workspace_of_float32(monkeypatch: p
     lengths: dict[str, list[int]] = {"mkldnn_rnn_layer": [], "mkldnn_rnn_layer_backward": []}
     real = Replay.call
 
-    def call(self: Any, func: Any, planned: Any, args: Any, kwargs: Any, change: Any) -> list[torch.Tensor]:
-        if planned.packet == "mkldnn_rnn_layer_backward":
-            lengths[planned.packet].append(change(args[-1]).numel())
-        made = real(self, func, planned, args, kwargs, change)
-        if planned.packet == "mkldnn_rnn_layer":
-            lengths[planned.packet].append(made[-1].numel())
+    def call(self: Any, op: OpCall, change: Any) -> list[torch.Tensor]:
+        packet = op.plan.packet
+        if packet == "mkldnn_rnn_layer_backward":
+            lengths[packet].append(change(op.args[-1]).numel())
+        made = real(self, op, change)
+        if packet == "mkldnn_rnn_layer":
+            lengths[packet].append(made[-1].numel())
         return made
 
     monkeypatch.setattr(Replay, "call", call)

@@ -59,7 +59,7 @@ class Accumulation:
         """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
         if not written:
             return {}
-        stored = planned.base == "copy" and bool(cells) and stores.again(operation, cells[0])
+        stored = planned.base == "copy" and bool(cells) and stores.from_overwritten(operation, cells[0])
         adding = planned.base in ops.ACCUMULATING or stored
         if not adding or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
             for tensor, cell in zip(floats, cells, strict=True):
@@ -116,7 +116,7 @@ class Accumulation:
         cell = self.memory.find(output)
         if cell is None or not value.low:
             return
-        operation, added = call.operation, additions.again(call, output if operand is None else operand[0], SAMPLE)
+        operation, added = call.operation, additions.on_samples(call, output if operand is None else operand[0], SAMPLE)
         given, again = added or ([], None)
 
         def resolved(*host: torch.Tensor) -> None:

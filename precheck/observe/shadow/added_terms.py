@@ -1,18 +1,18 @@
-"""Terms that are added to a product of codes before its scales are multiplied by: (q @ k + b) · s = q @ k · s + b · s.
+"""Follows terms that are added to a product of codes before it is multiplied by its scales: (q @ k + b) · s = q @ k · s + b · s.
 
-Such a term must be in the unit of the codes, as a bias in whole numbers or one that was divided by the scales is. A term that has been divided by no
-scale of this run cannot be in the unit of a scale that was made of this run's data. So the copy `plain` gets the term as it is.
+Such a term must be in the unit of the codes: a bias in whole numbers, or one that was divided by the scales. If the scales are computed from data of
+this run, a term that was divided by none of them is in another unit. So the copy `plain` gets that term unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.scaled_tensors import counts
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ def without_unit(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
     return False
 
 
-def joined(codes: Codes, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+def joined(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
     """Marks the result of an op that has added a term before all scales were multiplied by. If the term may be in the codes' unit, nothing is said of
     the result."""
     made = codes.tracks.get(result)
-    if made is None or planned.base not in ops.ADDITIONS | FUSED or made.multipliers >= made.scales:
+    if made is None or op.base not in ops.ADDITIONS | FUSED or made.multipliers >= made.scales:
         return
-    term = args[0] if planned.base in FUSED else next((each for each in inputs if codes.tracks.get(each) is None), None)
+    term = op.args[0] if op.base in FUSED else next((each for each in inputs if codes.tracks.get(each) is None), None)
     if not isinstance(term, torch.Tensor) or codes.tracks.get(term) is not None or not bool(term.any()):
         return
     made.joined = True

@@ -12,17 +12,17 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.replay import OpCall, continuous, tensors_in, with_written
 from precheck.observe.shadow.statistics import sampled
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-Again = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
+OnSamples = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 """Applies the op to a sample of the accumulator and samples of the other operands."""
 
 
-def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], Again] | None:
+def on_samples(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], OnSamples] | None:
     """Returns samples of the operands other than `accumulator`, and the op on samples. None if the op is not elementwise.
 
     For an op on lists of tensors, only the part for this accumulator is taken.
@@ -31,17 +31,16 @@ def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch
     operands = list(tensors_in(*args, *kwargs.values()))
     if call.plan.base not in ops.ELEMENTWISE or not all(_alike(tensor, accumulator, limit) for tensor in operands):
         return None
-    func, planned, args, kwargs = call.func, call.plan, _places(args, operands), _places(kwargs, operands)
+    func, planned, args, kwargs = call.op.func, call.plan, _places(args, operands), _places(kwargs, operands)
     own = [tensor is accumulator for tensor in operands]
     wide = call.mode.replay.reference
 
     def made(held: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
         rest = iter(given)
         samples = [held.clone() if mine else next(rest).to(wide) for mine in own]
-        again = _filled(args, samples)
-        named = _filled(kwargs, samples)
-        result = list(tensors_in(func(*again, **named)))
-        return with_written(result, written_in(planned, again, named))[0] if planned.mutable else result[0]
+        op = OpCall(func, planned, _filled(args, samples), _filled(kwargs, samples))
+        result = list(tensors_in(func(*op.args, **op.kwargs)))
+        return with_written(result, op.written())[0] if planned.mutable else result[0]
 
     return [tensor if tensor.dim() == 0 else sampled(tensor, limit) for tensor, mine in zip(operands, own, strict=True) if not mine], made
 
@@ -100,14 +99,14 @@ class _Place(int):
 def _share(call: Call, accumulator: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments for one tensor. A list as long as the list of written tensors is cut to the item for this tensor."""
     if len(call.written) < 2 or not isinstance(call.args[0], (list, tuple)):
-        return call.args, call.kwargs
+        return call.args, call.op.kwargs
     several = call.args[0]
     at = next(place for place, tensor in enumerate(several) if tensor is accumulator)
 
     def share(value: Any) -> Any:
         return [value[at]] if isinstance(value, (list, tuple)) and len(value) == len(several) else value
 
-    return tuple(share(value) for value in call.args), {name: share(value) for name, value in call.kwargs.items()}
+    return tuple(share(value) for value in call.args), {name: share(value) for name, value in call.op.kwargs.items()}
 
 
 def _alike(tensor: torch.Tensor, accumulator: torch.Tensor, limit: int) -> bool:

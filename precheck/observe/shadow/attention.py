@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from precheck.observe.shadow.replay import OpPlan
+    from precheck.observe.shadow.replay import OpCall
 
 
 class Unfollowable(RuntimeError):
@@ -36,23 +36,15 @@ def _attended(
     return torch.softmax(scores, -1) @ _repeated(value, query), torch.logsumexp(scores, -1)
 
 
-def _forward(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    def given(name: str) -> Any:
-        return planned.argument(name, args, kwargs)
-
-    if given("dropout_p"):
-        raise Unfollowable("attention with dropout keeps its mask to itself")
+def _forward(op: OpCall) -> list[torch.Tensor]:
+    given = _given(op)
     output, lse = _attended(given("query"), given("key"), given("value"), given("attn_bias"), bool(given("is_causal")), given("scale"))
     return [output, lse]
 
 
-def _backward(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    def given(name: str) -> Any:
-        return planned.argument(name, args, kwargs)
-
-    if given("dropout_p"):
-        raise Unfollowable("attention with dropout keeps its mask to itself")
-    gradient = given("grad_out") if "grad_out" in planned.names else given("grad_out_")
+def _backward(op: OpCall) -> list[torch.Tensor]:
+    given = _given(op)
+    gradient = given("grad_out") if "grad_out" in op.plan.names else given("grad_out_")
     query, key, value, bias, scale = given("query"), given("key"), given("value"), given("attn_bias"), given("scale")
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     weights = torch.softmax(_scores(query, key, bias, bool(given("is_causal")), scale), -1)
@@ -63,6 +55,13 @@ def _backward(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     to_value = _summed(weights.transpose(-2, -1) @ gradient, value)
     to_bias = [to_scores.sum_to_size(bias.shape)] if isinstance(bias, torch.Tensor) and bias.is_floating_point() else []
     return [to_query, to_key, to_value, *to_bias]
+
+
+def _given(op: OpCall) -> Callable[[str], Any]:
+    """The arguments of a kernel by name. Raises Unfollowable if it drops weights."""
+    if op.argument("dropout_p"):
+        raise Unfollowable("attention with dropout keeps its mask to itself")
+    return op.argument
 
 
 def _repeated(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -78,7 +77,7 @@ def _summed(gradient: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
 
 
 _KERNELS = ("flash", "efficient", "cudnn")
-REPLAYED: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]] = {
+REPLAYED: dict[str, Callable[[OpCall], list[torch.Tensor]]] = {
     **{f"_scaled_dot_product_{kernel}_attention": _forward for kernel in _KERNELS},
     **{f"_scaled_dot_product_{kernel}_attention_backward": _backward for kernel in _KERNELS},
 }

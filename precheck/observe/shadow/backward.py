@@ -47,19 +47,19 @@ class Backwards:
             cell = self.memory.find(tensor) if factor != 1 and not math.isnan(factor) else None
             if cell is not None:
                 shadow = self.memory.view(cell, tensor)
-                self.later([torch.where(shadow.isfinite(), shadow.abs(), 0).amax()], functools.partial(_saw, self.now, cell.value, factor))
+                self.later([torch.where(shadow.isfinite(), shadow.abs(), 0).amax()], functools.partial(_peak, self.now, cell.value, factor))
 
-    def came(self, name: str, value: Value, gradient: torch.Tensor) -> None:
+    def gradient(self, name: str, value: Value, gradient: torch.Tensor) -> None:
         """A parameter's gradient has been accumulated: notes the first one that is not finite, and sums of terms under two scales."""
         mixture = self.scales.mixture(gradient)
         self.mixed += [mixture] if mixture is not None and mixture not in self.mixed else []
-        self.later.after(_came, self.now, name, value)
+        self.later.after(_first_broken, self.now, name, value)
 
     def done(self) -> None:
         self.now = Backward()
 
 
-def _saw(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> None:
+def _peak(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> None:
     greatest = float(peak) / factor
     if greatest > now.peak and value.maker is not None:
         now.peak, now.at = greatest, value.maker
@@ -68,6 +68,6 @@ def _saw(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> None
         now.overflowed, now.beyond = value.maker, beyond
 
 
-def _came(now: Backward, name: str, value: Value) -> None:
+def _first_broken(now: Backward, name: str, value: Value) -> None:
     if value.nonfinite and not now.parameter:
         now.parameter = name or "a parameter"

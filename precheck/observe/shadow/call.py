@@ -10,9 +10,10 @@ from precheck import ops
 from precheck.observe.shadow import casts, draws, flips, masks, measuring, partial_writes, perturbation
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
-from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.replay import OpCall, addressable, continuous, tensors_in, with_written
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.statistics import compare
+from precheck.observe.shadow.storages import whole
 from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
 
 if TYPE_CHECKING:
@@ -27,22 +28,19 @@ class Call:
     """One op of the run with its replay. `prepare` comes before the op, `finish` after it."""
 
     __slots__ = (
-        "args", "before", "called", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "results", "shadows", "why",
+        "args", "before", "before_scatter", "called", "cells", "failure", "floats", "inputs", "mode", "op", "operation", "plan", "results", "shadows",
         "written",
     )  # fmt: skip
 
-    def __init__(
-        self, mode: Shadow, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor],
-        cells: list[Cell | None],
-    ) -> None:  # fmt: skip
-        self.mode, self.func, self.plan, self.args, self.kwargs = mode, func, planned, args, kwargs
+    def __init__(self, mode: Shadow, op: OpCall, floats: list[torch.Tensor], cells: list[Cell | None]) -> None:
+        self.mode, self.op, self.plan, self.args = mode, op, op.plan, op.args
         self.floats, self.cells = floats, cells
         self.inputs: tuple[Value, ...] = ()
         self.written: list[torch.Tensor] = []
         self.shadows: dict[int, torch.Tensor] = {}
         self.before: dict[int, Samples] | None = None
-        self.held: dict[int, torch.Tensor] = {}  # copies of what it is about to add to, by the tensor's id
-        self.why = ""  # why the shadow cannot follow; empty if it can
+        self.before_scatter: dict[int, torch.Tensor] = {}  # copies of what it is about to add to, by the tensor's id
+        self.failure = ""  # why the shadow cannot follow; empty if it can
         self.called: Called | None = None  # the call of a user's autograd function that it belongs to
         self.results: list[torch.Tensor] = []  # its outputs and what it has written
 
@@ -57,21 +55,23 @@ class Call:
 
     def finish(self, result: Any) -> None:
         """After the op has run: replays it and compares the results. Never raises."""
-        if not self.why:
+        if not self.failure:
             try:
-                self.follow(result)
+                self._follow(result)
             except Exception as error:
                 self._lose(error)
-        if self.why:
-            self.give_up(result, self.why)
+        if self.failure:  # the shadow starts again from the run's results
+            self.operation.opaque = self.failure
+            self.store(self._outputs(result), None, None)
+            self.mode.record(self.operation)
 
     def _lose(self, error: Exception) -> None:
-        self.why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self.failure = f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
     def _read(self) -> None:
         mode, planned = self.mode, self.plan
         if planned.mutable:
-            self.written = [tensor for tensor in written_in(planned, self.args, self.kwargs) if addressable(tensor)]
+            self.written = list(filter(addressable, self.op.written()))
         written = {id(tensor) for tensor in self.written}
         inputs = []
         for place, tensor in enumerate(self.floats):
@@ -99,7 +99,7 @@ class Call:
                 if cell is not None and id(tensor) in written and cell.perturbed is None:
                     cell.perturbed = cell.flat.clone()
         self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written)
-        self.held = measuring.held(self)
+        self.before_scatter = measuring.before_scatter(self)
         if mode.outdated.made:
             mode.outdated.read(self)
 
@@ -121,7 +121,7 @@ class Call:
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
             phase = "data"
         numbers = (int, float) if self.plan.base == "pow" else float  # an integer exponent matters as much as a float
-        scalars = tuple(float(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, numbers))
+        scalars = tuple(float(value) for value in (*self.args, *self.op.kwargs.values()) if isinstance(value, numbers))
         casts = self.plan.packet == "_to_copy"
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
@@ -138,12 +138,12 @@ class Call:
                 return int(self.mode.where.identity(tensor))
         return next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
-    def follow(self, result: Any) -> None:
+    def _follow(self, result: Any) -> None:
         """Replays the op in the reference precision, compares both results and records the operation."""
         mode, planned, operation = self.mode, self.plan, self.operation
         if planned.packet == "_local_scalar_dense":
             operation.reads = 1
-            mode.observation.led += not any(value.maker is not None and value.maker.packet.startswith("_amp_") for value in self.inputs)
+            mode.observation.followed += not any(value.maker is not None and value.maker.packet.startswith("_amp_") for value in self.inputs)
             mode.record(operation)
             return
         outputs = self._outputs(result)
@@ -151,12 +151,13 @@ class Call:
             return  # a view that the op's schema does not declare
         if not any(continuous(output) for output in outputs):
             flips.decided(self, outputs)
-            mode.observation.led += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
+            mode.observation.followed += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
             mode.record(operation)
             return
-        if not (planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0]))):
+        copies = planned.packet in ops.WHOLE_COPIES and bool(self.floats)
+        if not (copies and (casts.rounds_on_purpose(self, outputs[0]) or casts.shares_shadow(self, outputs[0]))):
             shadows = self._replayed(outputs)
-            seconds = perturbation.of(self, outputs) if shadows is not None and mode.any_perturbed else None
+            seconds = perturbation.replayed(self, outputs) if shadows is not None and mode.any_perturbed else None
             self.store(outputs, shadows, seconds)
         if planned.base == "mul" and outputs:
             masks.multiplied(self, outputs[0])
@@ -166,21 +167,13 @@ class Call:
             mode.outdated.cast(self, outputs[0])
         mode.record(operation)
 
-    def give_up(self, result: Any, why: str) -> None:
-        """The shadow could not follow: it starts again from the run's results."""
-        self.operation.opaque = why
-        self.store(self._outputs(result), None, None)
-        self.mode.record(self.operation)
-
     def _outputs(self, result: Any) -> list[torch.Tensor]:
         outputs = list(tensors_in(result))
         self.results = with_written(outputs, self.written) if self.plan.mutable else outputs
         return self.results
 
     def _is_alias(self, output: torch.Tensor) -> bool:
-        if not addressable(output):
-            return False
-        return storage_key(output) in map(storage_key, self.floats)
+        return addressable(output) and storage_key(output) in map(storage_key, self.floats)
 
     def _replayed(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         mode, planned = self.mode, self.plan
@@ -191,38 +184,37 @@ class Call:
             self.operation.opaque = "an op of another library runs once only"
             return None
         if planned.steps:
-            mode.observation.led += self.operation.phase != "backward"
+            mode.observation.followed += self.operation.phase != "backward"
             flips.counted(self, outputs)
             if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # the run chooses the bins; what each bin sums is computed exactly
             return flips.where_finite(self, outputs)
-        if planned.draws(self.args, self.kwargs):
+        if self.op.draws():
             return self._same_draw(outputs)
-        made: dict[str, Any] = self._reference_kwargs(outputs[0])
-        shadows: list[torch.Tensor] = mode.replay.call(self.func, planned, self.reference_args(), made, self.shadow_of)
+        shadows = mode.replay.call(self.reference_op()._replace(kwargs=self._reference_kwargs(outputs[0])), self.shadow_of)
         if len(shadows) < len(outputs) and "attention" not in planned.packet:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
         flips.followed(self, outputs, shadows, self.shadows)
         return shadows
 
-    def reference_args(self) -> tuple[Any, ...]:
-        """The arguments, with the reference's eps in place of a low format's: `torch.finfo(x.dtype).eps` depends on the format.
+    def reference_op(self) -> OpCall:
+        """The op and its arguments, with the reference's eps in place of a low format's: `torch.finfo(x.dtype).eps` depends on the format.
 
         An eps of float32 is kept, as are those of torch's own optimizers (Adafactor asks for one) and all under a float64 reference.
         """
         where, wide = self.mode.where, self.mode.replay.reference is torch.float64
         if wide or self.operation.base not in ops.GUARDS_BELOW or not self.operation.scalars or (where.optimizing and where.shipped):
-            return self.args
+            return self.op
         lent = [arg for arg in self.args if isinstance(arg, float) and arg in EPSILONS]
         if lent:
             self.operation.own_epsilon = lent[0]
         own = torch.finfo(self.mode.replay.reference).eps
-        return tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args)
+        return self.op._replace(args=tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args))
 
     def _reference_kwargs(self, output: torch.Tensor) -> dict[str, Any]:
         """The keyword arguments, with the reference's dtype where torch's default dtype decided and is a low one."""
-        decided = self.floats or output.dtype not in self.mode.low or self.plan.argument("dtype", self.args, self.kwargs) is not None
-        return self.kwargs if decided or "dtype" not in self.plan.names else {**self.kwargs, "dtype": self.mode.replay.reference}
+        decided = self.floats or output.dtype not in self.mode.low or self.op.argument("dtype") is not None
+        return self.op.kwargs if decided or "dtype" not in self.plan.names else {**self.op.kwargs, "dtype": self.mode.replay.reference}
 
     def shadow_of(self, tensor: torch.Tensor) -> torch.Tensor:
         shadow: torch.Tensor | None = self.shadows.get(id(tensor))
@@ -242,11 +234,11 @@ class Call:
     def _same_draw(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         """The shadows of random results. Dropout uses the run's mask. A uniform draw gets a number that rounds to the run's. Others have none."""
         if self.plan.packet == "native_dropout" and len(outputs) == 2:
-            kept = self.plan.argument("p", self.args, self.kwargs)
+            kept = self.op.argument("p")
             scale = 1 / (1 - kept) if kept < 1 else 0.0
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
         drawn = draws.refined(self, outputs[0])
-        self.mode.observation.led += drawn is not None
+        self.mode.observation.followed += drawn is not None
         return None if drawn is None else [drawn]
 
     def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
@@ -276,7 +268,7 @@ class Call:
         """Measures one output and stores its shadow in a cell. Returns its value."""
         mode, memory = self.mode, self.mode.memory
         value, written = measuring.fresh(self, output), bool(self.written) and any(output is tensor for tensor in self.written)
-        if shadow is None and written and output.numel() < output.untyped_storage().nbytes() // output.element_size():
+        if shadow is None and written and not whole(output):
             shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage keeps its shadow
         if shadow is None:
             wide = mode.replay.wide(output.dtype)
@@ -288,9 +280,9 @@ class Call:
         measuring.measure(self, value, output, shadow, perturbed, place)
         draws.tail(self, output, shadow)
         if perturbed is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
-            mode.any_perturbed, perturbed = True, perturbation.shaken(self, place)
+            mode.any_perturbed, perturbed = True, perturbation.from_disturbed_inputs(self, place)
             perturbed = perturbation.disturbed(mode, shadow) if perturbed is None else perturbed
             compare(value, output, shadow, perturbed)
-        foreign = [*self.floats, *(cell.held for cell in self.cells if cell is not None)]
+        foreign = [*self.floats, *(cell.content for cell in self.cells if cell is not None)]
         memory.keep(output, shadow, value, perturbed=perturbed, written=written, foreign=foreign)
         return value

@@ -12,14 +12,14 @@ import torch
 
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.storages import length
 from precheck.observe.shadow.stores import made_of
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 
-
-def meant(call: Call, output: torch.Tensor) -> bool:
+def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     """Whether a cast is the way back of `x.bfloat16().float()` on one line. Then the rounding is on purpose and the reference rounds too."""
     mode, before, cell = call.mode, call.floats[0], call.cells[0]
     there = None if cell is None else cell.value.maker
@@ -50,12 +50,12 @@ def _turn_before(there: Operation, back: Operation) -> bool:
     return there.instruction > back.instruction
 
 
-def moved(call: Call, output: torch.Tensor) -> bool:
+def shares_shadow(call: Call, output: torch.Tensor) -> bool:
     """Whether an op casts or copies a whole storage that has a shadow. The result shares that shadow, and is measured only if the cast rounds."""
     mode, source, cell = call.mode, call.floats[0], call.cells[0]
     same = source.shape == output.shape and source.stride() == output.stride() and source.storage_offset() == 0 == output.storage_offset()
-    whole = cell is not None and same and cell.held.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()
-    if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.held.dtype:
+    whole = cell is not None and same and cell.content.numel() == output.numel() == length(output)
+    if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.content.dtype:
         return False
     before: Value = call.inputs[0]
     if output.dtype in mode.low and output.dtype != source.dtype:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from precheck.observe.shadow.code_notes import Uncancelled
+from precheck.observe.shadow.code_notes import Fault, Uncancelled
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat
@@ -134,7 +134,7 @@ def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
+    fault: Fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
     if whole and not fault and unit and track.filled and track.powers:
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import torch
 from precheck.observe.shadow import code_rounding
 from precheck.observe.shadow.code_copies import Track, cost
 from precheck.observe.shadow.code_notes import Changed, Clipped, Wrapped
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
@@ -20,18 +19,17 @@ LARGEST = {float(2**bits - 1) for bits in (3, 4, 7, 8, 15, 16, 31, 32)} | {6.0, 
 """The largest numbers of the formats that codes and their sums are kept in."""
 
 
-def clamped(codes: Codes, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], track: Track, source: torch.Tensor,
-            result: torch.Tensor) -> None:  # fmt: skip
+def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a clamp of codes."""
-    low, high = (code_rounding.bound(planned, args, kwargs, name) for name in ("min", "max"))
+    low, high = (code_rounding.bound(op, name) for name in ("min", "max"))
     if not track.units:
         _saturated(codes, track, source, result, low, high)
         return
-    exact, before = codes.replayed(func, planned, args, kwargs, -1), track.exact.seen(source)
+    exact, before = codes.copied(op, -1), track.exact.seen(source)
     moved = zip(track.plains, track.units, strict=True)
-    codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
-    codes.measured(track, source, result)
-    remeasured(codes, result)
+    made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
+    codes.measured(made, track, source, result)
+    remeasured(made, result)
     code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5))
 
 
@@ -70,31 +68,25 @@ def _limited(codes: Codes, track: Track, source: torch.Tensor, result: torch.Ten
     rounding = float((source.float() - exact).norm())
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
     kept = torch.where(cut, result.float() / exact, 1.0)  # the copies are cut off too, so that their scales still cancel
-    codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains])
-    made = codes.tracks.get(result)
-    if made is not None:
-        made.cost = None
+    codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains]).cost = None
 
 
-def remeasured(codes: Codes, result: torch.Tensor) -> None:
+def remeasured(made: Track, result: torch.Tensor) -> None:
     """What codes differ by from what they stand for now is no error of later ops."""
-    made = codes.tracks.get(result)
-    if made is not None:
-        made.cost = cost(made.exact.seen(result), result)
+    made.cost = cost(made.exact.seen(result), result)
 
 
-def changed(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor) -> None:
+def changed(codes: Codes, op: OpCall, track: Track, source: torch.Tensor) -> None:
     """Before codes are multiplied by anything: whether they still are what was rounded, up to the error of rounding."""
     if track.cost is None or track.dense:
         return
     off, size = cost(track.exact.seen(source), source)
     if off > 2 * track.cost[0] and (size > 2 * track.cost[1] or track.multipliers):
-        place, rounding = codes.described(planned.name), track.cost[0]
-        codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Changed(track.rounded, off, rounding)))
+        codes.note(codes.described(op.plan.name), Changed(track.rounded, off, track.cost[0]))
         track.cost = None
 
 
-def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a cast of integer codes to real numbers: whether they have wrapped round, so that they are off by the number of integers of their dtype.
 
     In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
@@ -106,6 +98,4 @@ def wrapped(codes: Codes, planned: OpPlan, track: Track, source: torch.Tensor, r
     share = float(((turns != 0) & ((off - turns * size).abs() <= code_rounding.WIDEST)).float().mean())
     if share:
         track.cost = None
-        place = codes.described(planned.name)
-        name = str(source.dtype).removeprefix("torch.")
-        codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Wrapped(track.rounded, share, name)))
+        codes.note(codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))

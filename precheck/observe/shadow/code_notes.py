@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
+
+Fault = Literal["", "inverse", "forgotten", "foreign", "left"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Uncancelled:
-    """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes."""
+    """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes.
+
+    `fault` says what the common factor of the result is: the square of a scale ("inverse"), the inverse of a number that scales were multiplied by
+    ("forgotten"), or one scale over another ("foreign"). It may also be unknown and depend on the data of a scale ("left").
+    """
 
     rounded: str
     scales: int  # tensors that were rounded under a scale
@@ -17,8 +24,7 @@ class Uncancelled:
     spread: float  # ninth decile of the ratio over its first
     whole: bool = False  # whether the result is off by one common factor
     joined: bool = False  # whether a term that no scale was divided out of had been added before the scales were multiplied by
-    fault: str = ""  # "inverse": that factor is the square of a scale; "forgotten": it is the inverse of one that scales are products with;
-    # "foreign": it is a scale of other data over their own; "left": it is not known, but depends on the data that a scale is made of
+    fault: Fault = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,12 +85,12 @@ class Flushed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unturned:
-    """Turns by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again instead of back."""
+class Unrotated:
+    """Rotations by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again and not undone."""
 
-    turned: str  # where the left operand was turned
-    other: str  # and the right one; "" where one tensor was turned twice, "nowhere" where it was not turned
-    off: float  # |result - c result without turns| / |result|, for the best factor c
+    rotated: str  # where the left operand was rotated
+    other: str  # and the right one; "" where one tensor was rotated twice, "nowhere" where it was not rotated
+    off: float  # |result - c result without rotations| / |result|, for the best factor c
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,4 +149,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unfolded | Unturned | Dead | Overlapped | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = Uncancelled | Unfolded | Unrotated | Dead | Overlapped | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late

@@ -14,7 +14,7 @@ from precheck.observe.shadow.code_copies import Track, cost
 from precheck.observe.shadow.code_notes import Clipped, Coarse, Dead, Skewed, Vanished
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, scale_of
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -46,8 +46,9 @@ class Origin:
     bys: list[torch.Tensor]
 
 
-def scaled(codes: Codes, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
+def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     """After a product or quotient: whether it is one of data and a scale, which may be rounded next."""
+    base, args = op.base, op.args
     found = scale_of(args[0], args[1], codes.scales, codes.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
     if found is None or not result.is_floating_point() or not whole(result):
         return
@@ -62,17 +63,17 @@ def scaled(codes: Codes, base: str, args: tuple[Any, ...], result: torch.Tensor)
     flushed_scales.used(codes, scale)
 
 
-def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+def followed(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
     """After an op on a scaled tensor: its result becomes codes, stays scaled, or is not followed."""
-    source, base = inputs[0], planned.base
+    source, base = inputs[0], op.base
     scaled = codes.scaled.get(source)
     if scaled is None:
         return
     if base in ops.PLACES or result.shape != source.shape:
-        _sought(codes, planned, scaled, source, result)
+        _sought(codes, op, scaled, source, result)
     elif base in ROUNDS and (result.dtype in FLOATS or not result.is_floating_point() or base not in ("_to_copy", "copy")):
         if result.dtype is not torch.bool:
-            _coded(codes, planned, scaled, source, result)
+            _coded(codes, op, scaled, source, result)
     elif (base.startswith("clamp") or base == "abs" or base in ops.WHOLE_COPIES | ops.CASTS) and whole(result):
         before = scaled.unclipped or (Flat.of(source, source) if base.startswith("clamp") else None)
         if before is not None and region(source) != region(result):
@@ -80,39 +81,39 @@ def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[
         kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
         codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, unclipped=before))
     elif base in ("add", "sub") and whole(result):
-        _shifted(codes, scaled, args, source, result)
+        _shifted(codes, scaled, op.args, source, result)
 
 
-def bound(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> float:
+def bound(op: OpCall, name: str) -> float:
     """A bound of a clamp. Infinite where it has none or is a tensor."""
-    value = planned.argument(name, args, kwargs)
+    value = op.argument(name)
     return float(value) if isinstance(value, (int, float)) else -math.inf if name == "min" else math.inf
 
 
-def _sought(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+def _sought(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
     """A lookup begins: the scaled tensor is compared with each number of a format, or has been replaced by its place among them."""
-    if planned.base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
+    if op.base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
         source = source.squeeze(-1)
-    elif planned.base not in ops.PLACES or result.shape != source.shape:
+    elif op.base not in ops.PLACES or result.shape != source.shape:
         return
     codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))]))
 
 
-def looked_up(codes: Codes, planned: OpPlan, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
     """After an op on places in a table of numbers. If it reads the numbers from the table, the result holds codes."""
     place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
-    table = not place.is_floating_point() and result.is_floating_point() and planned.base in ops.MOVING
+    table = not place.is_floating_point() and result.is_floating_point() and op.base in ops.MOVING
     if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
         exact = origin.exact.reshape(result.shape)
-        _become(codes, planned, exact, exact, bys, result)
-    elif not table and (planned.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or planned.base == "pow"):
+        _become(codes, op, exact, exact, bys, result)
+    elif not table and (op.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or op.base == "pow"):
         codes.origins.put(result, origin)
 
 
 def _become(
     codes: Codes,
-    planned: OpPlan,
+    op: OpCall,
     exact: torch.Tensor,
     data: torch.Tensor,
     bys: list[torch.Tensor],
@@ -120,7 +121,7 @@ def _become(
     scaled: Scaled | None = None,
 ) -> Operation:
     """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `scaled`: what was rounded."""
-    place = codes.described(planned.name)
+    place = codes.described(op.plan.name)
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
     units = [Flat.of(result, 1 / by) for by in bys]
@@ -164,12 +165,12 @@ def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     return (data, data, noisy) if small else (wide, data, False)
 
 
-def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
-    if planned.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
+def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+    if op.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
         return  # integers already
     exact, data, noisy = _exact(scaled, source)
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
-    place = _become(codes, planned, exact, data, bys, result, scaled)
+    place = _become(codes, op, exact, data, bys, result, scaled)
     if scaled.unclipped is not None:
         clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
     elif result.dtype in FLOATS:
@@ -211,9 +212,9 @@ def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor,
     codes.casts.coarse(place, Coarse(cost(exact, result)[0], best, found / end, bits))
 
 
-def vanished(codes: Codes, planned: OpPlan, source: torch.Tensor, result: torch.Tensor) -> None:
+def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a cast of data to a float of eight bits: whether numbers of one sign lose some of their sum, since small ones become zero."""
-    if planned.base not in ops.CASTS or result.dtype not in FLOATS or source.element_size() == 1 or codes.scales.made.get(source):
+    if op.base not in ops.CASTS or result.dtype not in FLOATS or source.element_size() == 1 or codes.scales.made.get(source):
         return
     wide, made = source.detach().float(), result.detach().float()
     total, least = float(wide.abs().sum()), torch.finfo(result.dtype).tiny
@@ -223,7 +224,7 @@ def vanished(codes: Codes, planned: OpPlan, source: torch.Tensor, result: torch.
     lost, gone = float((wide.abs() - made.abs())[small].sum()) / total, (made == 0) & (wide != 0)
     if lost > 0 and bool(gone.any()):
         name = str(result.dtype).removeprefix("torch.")
-        place = codes.described(planned.name)
+        place = codes.described(op.plan.name)
         codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Vanished(lost, float(gone.float().mean()), name)))
 
 

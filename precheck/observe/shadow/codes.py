@@ -12,6 +12,7 @@ both possibilities are kept, as alternatives. Only a result that agrees with non
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,15 +21,16 @@ from precheck import ops
 from precheck.observe.shadow import added_terms, code_limits, code_rounding, flushed_scales, zero_points
 from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
 from precheck.observe.shadow.code_lines import Casts
+from precheck.observe.shadow.code_notes import Remark
 from precheck.observe.shadow.float_bits import FloatBits
 from precheck.observe.shadow.foldings import Foldings
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.scale_roots import combined
 from precheck.observe.shadow.scaled_tensors import Scaled, Scales, begins, counts, single, steps
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
-from precheck.observe.shadow.turns import Turns
+from precheck.observe.shadow.turns import Rotations
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
@@ -53,31 +55,30 @@ class Codes:
         self.casts = Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
-        self.turns, self.packed, self.bits = Turns(self), PackedCodes(self), FloatBits(mode)
+        self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings = Foldings(self)
 
-    def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """After an op: follows its codes. Returns `result` as it is. Never raises."""
-        if not self.off and planned.known:
+    def after(self, op: OpCall, result: Any) -> None:
+        """After an op: follows its codes. Never raises."""
+        if not self.off and op.plan.known:
             try:
                 eight = isinstance(result, torch.Tensor) and result.dtype in code_rounding.FLOATS
-                if eight or any(start(planned.base, args) for start in (begins, self.turns.begins, self.foldings.begins)) or self._concerned(args):
+                starts = begins, self.rotations.begins, self.foldings.begins
+                if eight or any(start(op.base, op.args) for start in starts) or self._concerned(op.args):
                     with self.mode.unseen():
-                        self._followed(func, planned, args, kwargs, result)
+                        self._followed(op, result)
             except Exception:
                 self.off = True
-        return result
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
-        turns = self.turns
-        held = (self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, turns.held,
-                turns.quantised, turns.fast.held)  # fmt: skip
-        known = [each.held for each in held if each]
+        rotations = self.rotations
+        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held
+        known = [each.entries for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         if not known:
             return False
         keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)
-        return any(key in held for key in keys for held in known)
+        return any(key in entries for key in keys for entries in known)
 
     def finish(self) -> None:
         """At the end of the block: judges results that no op has read, since the user gets them."""
@@ -93,36 +94,35 @@ class Codes:
         if not track.read:
             self.judged(track)
 
-    def _followed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        inputs = [each for each in tensors_in(*args) if plain(each)]
-        results = [each for each in tensors_in(result) if plain(each)] or (inputs[:1] if planned.written else [])
+    def _followed(self, op: OpCall, result: Any) -> None:
+        inputs = list(filter(plain, tensors_in(*op.args)))
+        results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
             return
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None]
-        if self.packed.follow(func, planned, args, kwargs, results[0]):
+        if self.packed.follow(op, results[0]):
             pass
         elif tracked:
-            self._read(func, planned, args, kwargs, inputs, tracked, results)
-        elif planned.base in ("mul", "div") and len(results) == 1:
-            code_rounding.scaled(self, planned.base, args, results[0])
+            self._read(op, inputs, tracked, results[0])
+        elif op.base in ("mul", "div") and len(results) == 1:
+            code_rounding.scaled(self, op, results[0])
         elif self.scaled and self.scaled.get(inputs[0]) is not None:
-            code_rounding.followed(self, planned, args, kwargs, inputs, results[0])
+            code_rounding.followed(self, op, inputs, results[0])
         elif self.origins and any(self.origins.get(each) is not None for each in inputs):
-            code_rounding.looked_up(self, planned, inputs, results[0])
-        elif planned.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
-            code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
-        code_rounding.vanished(self, planned, inputs[-1], results[0])
-        self.bits.follow(planned, args, results[0])
-        self.scales.follow(planned.base, inputs, results)
-        self.foldings.follow(planned, args, inputs, results[0])
-        flushed_scales.follow(self, planned, inputs, results)
-        self.turns.follow(func, planned, args, kwargs, inputs, results[0])
+            code_rounding.looked_up(self, op, inputs, results[0])
+        elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
+            code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
+        code_rounding.vanished(self, op, inputs[-1], results[0])
+        self.bits.follow(op, results[0])
+        self.scales.follow(op.base, inputs, results)
+        self.foldings.follow(op, inputs, results[0])
+        flushed_scales.follow(self, op, inputs, results)
+        self.rotations.follow(op, inputs, results[0])
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
-    def _read(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
-              tracked: list[torch.Tensor], results: list[torch.Tensor]) -> None:  # fmt: skip
-        base, result = planned.base, results[0]
+    def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
+        base = op.base
         data = [each for each in tracked if not self.scales.made.get(each)]
         tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is still a scale
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
@@ -131,23 +131,23 @@ class Codes:
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
             tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
-            code_limits.wrapped(self, planned, tracks[0], tracked[0], result)
+            code_limits.wrapped(self, op, tracks[0], tracked[0], result)
             self.passed(tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
-            self._multiplied(func, planned, args, kwargs, inputs, tracked[0], result)
-        elif base == "where" and len(tracked) == 1 and code_limits.replaced(self, args, tracks[0], tracked[0], result):
+            self._multiplied(op, inputs, tracked[0], result)
+        elif base == "where" and len(tracked) == 1 and code_limits.replaced(self, op.args, tracks[0], tracked[0], result):
             return
         elif base.startswith("clamp"):
-            code_limits.clamped(self, func, planned, args, kwargs, tracks[0], tracked[0], result)
+            code_limits.clamped(self, op, tracks[0], tracked[0], result)
         elif base in ("add", "sub") and (product := zero_points.owing(self, inputs, result)) is not None:
-            zero_points.unmoved(self, func, planned, args, kwargs, product, result)
+            zero_points.unmoved(self, op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
-            zero_points.shifted(self, func, planned, args, kwargs, inputs, tracked[0], result)
+            zero_points.shifted(self, op, inputs, tracked[0], result)
         elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs) and not added_terms.without_unit(self, inputs)):
-            self._again(func, planned, args, kwargs, tracks, result)
-            added_terms.joined(self, planned, args, inputs, result)
+            self._again(op, tracks, result)
+            added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
                 self.judged(track, unit=base in EXPONENTIALS)
@@ -173,40 +173,40 @@ class Codes:
 
     def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
-        self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
-        self.measured(track, source, result)
+        made = self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
+        self.measured(made, track, source, result)
 
-    def measured(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
-        """Gives the result's codes the steps of the source's."""
-        made = self.tracks.get(result)
-        if made is not None:
-            made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
+    def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+        """Gives the codes `made` in `result` the steps of those that they were made from."""
+        made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
 
-    def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
+    def _again(self, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
         """Applies the op to both copies."""
-        if planned.base in PRODUCTS:
-            for each in tensors_in(*args):
-                if plain(each) and (track := self.tracks.get(each)) is not None:
-                    code_limits.changed(self, planned, track, each)
-        exact = self.replayed(func, planned, args, kwargs, -1)
-        plains = [self.replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
-        product = planned.base in PRODUCTS or planned.base == "mul"
-        self.tracks.put(result, merged(result, tracks, exact, plains, product=product))
-        kept = self.tracks.get(result)
-        if kept is not None:
-            if planned.base == "where":
-                code_rounding.chosen(self, args, kept, result)
-            if planned.base in PRODUCTS:
-                kept.owed, kept.shifted = zero_points.owed(tracks), False
-                kept.early = kept.early if kept.dense else kept.multipliers
-                kept.dense = True
-            kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
-            self.settled(kept, result)
+        if op.base in PRODUCTS:
+            for each in filter(plain, op.tensors()):
+                if (track := self.tracks.get(each)) is not None:
+                    code_limits.changed(self, op, track, each)
+        exact = self.copied(op, -1)
+        plains = [self.copied(op, place) for place in range(alternatives(tracks))]
+        product = op.base in PRODUCTS or op.base == "mul"
+        kept = self.put(result, tracks, exact, plains, product=product)
+        if op.base == "where":
+            code_rounding.chosen(self, op.args, kept, result)
+        if op.base in PRODUCTS:
+            kept.owed, kept.shifted = zero_points.owed(tracks), False
+            kept.early = kept.early if kept.dense else kept.multipliers
+            kept.dense = True
+        kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
+        self.settled(kept, result)
 
-    def replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
+    def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The op's result on other tensors, in their own format."""
+        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), change)[0]
+
+    def copied(self, op: OpCall, place: int, *only: torch.Tensor) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
         seen: list[int] = []
-        data = only or tuple(tensors_in(*args))
+        data = only or tuple(tensors_in(*op.args))
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
             track = self.tracks.get(tensor) if plain(tensor) else None
@@ -217,53 +217,50 @@ class Codes:
             seen.append(many)
             return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
 
-        if planned.base == "constant_pad_nd" and place >= 0:
-            return torch.nn.functional.pad(change(args[0]), args[1])  # whatever its code is, what is padded with stands for zero
-        if planned.base == "_int_mm":
-            return change(args[0]) @ change(args[1])
-        return self.mode.replay.call(func, planned, args, {k: v for k, v in kwargs.items() if k != "dtype"}, change)[0]
+        if op.base == "constant_pad_nd" and place >= 0:
+            return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
+        return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.replayed(op, change)
 
-    def _multiplied(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
-                    source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
+    def _multiplied(self, op: OpCall, inputs: list[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
         """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
-        code_limits.changed(self, planned, track, source)
-        exact = self.replayed(func, planned, args, kwargs, -1, source)
+        code_limits.changed(self, op, track, source)
+        exact = self.copied(op, -1, source)
         plains = [each.seen(source).expand(exact.shape) for each in track.plains]
         known = other is not None and (self.scales.known(other) or self._nested(other, track))
         if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
             if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
-                self.put(result, [track], exact, plains[1:])
-                code_limits.remeasured(self, result)
+                code_limits.remeasured(self.put(result, [track], exact, plains[1:]), result)
                 self.casts.dequantised(track.rounded)
                 return
         if not known:
-            plains += [self.replayed(func, planned, args, kwargs, place, source) for place in range(len(track.plains))]
-        self.put(result, [track], exact, plains[:ALTERNATIVES])
-        made = self.tracks.get(result)
-        if made is not None:
-            whole = other is not None and not track.dense and self.scales.made.get(other) == "whole"  # the exponents of scales, such as bytes of e8m0
-            made.multipliers = track.multipliers + (known or whole)
-            made.sure = track.sure and (known or whole or other is None or neutral(other))
-            made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
-            if known or whole:
-                made.last = self.described(planned.name)
-            if known:
-                made.factors = (*track.factors, *single(other, base=planned.base))
-                made.strange = (*track.strange, *(() if other is None else self.scales.strange(other, track.sources, planned.base)))
-                made.powers = self.scales.multiplied(track.powers, other, planned.base)
-                self.casts.dequantised(track.rounded)
-            self.settled(made, result)
+            plains += [self.copied(op, place, source) for place in range(len(track.plains))]
+        made = self.put(result, [track], exact, plains[:ALTERNATIVES])
+        whole = other is not None and not track.dense and self.scales.made.get(other) == "whole"  # the exponents of scales, such as bytes of e8m0
+        made.multipliers = track.multipliers + (known or whole)
+        made.sure = track.sure and (known or whole or other is None or neutral(other))
+        made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
+        if known or whole:
+            made.last = self.described(op.plan.name)
+        if known:
+            made.factors = (*track.factors, *single(other, base=op.base))
+            made.strange = (*track.strange, *(() if other is None else self.scales.strange(other, track.sources, op.base)))
+            made.powers = self.scales.multiplied(track.powers, other, op.base)
+            self.casts.dequantised(track.rounded)
+        self.settled(made, result)
 
     def _nested(self, other: torch.Tensor, track: Track) -> bool:
         """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
         held = self.tracks.get(other)
         return held is not None and not held.multipliers and not track.dense and self.scales.made.get(other) is not None
 
-    def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
-        self.tracks.put(result, merged(result, tracks, exact, plains))
+    def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
+        """Gives a result the copies that are computed from the codes of `tracks`."""
+        made = merged(result, tracks, exact, plains, product=product)
+        self.tracks.put(result, made)
+        return made
 
     def settled(self, track: Track, result: torch.Tensor) -> None:
         """Drops the copies if they agree: the scales have cancelled."""
@@ -280,7 +277,11 @@ class Codes:
             return
         remark = uncancelled(track, self.scales.parts, unit=unit)
         if remark is not None:
-            self.mode.record(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
+            self.note(track.last, remark)
+
+    def note(self, place: Operation, remark: Remark) -> None:
+        """Records what was found at that place, as an operation that comes now."""
+        self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=remark))
 
     def described(self, name: str) -> Operation:
         """An operation that names the current line of the program."""

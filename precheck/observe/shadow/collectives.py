@@ -16,7 +16,7 @@ from precheck import ops
 from precheck.observe.shadow import ranks as company
 from precheck.observe.shadow.exchange import Exchange, works
 from precheck.observe.shadow.ranks import Ranks
-from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in
+from precheck.observe.shadow.replay import OpCall, addressable, continuous, tensors_in
 from precheck.torch_internals import awaited, finished_work, in_backward
 
 if TYPE_CHECKING:
@@ -30,27 +30,27 @@ class Collectives:
         self.mode = mode
         self.ranks: Ranks | None = None
 
-    def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, op: OpCall) -> Any:
         """Runs the program's collective, and one on the shadows if all ranks watch. Raises only what the program's collective raises."""
-        tensors = list(tensors_in(*args, *kwargs.values()))
+        tensors = list(op.tensors())
         exchange = None
         with self.mode.apart():
-            if self.ranks is not None and self._agreed(planned, tensors):
-                exchange = Exchange(self.mode, self.ranks, func, planned, args, kwargs)
+            if self.ranks is not None and self._agreed(op, tensors):
+                exchange = Exchange(self.mode, self.ranks, op)
                 exchange.prepare()
             else:
                 self._forget(tensors)
-        result = self.mode.run(func, args, kwargs)
+        result = self.mode.run(op.func, op.args, op.kwargs)
         with self.mode.apart():
-            done, result = self._ended(planned, args, kwargs, result) if planned.base in ops.CARRIED else (False, result)
+            done, result = self._ended(op, result) if op.base in ops.CARRIED else (False, result)
             if exchange is not None:
                 exchange.finish(result, done)
                 if exchange.failed:
                     self._forget([*tensors, *tensors_in(result)])
         return result
 
-    def _agreed(self, planned: OpPlan, tensors: list[torch.Tensor]) -> bool:
-        carried = self.ranks is not None and not self.ranks.lost and planned.base in ops.CARRIED
+    def _agreed(self, op: OpCall, tensors: list[torch.Tensor]) -> bool:
+        carried = self.ranks is not None and not self.ranks.lost and op.base in ops.CARRIED
         return carried and bool(tensors) and all(continuous(tensor) and addressable(tensor) for tensor in tensors)
 
     def _forget(self, tensors: list[torch.Tensor]) -> None:
@@ -58,20 +58,20 @@ class Collectives:
             if addressable(tensor):
                 self.mode.memory.drop(tensor)
 
-    def _ended(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple[bool, Any]:
+    def _ended(self, op: OpCall, result: Any) -> tuple[bool, Any]:
         """Waits for the program's own collective. Returns whether it has ended, and its results.
 
         Callbacks of comm hooks then run in the program's thread, where the shadow sees them. Where the program itself would wait, at once or before
         the end of a backward pass, there is no time limit.
         """
-        at_once = planned.argument("async_op", args, kwargs) is False or in_backward()
+        at_once = op.argument("async_op") is False or in_backward()
         if not at_once and self.ranks is None:
             return False, result
         handles = works(result)
         if not handles and self.ranks is not None:  # a functional collective: torch keeps its works
             for tensor in tensors_in(result):
                 awaited(tensor)
-        host = all(tensor.device.type == "cpu" for tensor in tensors_in(*args))
+        host = all(tensor.device.type == "cpu" for tensor in tensors_in(*op.args))
         try:
             for work in handles:
                 work.wait() if at_once or not host else work.wait(datetime.timedelta(seconds=company.PATIENCE))

@@ -8,24 +8,19 @@ A name that was bound to `torch.prod` earlier is not followed.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from precheck.observe.shadow.python_numbers import _Wrapped
-from precheck.torch_internals import backward_node, script_builtin, without_modes
+from precheck.observe.shadow.torch_wrappers import Wrapped, Wrappers
+from precheck.torch_internals import backward_node, without_modes
 
-_lock = threading.Lock()
-_watching: list[None] = []  # one entry for each watched block
 _SIGNED = 1 << 63
 """Torch shows a negative dimension of a node as an unsigned number from here on."""
 
 
-class _Followed(_Wrapped):
+class _Followed(Wrapped):
     """`prod` with a hook that corrects the gradient of each product."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -36,31 +31,8 @@ class _Followed(_Wrapped):
         return result
 
 
-@contextlib.contextmanager
-def usual() -> Iterator[None]:
-    """Inside, gradients of `prod` are those of an unwatched run. May be nested, and used from any thread."""
-    with _lock:
-        _watching.append(None)
-        if len(_watching) == 1:
-            function = _Followed(torch.prod)
-            script_builtin(function, function.__wrapped__)
-            torch.prod, torch.Tensor.prod = function, _Followed(torch.Tensor.prod)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        with _lock:
-            _watching.pop()
-            if not _watching:
-                _restored()
-
-
-def _restored() -> None:
-    if isinstance(torch.prod, _Followed):  # else other code has wrapped it
-        function = torch.prod
-        torch.prod = function.__wrapped__
-        script_builtin(function, None)
-    if isinstance(vars(torch.Tensor).get("prod"), _Followed):  # inherited from torch's own base class
-        del torch.Tensor.prod
+PRODUCT: Wrappers = {"prod": _Followed}
+"""The function and the method of torch."""
 
 
 def _along(node: Any) -> tuple[int, bool]:

@@ -64,7 +64,7 @@ def _within_cells(call: Call, output: torch.Tensor) -> torch.Tensor:
 
 
 def _bound(call: Call, name: str, default: float) -> float:
-    value = call.plan.argument(name, call.args, call.kwargs)
+    value = call.op.argument(name)
     return default if value is None else float(value)
 
 

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from precheck import ops
 from precheck.observe.shadow import ranks as company
 from precheck.observe.shadow.call import Call
-from precheck.observe.shadow.measuring import off
+from precheck.observe.shadow.measuring import relative_error
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.ranks import Ranks
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import TorchDispatchMode, awaited, group_named
 
@@ -29,8 +29,8 @@ _FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_ze
 class Exchange:
     """One collective of the program, repeated on shadows. `prepare` comes before the program's own, `finish` after it."""
 
-    def __init__(self, mode: Shadow, ranks: Ranks, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.mode, self.ranks, self.func, self.plan, self.args, self.kwargs = mode, ranks, func, planned, args, kwargs
+    def __init__(self, mode: Shadow, ranks: Ranks, op: OpCall) -> None:
+        self.mode, self.ranks, self.op = mode, ranks, op
         self.given: list[tuple[Value, Value]] = []  # what this rank sends: the value in its storage, and the value of what is sent
         self.shadows: dict[int, torch.Tensor] = {}  # on the host, by the id of the program's tensor
         self.exact: dict[int, torch.Tensor] = {}
@@ -42,16 +42,15 @@ class Exchange:
         try:
             self._copied()
         except Exception as error:
-            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+            self._lose(error)
 
     def _copied(self) -> None:
-        mode, planned = self.mode, self.plan
-        floats = list(tensors_in(*self.args, *self.kwargs.values()))
-        call = self.call = Call(mode, self.func, planned, self.args, self.kwargs, floats, [mode.memory.find(tensor) for tensor in floats])
+        mode, floats = self.mode, list(self.op.tensors())
+        call = self.call = Call(mode, self.op, floats, [mode.memory.find(tensor) for tensor in floats])
         self.known = [cell is not None for cell in call.cells]
         call.prepare()
-        if call.why:
-            raise RuntimeError(call.why)
+        if call.failure:
+            raise RuntimeError(call.failure)
         self.shadows = {id(tensor): _copy(call.shadows[id(tensor)]) for tensor in floats}
         filled = {id(tensor) for name, tensor in self._named() if name.startswith("output")}
         for tensor, value in zip(floats, call.inputs, strict=True):
@@ -59,7 +58,7 @@ class Exchange:
                 sent = Value(None, value.shape, value.dtype, value.roundoff, value.low, value.kept_low)
                 compare(sent, _copy(tensor), self.shadows[id(tensor)], zeros=True)  # of the whole bucket: its value describes only its newest part
                 self.given.append((value, sent))
-        if planned.base in ops.REDUCED and floats[0].dtype in mode.low:
+        if self.op.base in ops.REDUCED and floats[0].dtype in mode.low:
             self.exact = {id(tensor): _copy(tensor.to(mode.replay.wide(tensor.dtype))) for tensor in floats}
 
     def finish(self, result: Any, done: bool) -> None:
@@ -71,11 +70,11 @@ class Exchange:
                 raise TimeoutError(f"the program's own did not end within {company.PATIENCE:.0f} s")
             self._exchanged(result)
         except Exception as error:
-            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+            self._lose(error)
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, error: Exception) -> None:
         self.failed = True
-        self.ranks.lose(f"{self.plan.name}: {why}")
+        self.ranks.lose(f"{self.op.plan.name}: {type(error).__name__}: {error}".splitlines()[0][:200])
 
     def _exchanged(self, result: Any) -> None:
         call, mode = self.call, self.mode
@@ -98,7 +97,7 @@ class Exchange:
         elsewhere = any(value.nonfinite for value in heard) and not any(value.nonfinite for value in sources)
         for place, value in enumerate(call.operation.outputs):
             if exact is not None:
-                value.local = off(_copy(outputs[place]), exact[place])
+                value.local = relative_error(_copy(outputs[place]), exact[place])
             if value.nonfinite and elsewhere:
                 value.maker = None  # reported by the rank that made it
             if not value.low and not value.drift and not value.nonfinite and (not call.written or any(outputs[place] is each for each in fresh)):
@@ -111,15 +110,15 @@ class Exchange:
         except RuntimeError as error:
             if "ReduceOp.AVG" not in str(error):  # gloo refuses it before it sends anything
                 raise
-        given = self.plan.argument("reduce_op", self.args, self.kwargs)
+        given = self.op.argument("reduce_op")
         summed = self._sent(group, tensors, {id(given): "sum" if isinstance(given, str) else _sum(group)})
         return [each.div_(group.size()) for each in summed]
 
     def _sent(self, group: Any, tensors: dict[int, torch.Tensor], otherwise: dict[int, Any]) -> list[torch.Tensor]:
         program, _ = self._program()
         swapped = {id(program): group.group_name if isinstance(program, str) else group.boxed(), **tensors, **otherwise}
-        kwargs = {name: _changed(value, swapped) for name, value in self.kwargs.items()}
-        result = self.func(*_changed(self.args, swapped), **kwargs)
+        kwargs = {name: _changed(value, swapped) for name, value in self.op.kwargs.items()}
+        result = self.op.func(*_changed(self.op.args, swapped), **kwargs)
         for work in works(result):
             work.wait()
         if self.call.written:
@@ -128,11 +127,11 @@ class Exchange:
 
     def _program(self) -> tuple[Any, Any]:
         """The program's process group: the argument of the op, and the group itself."""
-        given = next(value for name in _GROUPS if (value := self.plan.argument(name, self.args, self.kwargs)) is not None)
+        given = next(value for name in _GROUPS if (value := self.op.argument(name)) is not None)
         return given, group_named(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
-        pairs = [*zip(self.plan.names, self.args, strict=False), *self.kwargs.items()]
+        pairs = [*zip(self.op.plan.names, self.op.args, strict=False), *self.op.kwargs.items()]
         return [(name, tensor) for name, value in pairs for tensor in tensors_in(value)]
 
     def _heard(self, group: Any) -> list[Value]:

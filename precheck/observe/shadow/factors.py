@@ -12,7 +12,7 @@ import torch
 
 from precheck.observe.shadow.optimizers import decays
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.shadow.step_records import Undone
+from precheck.observe.shadow.step_records import UnchangedProducts
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -25,7 +25,7 @@ class Factors:
     """Products that changed nothing, by the identity of the parameter."""
 
     def __init__(self) -> None:
-        self.undone: dict[int, Undone] = {}
+        self.unchanged: dict[int, UnchangedProducts] = {}
 
     def multiplied(self, call: Call) -> None:
         """After a product with a number. Most numbers are far from one and cost only a comparison."""
@@ -38,6 +38,6 @@ class Factors:
                 continue
             few = sampled(tensor.detach(), SAMPLE)
             if torch.equal(few * factor, few) and bool(few.any()):  # what one product leaves unchanged, the next one does too
-                found = self.undone.setdefault(cell.parameter, Undone(call.operation, cell.value.dtype))
+                found = self.unchanged.setdefault(cell.parameter, UnchangedProducts(call.operation, cell.value.dtype))
                 found.times += 1
-                found.meant += abs(1 - factor)
+                found.intended += abs(1 - factor)

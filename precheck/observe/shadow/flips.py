@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +14,7 @@ from precheck import ops
 from precheck.observe.shadow import draws, masks
 from precheck.observe.shadow.op_notes import LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Flips, Operation
-from precheck.observe.shadow.replay import OpPlan, chosen, continuous
+from precheck.observe.shadow.replay import OpCall, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
 
 def _sorted_into(call: Call, made: torch.Tensor) -> None:
     """After numbers were sorted into bins: compares the bins with those of the reference, and follows them, as after a cast to integers."""
-    if len(call.floats) < 2 or call.kwargs.get("sorter") is not None or call.operation.phase == "backward":
+    if len(call.floats) < 2 or call.op.kwargs.get("sorter") is not None or call.operation.phase == "backward":
         return
     numbers, bounds = call.floats[:2] if call.plan.base == "bucketize" else call.floats[1::-1]
-    wide, right = call.shadows[id(bounds)], bool(call.kwargs.get("right")) or call.kwargs.get("side") == "right"
+    wide, right = call.shadows[id(bounds)], bool(call.op.kwargs.get("right")) or call.op.kwargs.get("side") == "right"
     if bounds.dim() != 1:
         return
     call.mode.places.cast(call.operation, made)
@@ -123,7 +123,7 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
 
 
 def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
-    """Writes down numbers that lie above a bound in the run and below it in the reference, and of these the one that does so most clearly."""
+    """Records numbers that lie above a bound in the run and below it in the reference (`LetThrough`)."""
     here, there = run.to(shadow.dtype).abs().reshape(-1), shadow.abs().reshape(-1)
     apart = torch.where((here > bound) & (there < bound), torch.minimum(here / bound, bound / there), 0.0)
     if bool(apart.any()):
@@ -157,22 +157,22 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     masks.followed(call, outputs, shadows)
     if len(outputs) < 2:
         return
-    turned(call, outputs, shadows)
+    signed_as_in_run(call, outputs, shadows)
     if not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:
-        call.mode.observation.led += 1
+        call.mode.observation.followed += 1
         if call.plan.base in ops.ORDERED:
             call.mode.places.cast(call.operation, outputs[1])
         _choice(call, outputs[1], shadows[1])
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
-    picked = chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
+    picked = chosen(call.op, inputs[id(call.floats[0])], outputs[0], outputs[1])
     if picked is not None:
         shadows[0] = picked
 
 
-def turned(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
+def signed_as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
     """Eigenvectors and singular vectors have no sign of their own. Their shadows have the run's, which a later choice may rest on.
 
     A left and a right singular vector turn together, as their product is the matrix's.
@@ -192,7 +192,7 @@ def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] 
     """The run's steps where they are finite, else the reference's: Inf and NaN are no decision. None if all are finite."""
     if len(outputs) != 1 or call.written or bool(outputs[0].isfinite().all()):
         return None
-    steps = call.mode.replay.call(call.func, call.plan, call.reference_args(), call.kwargs, call.shadow_of)[0]
+    steps = call.mode.replay.call(call.reference_op(), call.shadow_of)[0]
     return [torch.where(outputs[0].isfinite(), outputs[0].to(steps.dtype), steps)]
 
 
@@ -212,7 +212,7 @@ def counted(call: Call, outputs: list[torch.Tensor]) -> None:
         if call.plan.base in ops.WHOLE and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
             three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
             call.mode.later(three, functools.partial(recut, call.operation, getattr(torch, call.plan.base)))
-        own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
+        own = call.mode.replay.call(call.op, call.shadow_of)
         if call.plan.base in ops.PLACES:
             _choice(call, outputs[0], own[0])
         elif call.mode.later.defers(outputs[0]):
@@ -227,7 +227,7 @@ def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
         if mine.shape == theirs.shape:
             _noted(call, (mine != theirs).sum(), mine.numel())
         return
-    call.operation.flips = of_choice(call.plan, call.args, call.kwargs, scores, call.shadows[id(scores)], mine, theirs)
+    call.operation.flips = of_choice(call.op, scores, call.shadows[id(scores)], mine, theirs)
 
 
 def _noted(call: Call, changed: torch.Tensor, total: int) -> None:
@@ -239,34 +239,26 @@ def of_values(mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
     return Flips(int((mine != theirs).sum()), mine.numel())
 
 
-def of_choice(
-    planned: OpPlan,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    scores: torch.Tensor,
-    shadow: torch.Tensor,
-    mine: torch.Tensor,
-    theirs: torch.Tensor,
-) -> Flips:
+def of_choice(op: OpCall, scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
     """Counts flips between the run's indices `mine` and the reference's `theirs`. The op chose among `scores`, whose shadow is `shadow`."""
-    if mine.shape != theirs.shape or scores.dim() == 0 or "max_pool" in planned.packet:
+    if mine.shape != theirs.shape or scores.dim() == 0 or "max_pool" in op.plan.packet:
         return of_values(mine, theirs) if mine.shape == theirs.shape else Flips(0, mine.numel())
-    given = planned.argument("dim", args, kwargs)
-    dim = None if given is None and planned.base in ops.PLACES else int(given if given is not None else -1)
-    if planned.base in ops.ORDERED:
+    given = op.argument("dim")
+    dim = None if given is None and op.base in ops.PLACES else int(given if given is not None else -1)
+    if op.base in ops.ORDERED:
         return _of_order(scores, shadow, mine, theirs, dim)
     kept = mine.dim() == scores.dim()
     rows = (mine.sort(dim).values != theirs.sort(dim).values).any(dim) if dim is not None and kept else mine != theirs
     changed = int(rows.sum())
     if not changed:
         return Flips(0, rows.numel())
-    ties = _tied(planned, args, kwargs, scores, mine, rows, dim)
+    ties = _tied(op, scores, mine, rows, dim)
     return Flips(changed, rows.numel(), ties, _blur(scores, shadow, dim), _swapped(mine, theirs, rows, dim) if ties and dim is not None else 1.0)
 
 
 def _of_order(scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, dim: int | None) -> Flips:
-    """Flips of a full sort: rows whose order is another. `ties`: of these, rows half of whose elements are equal to a neighbour here, and not in the
-    shadow. Every long row has some neighbours that a rounding swaps, so that `blur` has to tell whether an order is left."""
+    """Flips of a full sort: rows with another order. `ties`: those of them in which half of the elements are equal to a neighbour in the run, and not
+    in the shadow. Rounding swaps some neighbours of every long row, so `blur` has to show whether the order means anything."""
     dim = -1 if dim is None else dim
     elsewhere = mine != theirs
     rows = elsewhere.any(dim)
@@ -284,11 +276,11 @@ def _swapped(mine: torch.Tensor, theirs: torch.Tensor, rows: torch.Tensor, dim: 
     return 1 - share(other.gather(-1, nearest) == own)
 
 
-def _tied(planned: OpPlan, args: Any, kwargs: Any, scores: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> int:
+def _tied(op: OpCall, scores: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> int:
     count = mine.shape[dim] if dim is not None and mine.dim() == scores.dim() else 1
-    if planned.packet != "topk" or dim is None or count >= scores.shape[dim]:
+    if op.plan.packet != "topk" or dim is None or count >= scores.shape[dim]:
         return 0
-    edge = scores.detach().float().topk(count + 1, dim, largest=bool(planned.argument("largest", args, kwargs))).values
+    edge = scores.detach().float().topk(count + 1, dim, largest=bool(op.argument("largest"))).values
     return int((rows & (edge.select(dim, count - 1) == edge.select(dim, count))).sum())
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck.observe.shadow.code_notes import Skewed
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, Storages, plain
 
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ class FloatBits:
             if found is not None and found.noisy:
                 self._rounded(found.exact.seen(result), result.detach(), source)
 
-    def follow(self, planned: OpPlan, args: tuple[Any, ...], result: Any) -> None:
+    def follow(self, op: OpCall, result: Any) -> None:
         """After an op on integers."""
         if not isinstance(result, torch.Tensor) or result.dtype is not torch.int32:
             return
-        inputs = [each for each in tensors_in(*args) if each.dtype is torch.int32 and each.layout is torch.strided]
+        inputs = [each for each in op.tensors() if each.dtype is torch.int32 and each.layout is torch.strided]
         known = next(((each, found) for each in inputs if (found := self.held.get(each)) is not None), None)
         if known is None or known[0].shape != result.shape:
             return
         source, found = known
-        added = planned.base == "add" and any(self.held.get(each) is None and each.numel() == result.numel() for each in inputs)
+        added = op.base == "add" and any(self.held.get(each) is None and each.numel() == result.numel() for each in inputs)
         noisy = added or any(each.noisy for each in map(self.held.get, inputs) if each is not None)
         self.held.put(result, Bits(Flat.of(result, found.exact.seen(source)), noisy))
 

@@ -11,7 +11,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.code_notes import Flushed
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
@@ -27,17 +27,17 @@ class Cast:
     smallest: float
 
 
-def follow(codes: Codes, planned: OpPlan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+def follow(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
     """After an op: notes a cast of scales to a narrower format, and keeps the note with what is made of these scales. Whether the cast has made some
     of them zero is asked when they are used, since an accelerator would have to be waited for."""
     result, source = results[0], inputs[-1]
     if not codes.scales.made.get(result):
         return
-    if planned.base in ops.CASTS and source.is_floating_point() and result.is_floating_point() and source.element_size() > result.element_size():
+    if op.base in ops.CASTS and source.is_floating_point() and result.is_floating_point() and source.element_size() > result.element_size():
         format_of = torch.finfo(result.dtype)
         smallest = format_of.tiny * format_of.eps  # its smallest subnormal number
         before, made = source.detach().to(torch.float32, copy=True), result.detach().to(torch.float32, copy=True)
-        codes.flushed.put(result, Cast(codes.described(planned.name), before, made, smallest))
+        codes.flushed.put(result, Cast(codes.described(op.plan.name), before, made, smallest))
     elif codes.flushed:
         found = next(filter(None, map(codes.flushed.get, inputs)), None)
         if found is not None:
@@ -57,5 +57,4 @@ def used(codes: Codes, scale: torch.Tensor) -> None:
     factor = float((now[kept] / cast.made[kept]).median()) if bool(kept.any()) else 1.0
     if bool((now[gone].abs() < cast.smallest * abs(factor)).all()):
         lost = float(cast.before[gone].norm() / cast.before.norm().clamp_min(1e-30))
-        remark = Flushed(float(gone.float().mean()), lost)
-        codes.mode.record(dataclasses.replace(cast.place, number=codes.mode.observation.seen, coded=remark))
+        codes.note(cast.place, Flushed(float(gone.float().mean()), lost))

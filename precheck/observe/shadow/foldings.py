@@ -19,7 +19,7 @@ from precheck import ops
 from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.code_notes import Unfolded
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Storages, whole
 from precheck.ops.registry import REGISTRY
 from precheck.ops.spec import Kind
@@ -79,9 +79,9 @@ class Foldings:
         """The scales of codes have cancelled in the result of this op."""
         self.waiting = track if track.dense and track.multipliers == track.scales > 1 else None
 
-    def follow(self, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """After an op."""
-        base, made, track = planned.base, self.codes.scales.made, self.waiting
+        base, args, made, track = op.base, op.args, self.codes.scales.made, self.waiting
         self.waiting = None
         if made.get(result) or self.named.get(result):
             self._inverted(base, args, inputs, result)
@@ -94,7 +94,7 @@ class Foldings:
             return
         if base not in REGISTRY or REGISTRY[base].kind in CURVED:
             if units.over:
-                self.read.append((self.codes.described(planned.name), units.over))
+                self.read.append((self.codes.described(op.plan.name), units.over))
         elif base in PASSED:
             self.held.put(result, units)
             if track is not None and units.times and track.last is not None:

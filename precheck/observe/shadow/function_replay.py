@@ -62,8 +62,8 @@ class FunctionReplay:
 
     def before(self, call: Call, depth: int = 2) -> dict[int, torch.Tensor]:
         """Before the op runs: the second shadows of its operands, by id, where they have one."""
-        operation = call.operation
-        if operation.phase not in ("forward", "data") or operation.in_optimizer or call.why or not call.plan.known or call.plan.base in ops.PACKED:
+        operation, plan = call.operation, call.plan
+        if operation.phase not in ("forward", "data") or operation.in_optimizer or call.failure or not plan.known or plan.base in ops.PACKED:
             return {}
         called = None if any(tensor.is_complex() for tensor in call.floats) else self._called(depth)
         if called is None:
@@ -82,7 +82,7 @@ class FunctionReplay:
 
     def after(self, call: Call, seen: dict[int, torch.Tensor]) -> None:
         """After the op has run: replays it on the second shadows and compares. Never raises."""
-        if call.called is None or call.why:
+        if call.called is None or call.failure:
             return
         try:
             self._follow(call, call.called.memory, seen)
@@ -96,10 +96,10 @@ class FunctionReplay:
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
         dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands
-        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
+        if plan.steps or call.op.draws() or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
             return
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
-        made = mode.replay.call(call.func, plan, call.reference_args(), call.kwargs, lambda tensor: measuring.among(call, wide, tensor))
+        made = mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, wide, tensor))
         flips.followed(call, call.results, made, wide)
         foreign, mark = [*call.floats, *wide.values()], _CAST if _moves_cast(call, memory, seen) else _NOTHING
         for output, shadow in zip(call.results, made, strict=False):
@@ -109,7 +109,7 @@ class FunctionReplay:
         value = next(iter(operation.outputs), None)
         if value is not None and value.maker is operation:
             run, shadow = sampled(call.results[0]), sampled(made[0])
-            value.restarted = apart(run, shadow)
+            value.call_error = apart(run, shadow)
 
     def _called(self, depth: int) -> Called | None:
         """The call that the op belongs to. None if no function of the user's is on the stack."""

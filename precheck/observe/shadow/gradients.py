@@ -12,13 +12,12 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow import partial_writes
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.statistics import norm, ratio
-from precheck.torch_internals import storage_key
+from precheck.observe.shadow.storages import Storages
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -28,15 +27,12 @@ SAMPLE = 1 << 12
 """Elements of a gradient that are followed."""
 TERMS = 8
 """Least number of terms of a sum that is measured. With fewer, the error is one or two roundings."""
-KEPT = 256
-"""Sums that are followed at once: enough for the weights of one layer, or of one turn of a loop."""
 
 
 @dataclasses.dataclass(slots=True)
 class Sum:
     """A sum so far: its place in its storage, the value that holds it, a sample of the same sum in float64, and the number of gradients."""
 
-    storage: StorageWeakRef
     where: partial_writes.Region
     value: Value
     exact: torch.Tensor
@@ -48,7 +44,7 @@ class Gradients:
 
     def __init__(self, later: Deferred) -> None:
         self.later = later
-        self.sums: dict[int, Sum] = {}
+        self.sums: Storages[Sum] = Storages()
 
     def added(self, call: Call, output: torch.Tensor, value: Value) -> None:
         """After autograd has added two gradients of one value, or one gradient to a parameter's accumulated one."""
@@ -61,15 +57,14 @@ class Gradients:
             both = zip(call.floats, known, strict=True)
             sums = [(each.exact, each.terms) if each else (grid(tensor).to(torch.float64), 1) for tensor, each in both]
             exact, terms = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
-        self.sums[storage_key(output)] = Sum(StorageWeakRef(output.untyped_storage()), partial_writes.region(output), value, exact, terms)
-        if len(self.sums) > KEPT:
-            self.sums = {key: each for key, each in self.sums.items() if not each.storage.expired()}
+        self.sums.put(output, Sum(partial_writes.region(output), value, exact, terms))
         if terms >= TERMS:
             self.later([grid(output), exact], functools.partial(_resolved, call.operation, terms))
 
     def _known(self, tensor: torch.Tensor, held: Value) -> Sum | None:
         """The sum that a tensor holds, if it still holds all of it."""
-        found = self.sums.pop(storage_key(tensor), None)
+        found = self.sums.get(tensor)
+        self.sums.drop(tensor)
         return found if found is not None and found.value is held and found.where == partial_writes.region(tensor) else None
 
 

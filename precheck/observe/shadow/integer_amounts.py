@@ -17,11 +17,10 @@ class IntegerAmounts:
     def __init__(self) -> None:
         self.known: Storages[bool] = Storages()
 
-    def made(self, planned: OpPlan, result: Any) -> Any:
-        """After an op without floats: marks the result of an integer product. Returns `result`."""
+    def made(self, planned: OpPlan, result: Any) -> None:
+        """After an op without floats: marks the result of an integer product."""
         if planned.base in ops.PRODUCTS and isinstance(result, torch.Tensor) and result.layout is torch.strided:
             self.known.put(result, True)
-        return result
 
     def given(self, args: tuple[Any, ...]) -> bool:
         """Whether an op reads such integers."""

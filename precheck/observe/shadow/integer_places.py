@@ -17,7 +17,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.statistics import WHOLES, sampled
 from precheck.observe.shadow.storages import Storages, whole
 
@@ -44,11 +44,11 @@ class Places:
         """A cast has made these integers, or a sort has (the places of its elements): starts to follow them."""
         self.made.put(integers, (operation,))
 
-    def read(self, planned: OpPlan, args: tuple[Any, ...], result: Any) -> Any:
-        """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them. Returns `result`."""
+    def read(self, op: OpCall, result: Any) -> None:
+        """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them."""
         found, measured, unchosen = dict[Operation, None](), dict[Operation, None](), dict[Operation, None]()
-        moved, chosen = planned.base in ops.MOVING, planned.base == "where"
-        for tensor in tensors_in(*args):
+        moved, chosen = op.base in ops.MOVING, op.base == "where"
+        for tensor in tensors_in(*op.args):
             if tensor.layout is torch.strided and not tensor.is_floating_point():
                 here = dict.fromkeys(self.made.get(tensor) or ())
                 found |= here
@@ -58,25 +58,24 @@ class Places:
                 measured |= dict.fromkeys(self.measured.get(tensor) or ())
         results = list(tensors_in(result))
         kind = results[0].dtype if results else torch.bool
-        if kind is not torch.bool and not kind.is_floating_point and planned.base in ARITHMETIC | ops.MOVING:
-            if unchosen and planned.base == "where":
-                self._discards(unchosen, *args)
+        if kind is not torch.bool and not kind.is_floating_point and op.base in ARITHMETIC | ops.MOVING:
+            if unchosen and op.base == "where":
+                self._discards(unchosen, *op.args)
             for each in results if found else ():
                 self.made.put(each, tuple(found))
                 self.moved.put(each, moved)
                 self.chosen.put(each, chosen)
-            return result
+            return
         for operation in unchosen:
             operation.left_out = frozenset()
-        if planned.base in PERIODIC and measured and _turns(args[0]):
+        if op.base in PERIODIC and measured and _turns(op.args[0]):
             found |= measured
-        elif kind.is_floating_point and planned.base in LINEAR and (found or measured):
+        elif kind.is_floating_point and op.base in LINEAR and (found or measured):
             for each in results:
                 self.measured.put(each, (*found, *measured))
-        amount = kind.is_floating_point and planned.base in ARITHMETIC
+        amount = kind.is_floating_point and op.base in ARITHMETIC
         for operation in found:
-            operation.taken = "amount" if amount and operation.taken != "place" else "place"
-        return result
+            operation.used_as = "amount" if amount and operation.used_as != "place" else "place"
 
     def _discards(self, operations: Iterable[Operation], condition: torch.Tensor, first: Any, other: Any) -> None:
         """Notes which elements of the casts a `where` discards, if they lie in its operand as the casts left them."""
@@ -92,13 +91,12 @@ class Places:
         """Whether an op reads random numbers."""
         return bool(self.drawn) and any(self.drawn.get(each) for each in floats)
 
-    def draw(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], result: Any) -> Any:
-        """After an op in wide formats: marks its result if it is random or made from random numbers. Returns `result`."""
-        if planned.draws(args, kwargs) or self.draws(floats):
+    def draw(self, op: OpCall, floats: list[torch.Tensor], result: Any) -> None:
+        """After an op in wide formats: marks its result if it is random or made from random numbers."""
+        if op.draws() or self.draws(floats):
             for each in tensors_in(result):
                 if each.layout is torch.strided and each.is_floating_point():
                     self.drawn.put(each, True)
-        return result
 
 
 def _turns(angles: torch.Tensor) -> bool:

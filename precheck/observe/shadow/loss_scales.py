@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.shadow.operands import CLOSE, digits, guards, is_number, matters, nothing, part, quotient, same
-from precheck.observe.shadow.replay import OpPlan, continuous, tensors_in
+from precheck.observe.shadow.replay import OpCall, continuous, tensors_in
 from precheck.observe.shadow.step_records import ScalingEvent
-from precheck.torch_internals import address, in_backward, storage_key
+from precheck.observe.shadow.storages import Storages
+from precheck.torch_internals import in_backward, storage_key
 
 WHOLE_SHARES = 1024
 """Division by the scale times an integer up to this is unscaling too: it also takes the mean over micro-batches."""
@@ -36,7 +36,7 @@ class Scales:
     """Factors by storage, while a scaler is in use, and the events in which different factors met."""
 
     def __init__(self) -> None:
-        self.factors: dict[int, tuple[StorageWeakRef, float]] = {}
+        self.factors: Storages[float] = Storages()
         self.own: set[int] = set()  # storages of the scales themselves
         self.known: set[float] = set()  # scales that scalers have had
         self.asked: set[float] = set()  # scales that the program read from a scaler as Python numbers
@@ -45,7 +45,7 @@ class Scales:
         self.read: deque[tuple[float, ScalingEvent]] = deque(maxlen=REPEATED)  # Python numbers that were read from scaled tensors
         self.events: list[ScalingEvent] = []
         self.noted: Counter[tuple[str, ...]] = Counter()  # events by kind and line
-        self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # sums of gradients under two scales, an error only if they are used
+        self.mixtures: Storages[ScalingEvent] = Storages()  # sums of gradients under two scales, an error only if they are used
         self._mixture: ScalingEvent | None = None
         self.maker: Callable[[torch.Tensor], Any] = lambda tensor: None  # the op of a backward pass of the user that made a tensor
 
@@ -53,40 +53,37 @@ class Scales:
         """The factor that the tensor carries: 1 if it is not scaled, NaN if unknown."""
         if tensor.layout is not torch.strided or not self.factors:
             return 1.0
-        found = self.factors.get(storage_key(tensor))
-        return 1.0 if found is None or found[0].expired() else found[1]
+        found = self.factors.get(tensor)
+        return 1.0 if found is None else found
 
     def give(self, tensor: torch.Tensor, factor: float) -> None:
         if tensor.layout is not torch.strided:
             return
-        storage = tensor.untyped_storage()
-        self.mixtures.pop(address(storage), None)
+        self.mixtures.drop(tensor)
         if same(factor, 1.0):
-            self.factors.pop(address(storage), None)
+            self.factors.drop(tensor)
         else:
-            self.factors[address(storage)] = (StorageWeakRef(storage), factor if 0 < factor < math.inf else math.nan)
-            if len(self.factors) > 1 << 14:
-                self.factors = {key: each for key, each in self.factors.items() if not each[0].expired()}
+            self.factors.put(tensor, factor if 0 < factor < math.inf else math.nan)
 
-    def before(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
+    def before(self, op: OpCall, where: Locate) -> list[float]:
         """Before an op runs: the factor of each of its results. `where()` describes the op, for an event."""
-        given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor)]
-        base = planned.base
+        given = list(filter(continuous, op.tensors()))
+        base, packet = op.base, op.plan.packet
         self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
-        bare = base in ops.FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
-        if bare and (by_hand := self._by_hand(base, args)) != 1:
+        bare = base in ops.FRESH or packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
+        if bare and (by_hand := self._by_hand(base, op.args)) != 1:
             return [by_hand]
         if bare:
             return [1.0] if base in ops.REPLACING else []
         if base in ops.REPLACING and part(given[0]) and (len(given) == 1 or nothing(given[1])):
             return []  # zeros written into a part: the rest of the storage keeps its factor
-        if planned.packet == "_local_scalar_dense":
+        if packet == "_local_scalar_dense":
             if storage_key(given[0]) not in self.own and not math.isnan(self.of(given[0])):
                 self.read.append((float(given[0].detach()), self._note("read", self.of(given[0]), 1.0, where)))
             return []
-        if planned.packet.startswith(("_foreach_", "_amp_foreach_")):
-            return self._lanes(planned, args, kwargs, where)
-        return [self._combined(planned, [*args, *(value for name, value in kwargs.items() if name != "out")], where)]
+        if packet.startswith(("_foreach_", "_amp_foreach_")):
+            return self._lanes(op, where)
+        return [self._combined(op, [*op.args, *(value for name, value in op.kwargs.items() if name != "out")], where)]
 
     def after(self, factors: list[float], args: tuple[Any, ...], result: Any) -> None:
         """After the op has run: gives these factors to its results, or to the tensors that it wrote."""
@@ -97,30 +94,26 @@ class Scales:
             if continuous(output) and (len(factors) == 1 or place < len(factors)):
                 self.give(output, factors[min(place, len(factors) - 1)])
                 if self._mixture is not None and output.layout is torch.strided:
-                    storage = output.untyped_storage()
-                    self.mixtures[address(storage)] = (StorageWeakRef(storage), self._mixture)
+                    self.mixtures.put(output, self._mixture)
 
     def mixture(self, tensor: torch.Tensor) -> ScalingEvent | None:
         """The event in which the tensor got terms under different scales. None if it has none."""
-        if not self.mixtures or tensor.layout is not torch.strided:
-            return None
-        found = self.mixtures.get(storage_key(tensor))
-        return None if found is None or found[0].expired() else found[1]
+        return self.mixtures.get(tensor) if self.mixtures and tensor.layout is torch.strided else None
 
-    def _lanes(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
+    def _lanes(self, op: OpCall, where: Locate) -> list[float]:
         """The factors of an op on lists, one for each tensor."""
-        first = next(arg for arg in args if isinstance(arg, (list, tuple)))
-        if planned.packet.startswith("_amp_foreach_non_finite_check_and_unscale"):
-            return [self.of(tensor) * self.of(args[2]) for tensor in first]
-        lanes = ([arg[n] if isinstance(arg, (list, tuple)) and len(arg) > n else arg for arg in (*args, *kwargs.values())] for n in range(len(first)))
-        return [self._combined(planned, lane, where) for lane in lanes]
+        first, given = next(arg for arg in op.args if isinstance(arg, (list, tuple))), (*op.args, *op.kwargs.values())
+        if op.plan.packet.startswith("_amp_foreach_non_finite_check_and_unscale"):
+            return [self.of(tensor) * self.of(op.args[2]) for tensor in first]
+        lanes = ([arg[n] if isinstance(arg, (list, tuple)) and len(arg) > n else arg for arg in given] for n in range(len(first)))
+        return [self._combined(op, lane, where) for lane in lanes]
 
-    def _combined(self, planned: OpPlan, operands: list[Any], where: Locate) -> float:
-        base = planned.base
+    def _combined(self, op: OpCall, operands: list[Any], where: Locate) -> float:
+        base = op.base
         values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if is_number(value)]
         carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         first = carried[0] if carried else 1.0
-        if planned.collective:
+        if op.plan.collective:
             return float(carried[-1]) if carried else 1.0  # outputs come before inputs in the arguments
         if base == "zero" or (base == "fill" and len(carried) == 1):
             return 1.0
@@ -131,7 +124,9 @@ class Scales:
         if base in ops.SCALED_PRODUCTS:
             return math.prod(carried) * (self._number(values, first, where, inverse=False) if len(carried) == 1 else 1.0)
         if base in ops.SCALED_QUOTIENTS:
-            return first / carried[1] if len(carried) > 1 else self._quotient(values, first, where)
+            if len(carried) > 1:
+                return first / carried[1]
+            return first * self._number(values, first, where, inverse=True) if isinstance(values[0], torch.Tensor) else 1 / first
         if base in ops.FUSED_SUMS and len(carried) >= 3:
             return self._sum(values[0], carried[0], None, carried[1] * float(carried[2] ** ops.FUSED_SUMS[base]), where)
         if base in ops.SCALED_SUMS or base in ops.DIFFERENCES:
@@ -198,11 +193,6 @@ class Scales:
         if forward and args[0].requires_grad:
             self.meant.add(args[1])
         return float(args[1]) if args[1] in self.meant and (args[0].requires_grad or not forward) else 1.0
-
-    def _quotient(self, values: list[Any], first: float, where: Locate) -> float:
-        if isinstance(values[0], torch.Tensor):
-            return first * self._number(values, first, where, inverse=True)
-        return 1 / first
 
     def _asked_for(self, number: float, scale: float) -> bool:
         """Whether a Python number contains a scale that the program read: a threshold of 51.2 is 0.05 times 1024.

@@ -38,7 +38,7 @@ class Losses:
         self.passes = 0
         self.newest: Loss | None = None
 
-    def asked(self, loss: torch.Tensor, describe: Callable[[], Any]) -> bool:
+    def backward_begins(self, loss: torch.Tensor, describe: Callable[[], Any]) -> bool:
         """At `ones_like(loss)`: records the loss and returns True if a backward pass begins here. `describe()` names the line."""
         if loss.numel() != 1 or not loss.requires_grad or loss.is_complex() or not addressable(loss) or not _by_autograd():
             return False

@@ -27,7 +27,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     """Gives the shadow the run's fully masked rows, if the call has other rows too. An offset of all rows is no mask."""
     if call.plan.base not in ops.SOFTMAXES or not call.inputs[0].roundoff or not call.floats[0].dim():
         return
-    dim = int(call.plan.argument("dim", call.args, call.kwargs))
+    dim = int(call.op.argument("dim"))
     scores = call.floats[0].detach()
     if not scores.numel():
         return

@@ -79,15 +79,17 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         return
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
         return  # run and shadow computed the same op on the same numbers
-    compare(value, output, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
+    # in an optimizer step most tensors are intermediate results that live for one op
+    limit = LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
+    compare(value, output, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=limit)
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
-        operation.parts = _in_parts(call, value)
+        operation.part_drift = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
     if value.nonfinite and call.plan.base in ops.RECIPROCALS:
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
-    if jumped and operation.phase in ("forward", "backward") and (call.held or not call.written):
-        value.local = off(output, exact(call, place))
+    if jumped and operation.phase in ("forward", "backward") and (call.before_scatter or not call.written):
+        value.local = relative_error(output, exact(call, place))
         if emulation.quantises(operation.packet):
             value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
 
@@ -99,7 +101,7 @@ def _in_parts(call: Call, value: Value) -> float | None:
     """
     drifts, parted = [source.drift for source in call.inputs], False
     for place, (tensor, cell) in enumerate(zip(call.floats, call.cells, strict=True)):
-        if cell is None or not tensor.numel() or tensor.numel() == cell.held.numel():
+        if cell is None or not tensor.numel() or tensor.numel() == cell.content.numel():
             continue
         parted = True
         if any(tensor is written for written in call.written):
@@ -109,19 +111,13 @@ def _in_parts(call: Call, value: Value) -> float | None:
     return max(drifts) if parted else None
 
 
-def _limit(operation: Operation, output: torch.Tensor) -> int:
-    """How many elements to measure. Fewer in an optimizer step, where most tensors are intermediate results that live for one op."""
-    return LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
-
-
 def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
     """Measures a cast, in which only rounding can happen."""
-    (_measure_later if call.mode.later.defers(output) else _measure_now)(call, value, output, shadow, perturbed)
-
-
-def _measure_now(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
-    compare(value, output, shadow, perturbed)
-    call.mode.exponents.opened(call.operation, value, shadow)
+    if call.mode.later.defers(output):
+        _measure_later(call, value, output, shadow, perturbed)
+    else:
+        compare(value, output, shadow, perturbed)
+        call.mode.exponents.opened(call.operation, value, shadow)
 
 
 def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
@@ -164,14 +160,14 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
     operation.starved = float(sizes.min()) if sizes.numel() else 0.0
 
 
-def held(call: Call) -> dict[int, torch.Tensor]:
+def before_scatter(call: Call) -> dict[int, torch.Tensor]:
     """Copies of the low-format tensors that a scattering call is about to add to, by the tensor's id."""
-    if call.plan.base not in ops.SCATTERING or call.plan.argument("accumulate", call.args, call.kwargs) is False:
+    if call.plan.base not in ops.SCATTERING or call.op.argument("accumulate") is False:
         return {}
     return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
 
 
-def among(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+def operand(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
     """The operand to use in a replay: from `known`, or the run's own in the reference precision if it has no shadow, such as a sparse one."""
     if id(tensor) in known:
         return known[id(tensor)]
@@ -196,14 +192,14 @@ def workspace(call: Call, tensor: torch.Tensor) -> torch.Tensor:
 def exact(call: Call, place: int = 0) -> torch.Tensor:
     """Result number `place` of the op in the reference precision, on the run's own inputs."""
     replay = call.mode.replay
-    wide = {id(tensor): call.held.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
-    results: list[torch.Tensor] = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))
+    wide = {id(tensor): call.before_scatter.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
+    results = replay.call(call.op, lambda tensor: operand(call, wide, tensor))
     if len(results) == len(call.results):
-        flips.turned(call, call.results, results)
+        flips.signed_as_in_run(call, call.results, results)
     return results[place]
 
 
-def off(output: torch.Tensor, exact: torch.Tensor) -> float:
+def relative_error(output: torch.Tensor, exact: torch.Tensor) -> float:
     """The relative error against the exact result. Errors of one subnormal spacing per element are ignored, as are elements that are not finite."""
     error = torch.nan_to_num(output.to(exact.dtype) - exact, nan=0.0, posinf=0.0, neginf=0.0)
     subnormal = torch.finfo(output.dtype).smallest_normal * torch.finfo(output.dtype).eps * math.sqrt(output.numel())

@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow import partial_writes
 from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.storages import length
 from precheck.torch_internals import address, storage_at, storage_key
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ CELL = 1 << 10
 class Cell:
     """The shadow of one storage. `flat` and `perturbed` are 1-D. Cells made by a cast share `flat` until one of them is written."""
 
-    __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "parts", "payload", "perturbed", "reference", "shared", "value")
+    __slots__ = ("_flat", "accumulator", "bytes", "content", "dtype", "parameter", "parts", "payload", "perturbed", "reference", "shared", "value")
 
-    def __init__(self, storage: torch.UntypedStorage, held: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
-        """`held` is the content of the whole storage: 1-D, or an op's result in its own shape, since most results are read in the shape
+    def __init__(self, storage: torch.UntypedStorage, content: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
+        """`content` is that of the whole storage: 1-D, or an op's result in its own shape, since most results are read in the shape
         in which they are made."""
-        self.reference, self.held, self.dtype, self.value = StorageWeakRef(storage), held, dtype, value
-        self._flat = held if held.dim() == 1 else None
+        self.reference, self.content, self.dtype, self.value = StorageWeakRef(storage), content, dtype, value
+        self._flat = content if content.dim() == 1 else None
         self.bytes = storage.nbytes()  # size of the run's storage when `flat` was made
         self.perturbed: torch.Tensor | None = None
         self.shared = [1]  # how many cells share `flat`; may be too large, never too small
@@ -47,18 +48,18 @@ class Cell:
     def flat(self) -> torch.Tensor:
         """The content, 1-D."""
         if self._flat is None:
-            self._flat = _flattened(self.held)
+            self._flat = _flattened(self.content)
         return self._flat
 
     @flat.setter
     def flat(self, flat: torch.Tensor) -> None:
-        self.held = self._flat = flat
+        self.content = self._flat = flat
 
     @property
     def cost(self) -> int:
         """Its size in bytes, with its part of shared memory."""
         perturbed = 0 if self.perturbed is None else self.perturbed.untyped_storage().nbytes()
-        return CELL + self.held.untyped_storage().nbytes() // self.shared[0] + perturbed
+        return CELL + self.content.untyped_storage().nbytes() // self.shared[0] + perturbed
 
     def own(self) -> None:
         """Before a write: copies `flat` if other cells share it."""
@@ -73,7 +74,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.cells: dict[int, Cell] = {}
-        self.fresh = self.held = 0
+        self.fresh_bytes = self.known_bytes = 0
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of the tensor's storage. None if there is none, or if it belonged to a freed storage or another dtype."""
@@ -91,7 +92,7 @@ class Memory:
         """After `resize_` of a tensor or its storage: old elements keep their shadow, new ones get the run's numbers."""
         cell.own()
         cell.bytes = tensor.untyped_storage().nbytes()
-        old = _reals(cell.flat)
+        old = torch.view_as_real(cell.flat).reshape(-1) if cell.flat.is_complex() else cell.flat
         cell.flat, cell.perturbed, cell.accumulator = _contents(tensor).to(old.dtype, copy=True), None, None
         kept = min(old.numel(), cell.flat.numel())
         cell.flat[:kept] = old[:kept]
@@ -99,7 +100,7 @@ class Memory:
 
     def view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
         """The shadow of `tensor`, as a view of its storage's."""
-        held = cell.held
+        held = cell.content
         alike = held.dtype.is_complex == tensor.dtype.is_complex and not tensor.is_conj() and not tensor.is_neg()
         if alike and held.shape == tensor.shape and held.stride() == tensor.stride() and held.storage_offset() == tensor.storage_offset():
             return held
@@ -131,25 +132,25 @@ class Memory:
                 shadow = shadow.clone()  # a cast to the same dtype does not copy, and an in-place op would then change the user's tensor
             self.put(tensor, shadow, value, perturbed=None if perturbed is None else perturbed.clone())
             return
-        if not _same_storage(shadow, cell.held):
+        if storage_key(shadow) != storage_key(cell.content):
             cell.own()
             _write(cell.flat, tensor, shadow)
         if perturbed is not None:
             if cell.perturbed is None:
                 cell.perturbed = cell.flat.clone()
-            if not _same_storage(perturbed, cell.perturbed):
+            if storage_key(perturbed) != storage_key(cell.perturbed):
                 _write(cell.perturbed, tensor, perturbed)
         partial_writes.written(cell, tensor, value)
 
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """Makes a cell that shares the shadow of another: a copy or a cast does not change the content in the reference."""
         storage = tensor.untyped_storage()
-        cell = Cell(storage, source.held, tensor.dtype, value)
+        cell = Cell(storage, source.content, tensor.dtype, value)
         cell.perturbed = None if source.perturbed is None else source.perturbed.clone()
         source.shared[0] += 1  # first, so that no count is too small after an interrupt
         cell.shared = source.shared
         self.cells[address(storage)] = cell
-        self.fresh += CELL
+        self.fresh_bytes += CELL
         return cell
 
     def seed(self, tensor: torch.Tensor, reference: torch.dtype, value: Value) -> Cell:
@@ -190,38 +191,37 @@ class Memory:
             fits = maker is not None and maker.number > number and math.prod(cell.value.shape) == elements and not cell.dtype.is_complex
             if fits and not _gone(cell):
                 storage = storage_at(cell.reference.cdata)
-                whole = torch.empty(0, dtype=cell.dtype, device=cell.held.device).set_(storage)
+                whole = torch.empty(0, dtype=cell.dtype, device=cell.content.device).set_(storage)
                 if whole.numel() == elements:
                     found.append(whole)
         return found
 
     def _whole(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
         """The shadow of the tensor's whole storage. The tensor may be a part of it."""
-        elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-        whole = shadow.untyped_storage().nbytes() // shadow.element_size() == elements
-        if whole and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
+        elements = length(tensor)
+        if length(shadow) == elements and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
             return shadow if shadow.numel() == elements else shadow.as_strided((elements,), (1,), 0)
         flat = torch.zeros(elements, dtype=shadow.dtype, device=shadow.device)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
         return flat
 
     def _count(self, cell: Cell) -> None:
-        self.fresh += cell.cost
-        if self.fresh > max(COLLECT, self.held // 4):
+        self.fresh_bytes += cell.cost
+        if self.fresh_bytes > max(COLLECT, self.known_bytes // 4):
             self._collect()
 
     def _collect(self) -> None:
         """Drops the shadows of freed storages. It runs by bytes and not by ops, since few large tensors can fill the memory."""
         gone = {key: cell for key, cell in self.cells.items() if _gone(cell)}
-        self.cells, self.fresh = {key: cell for key, cell in self.cells.items() if key not in gone}, 0
+        self.cells, self.fresh_bytes = {key: cell for key, cell in self.cells.items() if key not in gone}, 0
         for cell in gone.values():  # once for each cell, also after an interrupt
             cell.shared[0] -= 1
-        self.held = sum(cell.cost for cell in self.cells.values())
+        self.known_bytes = sum(cell.cost for cell in self.cells.values())
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor:
     """A 1-D view of a tensor's whole storage."""
-    return tensor if tensor.dim() == 1 else tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return tensor if tensor.dim() == 1 else tensor.as_strided((length(tensor),), (1,), 0)
 
 
 def _gone(cell: Cell) -> bool:
@@ -232,19 +232,11 @@ def _gone(cell: Cell) -> bool:
     return storage is None or (cell.bytes > 0 and storage.nbytes() == 0)
 
 
-def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(storage_key(one) == storage_key(other))
-
-
 def _contents(tensor: torch.Tensor) -> torch.Tensor:
     """A 1-D view of the tensor's whole storage. Complex numbers are pairs."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=_real(tensor.dtype), device=tensor.device)
     return whole.set_(storage, 0, (storage.nbytes() // whole.element_size(),), (1,))
-
-
-def _reals(flat: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
 def _seen_as(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -36,10 +36,11 @@ from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.replay import LOW, PLAIN, OpPlan, Replay, addressable, continuous, floats_in, local, plan, tensors_in, wraps, written_in
+from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, continuous, floats_in, local, plan, wraps
 from precheck.observe.shadow.scaler_hooks import Scalers
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter
+from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.window import Judge, Turn, Window
 from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
@@ -62,7 +63,7 @@ class Shadow(UncompiledMode):
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
-        self.restarts = FunctionReplay(self.lines.frames)
+        self.function_replay = FunctionReplay(self.lines.frames)
         self.scales, self.progress = Scales(), Progress()
         self.later = later or Deferred()
         self.window = Window(self.observation, self.memory, self.later, judge)
@@ -88,15 +89,18 @@ class Shadow(UncompiledMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):  # a higher-order op cannot be replayed
-            return self._opaque_call(func, args, kwargs)
+            self.observation.seen += 1
+            self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
+            return func(*args, **kwargs)
         wrappers = () if PLAIN.issuperset(types) else [kind for kind in types if wraps(kind)]
         if wrappers:  # a subclass runs ops on plain tensors, which are seen then; fake tensors compute nothing
             return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
         planned = plan(func)
+        op = OpCall(func, planned, args, kwargs)
         self.observation.seen += 1
         self.progress.op()
-        if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
-            return self._taken_apart(func, args, kwargs)
+        if planned.composite and all(map(addressable, op.tensors())):
+            return self._taken_apart(op)
         if planned.passes:
             if args and is_parameter(args[0]):
                 self.where.saw(args[0])  # a linear layer reads its weight only through a view
@@ -107,29 +111,29 @@ class Shadow(UncompiledMode):
             return result
         with self.lock:
             if planned.packet == "ones_like":
-                self._backward_begins(args[0])
+                with self.unseen():
+                    if self.losses.backward_begins(args[0], lambda: self.described("loss")):
+                        self._turned(Turn.BACKWARD)
             if not self.scales.factors:
-                return self._ran(func, planned, args, kwargs)
+                return self._ran(op)
             with self.unseen():
-                factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
-            result = self._ran(func, planned, args, kwargs)
+                factors = self.scales.before(op, lambda: self.described(planned.name))
+            result = self._ran(op)
             self.scales.after(factors, args, result)
             with self.unseen():
                 self.backwards.passed(result)
             return result
 
-    def _ran(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
-        return self.places.read(planned, args, result) if self.places.made else result
+    def _ran(self, op: OpCall) -> Any:
+        result = self._watched(op)
+        self.codes.after(op, result)
+        if self.places.made:
+            self.places.read(op, result)
+        return result
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the user's op."""
         return func(*args, **kwargs) if self.through is None else self.through(func, args, kwargs)
-
-    def _backward_begins(self, loss: torch.Tensor) -> None:
-        with self.unseen():
-            if self.losses.asked(loss, lambda: self.described("loss")):
-                self._turned(Turn.BACKWARD)
 
     def described(self, name: str) -> Operation:
         """An operation that names the current line of the program, for events that are not ops."""
@@ -137,45 +141,39 @@ class Shadow(UncompiledMode):
         caller, _ = self.lines.frames.own(line, 1)
         return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step, caller=caller)
 
-    def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _taken_apart(self, op: OpCall) -> Any:
         """Runs torch's own decomposition of the op. Its parts are watched one by one."""
         self.observation.seen -= 1
-        device = next((tensor.device.type for tensor in tensors_in(*args, *kwargs.values())), "cpu")
-        with self._again():
-            return call_kernel(func, kernel_key(func, device), args, kwargs)
-
-    @contextlib.contextmanager
-    def _again(self) -> Iterator[None]:
-        """Inside, the mode is on although it is handling an op."""
-        super().__enter__()  # type: ignore[no-untyped-call]
+        device = next((tensor.device.type for tensor in op.tensors()), "cpu")
+        super().__enter__()  # type: ignore[no-untyped-call]  # the mode is off while it handles an op
         try:
-            yield
+            return call_kernel(op.func, kernel_key(op.func, device), op.args, op.kwargs)
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def _opaque_call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        self.observation.seen += 1
-        self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
-        return func(*args, **kwargs)
-
-    def _watched(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _watched(self, op: OpCall) -> Any:
+        func, planned, args, kwargs = op
         floats = floats_in(args, [])
         if kwargs:
             floats_in(kwargs.values(), floats)
         if planned.collective:
-            return self.collectives(func, planned, args, kwargs)
+            return self.collectives(op)
         if planned.mutable:
             self.where.on_write()
-            self._forgotten(planned, args, kwargs)
+            self._forgotten(op)
         cells = [self.memory.find(tensor) for tensor in floats]
-        if not any(cells) and not self.replay.lowers(planned, args, kwargs, floats):
+        if not any(cells) and not self.replay.lowers(op, floats):
             result = self.run(func, args, kwargs)
-            return self.places.draw(planned, args, kwargs, floats, result) if floats or planned.tagged else self.amounts.made(planned, result)
-        call = Call(self, func, planned, args, kwargs, floats, cells)
+            if floats or planned.tagged:
+                self.places.draw(op, floats, result)
+            else:
+                self.amounts.made(planned, result)
+            return result
+        call = Call(self, op, floats, cells)
         with self.unseen():
             call.prepare()
             call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.places.draws(floats)
-            seen = self.restarts.before(call)
+            seen = self.function_replay.before(call)
         try:
             result = self.run(func, args, kwargs)
         except Exception as error:
@@ -183,7 +181,7 @@ class Shadow(UncompiledMode):
             raise
         with self.unseen():
             call.finish(result)
-            self.restarts.after(call, seen)
+            self.function_replay.after(call, seen)
             if emulation.active():
                 self.late_scales.after(call.operation)
         return result
@@ -191,15 +189,15 @@ class Shadow(UncompiledMode):
     def _refused(self, call: Call, why: str) -> None:
         """Records an op that raised, with its low format, and its inputs' formats if these were the reason."""
         types = tuple(tensor.dtype for tensor in call.floats)
-        low = next((each for each in (*types, *call.args, *call.kwargs.values()) if isinstance(each, torch.dtype) and each in self.low), None)
+        low = next((each for each in (*types, *call.args, *call.op.kwargs.values()) if isinstance(each, torch.dtype) and each in self.low), None)
         mixed = len(set(types)) > 1 and len(types) == len(call.inputs) and "type" in why
         call.operation.refused = Refused("" if low is None else named(low), tuple(map(named, types)) if mixed else ())
         self.record(call.operation)
 
-    def _forgotten(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forgotten(self, op: OpCall) -> None:
         """Drops the shadows of floats that are written through an integer view."""
-        for tensor in written_in(planned, args, kwargs):
-            self.outdated.wrote(tensor, planned.name)
+        for tensor in op.written():
+            self.outdated.wrote(tensor, op.plan.name)
             if addressable(tensor) and not continuous(tensor):
                 self.memory.drop(tensor)
                 self.amounts.known.drop(tensor)
@@ -214,13 +212,14 @@ class Shadow(UncompiledMode):
 
     def __enter__(self) -> Any:
         self.nested, self.autocasts = bool(active_modes()), nesting()
-        self.restarts.begin()
+        self.function_replay.begin()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, calls that no op shows are recorded: scalers, optimizers, schedules, Python numbers that become tensors."""
-        with self.scalers.watched(), python_numbers.told(self), derivatives.usual():
+        functions, methods = ({**wrappers, **derivatives.PRODUCT} for wrappers in (python_numbers.FUNCTIONS, python_numbers.METHODS))
+        with self.scalers.watched(), installed(self, functions, methods, at_last=python_numbers.forget):
             yield
 
     def _step_begins(self, optimizer: Any) -> None:
@@ -252,14 +251,14 @@ class Shadow(UncompiledMode):
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Records the value of a parameter's gradient after it has been accumulated."""
         number = self.where.identity(parameter)
-        self.observation.came.add(number)
+        self.observation.with_gradient.add(number)
         held = self.memory.find(local(parameter)) if addressable(local(parameter)) else None
         maker, steps = None if held is None else held.value.maker, 0
         while maker is not None and steps < _ANCESTRY:  # the parameters that this one was cast, cloned or sharded from
-            self.observation.came.add(maker.parameter)
+            self.observation.with_gradient.add(maker.parameter)
             maker, steps = maker.inputs[0].maker if maker.inputs else None, steps + 1
         with without_modes(), torch.no_grad():
-            self.updates.came(parameter, name, self.observation.seen)
+            self.updates.gradient(parameter, name, self.observation.seen)
         gradient = parameter.grad
         mine = None if gradient is None else local(gradient)
         if mine is not None and addressable(mine):
@@ -267,8 +266,8 @@ class Shadow(UncompiledMode):
             self.exponents.gradient(name, self.where.step, mine, number)
             if cell is not None:
                 value = partial_writes.found(cell, mine)[0]
-                self.later.after(self.observation.came_as, number, name, value, self.where.scale)
-                self.backwards.came(name, value, mine)
+                self.later.after(self.observation.keep_gradient, number, name, value, self.where.scale)
+                self.backwards.gradient(name, value, mine)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation. Its row in the table is filled once its numbers have been fetched."""
@@ -287,13 +286,13 @@ class Shadow(UncompiledMode):
         self.codes.finish()
         self.late_scales.finish()
         self.updates.finish(self.observation, self.where.parameter_names)
-        self.observation.undone = self.accumulation.factors.undone
+        self.observation.unchanged_products = self.accumulation.factors.unchanged
         for cell in self.memory.alive():
             for value in partial_writes.present(cell):
                 value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
-        self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
+        self.observation.parameters, self.observation.trainable = dict(self.where.parameter_names), self.where.trainable()
         self.where.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
         self.observation.exponents, self.observation.mixed = list(self.exponents.found.values()), self.backwards.mixed

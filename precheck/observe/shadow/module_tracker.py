@@ -80,7 +80,7 @@ class ModuleTracker:
         if not parameter.requires_grad:
             self.frozen.add(number)
         elif number not in self.parameters and parameter.is_leaf:
-            handle = parameter.register_post_accumulate_grad_hook(self._came)
+            handle = parameter.register_post_accumulate_grad_hook(self._gradient)
             self.parameters[number] = (self.identity.refer(parameter), handle)
             if parameter.layout is torch.strided:
                 self.identity.keep(parameter)
@@ -88,12 +88,12 @@ class ModuleTracker:
     def name_of(self, parameter: torch.Tensor) -> str:
         return self.parameter_names.get(self.identity(parameter), "")
 
-    def wanting(self) -> set[int]:
+    def trainable(self) -> set[int]:
         """Identities of the parameters with requires_grad=True. For freed parameters, their last known state counts."""
         held = ((number, refer()) for number, (refer, _) in self.parameters.items())
         return {number for number, parameter in held if (number not in self.frozen if parameter is None else parameter.requires_grad)}
 
-    def _came(self, parameter: torch.Tensor) -> None:
+    def _gradient(self, parameter: torch.Tensor) -> None:
         self.on_gradient(self.name_of(parameter), parameter)
 
     @contextlib.contextmanager

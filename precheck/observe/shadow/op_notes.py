@@ -34,7 +34,7 @@ class Renumbered:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recut:
-    """Numbers that are rounded to other integers than the reference's, which are not near a jump: how many, and one example."""
+    """Numbers that are rounded to other integers than in the reference, by more than the reference's own rounding explains: how many, one example."""
 
     count: int
     total: int
@@ -46,7 +46,10 @@ class Recut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LetThrough:
-    """Numbers that lie above a bound here and below it in the reference: how many, and the one that is so most clearly, by so many times at least."""
+    """Numbers above a bound in the run and below it in the reference: how many, and the one that is furthest from the bound on both sides.
+
+    `apart`: that number is at least so many times the bound in the run, and the bound is at least so many times the reference's number.
+    """
 
     count: int
     total: int

@@ -15,7 +15,7 @@ from precheck.findings import Binades, Loss
 from precheck.observe.shadow.code_notes import Remark
 from precheck.observe.shadow.op_notes import LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
-from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, Undone, Update
+from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
 from precheck.ops import names_of
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
@@ -50,7 +50,7 @@ class Value:
     perturbed_drift: float = 0.0  # |perturbed shadow - shadow| / |shadow|, if there is a perturbed shadow
     wholes_moved: int = 0  # distinct whole numbers that the format could not hold
     peak: float = 0.0  # greatest |shadow|, if whole numbers moved
-    restarted: float = 0.0  # relative error that the call of a user's function added itself
+    call_error: float = 0.0  # relative error that the call of a user's function added itself
     local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
     alive: bool = False  # when the block ended, or at the time when this part of the run is judged
     past: Past | None = None  # set if its ancestors have been dropped
@@ -120,7 +120,7 @@ class Operation:
     recut: Recut | None = None
     let_through: LetThrough | None = None
     bits: int = 0  # of the integers, for a cast from floats
-    taken: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
+    used_as: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
     left_out: frozenset[int] | None = None  # of a cast to integers, the elements of the sample that a `where` discards; empty: all are read
     drawn: bool = False  # whether it reads random numbers from a wide format
     wrapped: Wrapped | None = None
@@ -140,7 +140,7 @@ class Operation:
     amounts: bool = False  # whether it reads results of an integer product, which are amounts and not counts
     own_epsilon: float = 0.0  # eps of a low format among its arguments, replaced in the shadow by the reference's
     parameter: int = 0  # identity of the parameter that it reads or writes
-    parts: float | None = None  # drift of its inputs if one is part of a storage, which `inputs` may not describe
+    part_drift: float | None = None  # drift of its inputs if one is part of a storage, which `inputs` may not describe
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
     converts: str = ""  # a cast of what a module holds, as by model.to(dtype) ("held"), or of a measurement's inputs ("given")
@@ -179,7 +179,7 @@ class Operation:
 
     @property
     def drift_in(self) -> float:
-        return max((value.drift for value in self.inputs), default=0.0) if self.parts is None else self.parts
+        return max((value.drift for value in self.inputs), default=0.0) if self.part_drift is None else self.part_drift
 
     @property
     def drifting(self) -> Value | None:
@@ -223,17 +223,17 @@ class Observation:
     seen: int = 0  # ops
     shadowed: int = 0  # ops with a low-precision ancestor
     opaque: dict[str, int] = dataclasses.field(default_factory=dict)  # ops the shadow could not follow, and how often
-    led: int = 0  # decisions, draws and numbers read by Python, in which the shadow may differ from a free float32 run
+    followed: int = 0  # decisions, draws and numbers read by Python, in which the shadow may differ from a free float32 run
     forgotten: int = 0  # operations that were dropped unjudged
     unjudged: str = ""  # why, if a judge failed
-    came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that got gradients
+    with_gradient: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters
     parameters: dict[int, str] = dataclasses.field(default_factory=dict)  # names by identity
-    wanting: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters with requires_grad=True
+    trainable: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters with requires_grad=True
     optimized: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters of optimizers that have stepped
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
     decays: list[Update] = dataclasses.field(default_factory=list)  # steps of weights whose gradient was zero
-    undone: dict[int, Undone] = dataclasses.field(default_factory=dict)  # products with numbers close to one, by identity of the weight
+    unchanged_products: dict[int, UnchangedProducts] = dataclasses.field(default_factory=dict)  # by weight
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     mixed: list[ScalingEvent] = dataclasses.field(default_factory=list)  # sums of terms under two scales that a parameter's gradient is made from
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
@@ -280,7 +280,7 @@ class Observation:
         row.flips += operation.flips.changed if operation.flips else 0
         row.opaque = row.opaque or operation.opaque
 
-    def came_as(self, number: int, name: str, value: Value, scale: float) -> None:
+    def keep_gradient(self, number: int, name: str, value: Value, scale: float) -> None:
         """Records a parameter's gradient. Of several, the one that lost most to zeros is kept."""
         known = self.gradients.get(number)
         if known is None or value.zeroed > known[1].zeroed:

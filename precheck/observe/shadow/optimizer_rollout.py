@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -64,26 +64,12 @@ class _Copy:
         return torch.split(whole, [count for _, count in self.members])
 
 
-class _Meant(Protocol):
-    """Computes the weight that a copy would have without rounding."""
-
-    @property
-    def forgetful(self) -> bool:
-        """Whether a step's rounding error is lost, as in all of torch's own optimizers. Then the copy can be extrapolated too."""
-
-    def steps(self, it: _Copy, count: int) -> None:
-        """Makes steps, of the copy `it` too."""
-
-    def weight(self) -> torch.Tensor:
-        """The weight without rounding, 1-D, in float64."""
-
-
 @dataclasses.dataclass(slots=True)
 class _Wide:
-    """Runs the same optimizer in float64."""
+    """The weight that a copy would have without rounding, 1-D: runs the same optimizer in float64."""
 
     copied: _Copy
-    forgetful: bool = True
+    forgetful: bool = True  # whether a step's rounding error is lost, as in all of torch's own optimizers. Then the copy can be extrapolated too
 
     def steps(self, it: _Copy, count: int) -> None:
         for _ in range(count):
@@ -96,7 +82,7 @@ class _Wide:
 
 @dataclasses.dataclass(slots=True)
 class _Shadowed:
-    """Runs a shadow beside the copy, for the user's own optimizers, which may treat float64 differently."""
+    """The same for the user's own optimizers, which may treat float64 differently: runs a shadow beside the copy."""
 
     shadow: Shadow
     low: torch.Tensor
@@ -112,6 +98,9 @@ class _Shadowed:
         return (self.low.detach() if cell is None else self.shadow.memory.view(cell, self.low)).double().clone()
 
 
+_Meant = _Wide | _Shadowed
+
+
 def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:
     """How much arrives of the updates of the weights in `wanted`, by id. `another` makes a new shadow.
 
@@ -125,7 +114,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
         for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
             try:
                 with doing("stepping the optimizer alone"), state.random_kept(), torch.no_grad():
-                    found |= _grown_old(*_twins(optimizer, group, members, another))
+                    found |= _shares_arrived(*_low_and_exact(optimizer, group, members, another))
             except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
                 continue  # it needs a closure, a matrix, or something else that samples cannot give
     return found
@@ -148,7 +137,7 @@ def _alike(optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[list[torc
     yield from groups.values()
 
 
-def _twins(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], another: Callable[[], Any]) -> tuple[_Copy, _Meant]:
+def _low_and_exact(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], another: Callable[[], Any]) -> tuple[_Copy, _Meant]:
     """A copy to continue, and its counterpart without rounding: a float64 copy for torch's own optimizers, a shadow for others."""
     low = _copied(optimizer, group, members)
     if type(optimizer).__module__.partition(".")[0] == "torch":
@@ -157,25 +146,25 @@ def _twins(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], a
 
 
 def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], dtype: torch.dtype | None = None) -> _Copy:
-    weight = torch.nn.Parameter(torch.cat([_few(each) for each in members]).to(dtype))
-    weight.grad = torch.cat([_few(each.grad) for each in members if each.grad is not None]).to(dtype)
+    weight = torch.nn.Parameter(torch.cat([_sampled_weight(each) for each in members]).to(dtype))
+    weight.grad = torch.cat([_sampled_weight(each.grad) for each in members if each.grad is not None]).to(dtype)
     copied = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         if name != "step":  # schedules replace it on the instance
             copied.__dict__[name] = value.clone_state() if isinstance(value, torch.Generator) else value
     copied.__dict__ |= {name: collections.OrderedDict() for name in _HOOKS}
     copied.param_groups = [{**group, "params": [weight]}]
-    held = {name: _to(value, weight, dtype) for name, value in _laid_out(optimizer, members).items()}
+    held = {name: _in_format(value, weight, dtype) for name, value in _joined_states(optimizer, members).items()}
     copied.state = collections.defaultdict(dict, {weight: held})
-    return _Copy(copied, weight, [(id(each), _few(each).numel()) for each in members])
+    return _Copy(copied, weight, [(id(each), _sampled_weight(each).numel()) for each in members])
 
 
-def _to(value: Any, weight: torch.Tensor, dtype: torch.dtype | None) -> Any:
+def _in_format(value: Any, weight: torch.Tensor, dtype: torch.dtype | None) -> Any:
     """A state in the format of the weights, if it has their shape."""
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.shape == weight.shape and value.is_floating_point() else value
 
 
-def _laid_out(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
+def _joined_states(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
     """The members' states, concatenated like the members. A state of one number is the first member's."""
     states = [optimizer.state.get(each, {}) for each in members]
     made = {}
@@ -183,7 +172,7 @@ def _laid_out(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
         if not isinstance(value, torch.Tensor):
             made[name] = copy.copy(value)
         elif value.shape == members[0].shape:
-            made[name] = torch.cat([_few(each[name]) for each in states])
+            made[name] = torch.cat([_sampled_weight(each[name]) for each in states])
         elif value.numel() == 1:
             made[name] = value.clone()
         else:
@@ -191,11 +180,11 @@ def _laid_out(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
     return made
 
 
-def _few(tensor: torch.Tensor) -> torch.Tensor:
+def _sampled_weight(tensor: torch.Tensor) -> torch.Tensor:
     return sampled(local(tensor).detach(), ELEMENTS).clone()
 
 
-def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
+def _shares_arrived(it: _Copy, meant: _Meant) -> dict[int, Aged]:
     start, given = it.weight.detach().clone().double(), None if it.weight.grad is None else it.weight.grad.clone()
     meant.steps(it, 1)
     if given is None or it.weight.grad is None or not torch.equal(it.weight.grad, given):
@@ -203,7 +192,7 @@ def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
     first, epsilon = meant.weight() - start, torch.finfo(it.weight.dtype).eps
     needed = [_needed(was, step, epsilon) for was, step in zip(it.parts(start), it.parts(first), strict=True)]
     steps = max((each for each in needed if each <= HORIZON), default=0)
-    moved, wanted = (end - start for end in _gone_on(it, meant, steps - 1))
+    moved, wanted = (end - start for end in _weights_after(it, meant, steps - 1))
     found = {}
     for (number, _), own, whole, enough in zip(it.members, it.parts(moved), it.parts(wanted), needed, strict=True):
         if norm(whole) > 0 and enough <= steps:
@@ -211,7 +200,7 @@ def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
     return found
 
 
-def _gone_on(it: _Copy, meant: _Meant, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _weights_after(it: _Copy, meant: _Meant, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The copy's weight after so many more steps, and the weight without rounding."""
     before = None
     while steps >= STRETCH:
@@ -220,13 +209,13 @@ def _gone_on(it: _Copy, meant: _Meant, steps: int) -> tuple[torch.Tensor, torch.
         steps -= STRETCH
         move = meant.weight() - aim
         if before is not None and norm(move - before) <= STEADY * norm(move):
-            return _carried_on(it, low, steps, forgetful=meant.forgetful), meant.weight() + move * (steps / STRETCH)
+            return _copy_after(it, low, steps, forgetful=meant.forgetful), meant.weight() + move * (steps / STRETCH)
         before = move
     meant.steps(it, steps)
     return it.weight.detach().double(), meant.weight()
 
 
-def _carried_on(it: _Copy, before: torch.Tensor, steps: int, *, forgetful: bool) -> torch.Tensor:
+def _copy_after(it: _Copy, before: torch.Tensor, steps: int, *, forgetful: bool) -> torch.Tensor:
     """The copy's weight after so many more steps, without a shadow. `before` is its weight one stretch ago."""
     if forgetful:
         now = it.weight.detach().double()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck import ops
 from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.code_notes import Overlapped
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 
 if TYPE_CHECKING:
@@ -55,15 +55,15 @@ class PackedCodes:
         self.codes = codes
         self.fields: Storages[list[Field]] = Storages()
 
-    def follow(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> bool:
+    def follow(self, op: OpCall, result: torch.Tensor) -> bool:
         """After an op: follows packed numbers. Returns whether it read any, or was an op on the bits of codes."""
-        if planned.base in BITS and result.dtype is not torch.bool and not result.is_floating_point():
-            read = [(each, self._fields(each)) for each in args[:2] if isinstance(each, torch.Tensor) and plain(each)]
+        if op.base in BITS and result.dtype is not torch.bool and not result.is_floating_point():
+            read = [(each, self._fields(each)) for each in op.args[:2] if plain(each)]
             if any(fields for _, fields in read):
-                self._changed(planned, args, read, result)
+                self._changed(op, read, result)
                 return True
-        elif self.fields and planned.base in MOVED:
-            return self._moved(func, planned, args, kwargs, result)
+        elif self.fields and op.base in MOVED:
+            return self._moved(op, result)
         return False
 
     def _fields(self, tensor: torch.Tensor) -> list[Field]:
@@ -77,14 +77,14 @@ class PackedCodes:
         track.read, width = True, int(tensor.amax()).bit_length() if bool((tensor >= 0).all()) else 8 * tensor.element_size()
         return [Field(0, width, Flat.of(tensor, tensor), track.exact, [*track.plains, *track.units], track)] if width else []
 
-    def _changed(self, planned: OpPlan, args: tuple[Any, ...], read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> None:
+    def _changed(self, op: OpCall, read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> None:
         """An op on bits."""
-        (source, fields), base = next(each for each in read if each[1]), planned.base
-        other = args[1] if args[0] is source else args[0]
+        (source, fields), base = next(each for each in read if each[1]), op.base
+        other = op.args[1] if op.args[0] is source else op.args[0]
         number = int(other) if isinstance(other, int) or (isinstance(other, torch.Tensor) and other.numel() == 1) else None
         made: list[Field] | None = None
         if base in JOINS and number is None:
-            made = self._joined(planned, read, result)
+            made = self._joined(op.plan.name, read, result)
         elif number is not None and base in LEFT | RIGHT:
             made = self._shifted(source, fields, number if base in LEFT else -number, result)
         elif number is not None and base in MASKS:
@@ -130,25 +130,24 @@ class PackedCodes:
             made.track = dataclasses.replace(field.track, unsigned=True)
         return made
 
-    def _joined(self, planned: OpPlan, read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> list[Field]:
+    def _joined(self, name: str, read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> list[Field]:
         pairs = sorted(((field, tensor) for tensor, fields in read for field in fields), key=lambda each: each[0].low)
         for (first, _), (second, _) in itertools.pairwise(pairs):
             if first.low + first.width > second.low:
-                place = self.codes.described(planned.name)
-                self.codes.mode.record(dataclasses.replace(place, number=self.codes.mode.observation.seen, coded=Overlapped(first.track.rounded)))
+                self.codes.note(self.codes.described(name), Overlapped(first.track.rounded))
                 return []
         known, size = sum(((1 << field.width) - 1) << field.low for field, _ in pairs), min(8 * result.element_size(), 63)
         if bool((result.long() & ~known & ((1 << size) - 1)).any()):
             return []  # other bits have something that is not followed
         return [self._seen(field, tensor, result, field.low, field.width) for field, tensor in pairs]
 
-    def _moved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> bool:
+    def _moved(self, op: OpCall, result: torch.Tensor) -> bool:
         """Packed numbers are copied, joined or put elsewhere."""
-        into = args[1:] if planned.base == "copy" else args
+        into = op.args[1:] if op.base == "copy" else op.args
         found = {id(each): self._fields(each) for each in tensors_in(*into) if self.fields.get(each) is not None}
         if not any(found.values()):
             return False
-        if planned.base == "copy" and not whole(result) and self._written(next(tensors_in(*into)), result):
+        if op.base == "copy" and not whole(result) and self._written(next(tensors_in(*into)), result):
             return True
         first, same = next(iter(found.values())), len({tuple(each.low for each in fields) for fields in found.values()}) == 1
         self.fields.drop(result)
@@ -156,20 +155,17 @@ class PackedCodes:
             return True
         made = []
         for place, field in enumerate(first):
-            copies = [self._copy(func, planned, args, kwargs, found, place, nth) for nth in range(2 + len(field.others))]
+            copies = [self._copy(op, found, place, nth) for nth in range(2 + len(field.others))]
             made.append(field.of(result, copies, field.low, max(fields[place].width for fields in found.values())))
         self.fields.put(result, made)
         return True
 
-    def _copy(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], found: dict[int, list[Field]], place: int,
-              nth: int) -> torch.Tensor:  # fmt: skip
+    def _copy(self, op: OpCall, found: dict[int, list[Field]], place: int, nth: int) -> torch.Tensor:
         def change(tensor: torch.Tensor) -> torch.Tensor:
             fields = found.get(id(tensor))
             return tensor if fields is None else fields[place].copies()[nth].seen(tensor)
 
-        if planned.base == "copy":
-            return change(args[1]).expand(args[0].shape)
-        return self.codes.mode.replay.call(func, planned, args, {key: value for key, value in kwargs.items() if key != "dtype"}, change)[0]
+        return change(op.args[1]).expand(op.args[0].shape) if op.base == "copy" else self.codes.replayed(op, change)
 
     def _written(self, source: torch.Tensor, result: torch.Tensor) -> bool:
         """A part of a storage of packed numbers is written, with numbers of the same fields."""
@@ -182,7 +178,7 @@ class PackedCodes:
         return True
 
     def _out(self, field: Field, result: torch.Tensor, *, signed: bool) -> None:
-        """The numbers of a tensor are codes again. The copy `exact` takes over what an op has changed of their value. `signed`: it may be a sign."""
+        """The tensor holds codes again. What the op has changed of their value is added to `exact` too. `signed`: it may have restored their sign."""
         numbers, exact = field.numbers.seen(result), field.exact.seen(result)
         many, track = len(field.track.plains), field.track
         if signed and not torch.equal(result.float(), numbers):

@@ -17,6 +17,7 @@ import torch
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.statistics import compare
+from precheck.observe.shadow.storages import length
 from precheck.torch_internals import storage_at
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def covers(one: Region, other: Region) -> bool:
 
 def written(cell: Cell, tensor: torch.Tensor, value: Value) -> None:
     """After a write to the tensor, which is the cell's storage or a part of it: it holds `value`."""
-    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    elements = length(tensor)
     if tensor.numel() == elements or tensor.is_complex() or cell.dtype.is_complex:
         cell.parts = None
     else:
@@ -133,7 +134,7 @@ def _there(cell: Cell, where: Region, value: Value) -> bool:
     storage = storage_at(cell.reference.cdata)
     if storage is None:
         return False
-    run = torch.empty(0, dtype=cell.dtype, device=cell.held.device).set_(storage, where[2], where[0], where[1])
+    run = torch.empty(0, dtype=cell.dtype, device=cell.content.device).set_(storage, where[2], where[0], where[1])
     again = dataclasses.replace(value, nonfinite=0, zeros=0)
     compare(again, run, cell.flat.as_strided(*where), zeros=True)
     return bool(again.nonfinite if value.nonfinite else again.zeros)

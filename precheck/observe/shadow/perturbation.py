@@ -25,22 +25,20 @@ def disturbed(mode: Shadow, shadow: torch.Tensor) -> torch.Tensor:
     return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
 
 
-def of(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+def replayed(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
     """The op's results on the perturbed shadows of its inputs. None if no input has one."""
     if not any(cell is not None and cell.perturbed is not None for cell in call.cells):
         return None
-    memory, replay, args = call.mode.memory, call.mode.replay, call.reference_args()
+    memory = call.mode.memory
     seen = {id(tensor): tensor if cell is None else memory.perturbed_view(cell, tensor) for tensor, cell in zip(call.floats, call.cells, strict=True)}
-    any_perturbed: list[torch.Tensor] = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, seen, tensor))
-    flips.followed(call, outputs, any_perturbed, seen)
-    return any_perturbed
+    perturbed = call.mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, seen, tensor))
+    flips.followed(call, outputs, perturbed, seen)
+    return perturbed
 
 
-def shaken(call: Call, place: int) -> torch.Tensor | None:
+def from_disturbed_inputs(call: Call, place: int) -> torch.Tensor | None:
     """A new perturbed shadow: the op's result on disturbed inputs, so that it shows the op's own condition. None if it cannot be computed."""
     if call.written or call.plan.base in ops.PAYLOADS or place > 0:
         return None
     operands = {number: disturbed(call.mode, shadow) for number, shadow in call.shadows.items()}
-    args, replay = call.reference_args(), call.mode.replay
-    perturbed: torch.Tensor = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, operands, tensor))[0]
-    return perturbed
+    return call.mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, operands, tensor))[0]

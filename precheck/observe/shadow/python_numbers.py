@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import threading
-import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,55 +21,25 @@ import torch
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import addressable, plan
-from precheck.torch_internals import CAST, active_modes, script_builtin
+from precheck.observe.shadow.replay import OpCall, addressable, plan
+from precheck.observe.shadow.torch_wrappers import Wrapped, Wrappers, watching
+from precheck.torch_internals import CAST, active_modes
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-TAKING = {"tensor": 0, "as_tensor": 0, "asarray": 0}
-TAKEN = {"new_tensor": 1, "__setitem__": 2}
-"""Torch's functions and tensor methods that take Python numbers, with the place of the numbers among their arguments."""
-GIVING = ("item", "tolist", "__float__")
-"""Methods that return a tensor's numbers to Python."""
 REMEMBERED = 1 << 16
 """How many of the latest numbers given to Python are remembered, to recognise them when they come back."""
 _NUMBERS = (bool, int, float, complex, list, tuple, range, numpy.number)
 _tensor = torch.tensor
-_lock = threading.Lock()
-_watching: list[Any] = []  # the modes that watch now
 
 
-class _Wrapped:
-    """A wrapper of a function that compares equal to it, for tables that have the function as a key."""
-
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self.__wrapped__ = original
-        self.__name__, self.__qualname__, self.__doc__ = original.__name__, original.__qualname__, original.__doc__
-        self.__module__ = "torch"
-
-    def __get__(self, tensor: Any, kind: Any = None) -> Any:
-        return self if tensor is None else types.MethodType(self, tensor)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__wrapped__(*args, **kwargs)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or bool(self.__wrapped__ == other)
-
-    def __hash__(self) -> int:
-        return hash(self.__wrapped__)
-
-    def __reduce__(self) -> str:
-        return self.__name__
-
-
-class _Giving(_Wrapped):
+class _Giving(Wrapped):
     """Remembers the numbers that it returns to the user. Without an active mode the caller is precheck itself."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         numbers = self.__wrapped__(*args, **kwargs)
-        if not any(mode in _watching for mode in active_modes()):
+        if not any(map(watching, active_modes())):
             return numbers
         known = _thread.known
         fresh = [number for number in itertools.islice(_flat(numbers), REMEMBERED) if isinstance(number, float) and number % 1]
@@ -79,7 +49,7 @@ class _Giving(_Wrapped):
         return numbers
 
 
-class _Taking(_Wrapped):
+class _Taking(Wrapped):
     """Keeps the numbers that it was given while it runs."""
 
     def __init__(self, original: Callable[..., Any], place: int) -> None:
@@ -118,39 +88,17 @@ def _flat(numbers: Any) -> Iterator[Any]:
         yield numbers
 
 
-@contextlib.contextmanager
-def told(mode: Shadow) -> Iterator[None]:
-    """Inside, these functions are wrapped for `mode`. They stay wrapped, in all threads, until the last block ends."""
-    with _lock:
-        _watching.append(mode)
-        if len(_watching) == 1:
-            for name, place in TAKING.items():
-                function = _Taking(getattr(torch, name), place)
-                setattr(torch, name, function)
-                script_builtin(function, function.__wrapped__)
-            for name, place in TAKEN.items():
-                setattr(torch.Tensor, name, _Taking(getattr(torch.Tensor, name), place))
-            for name in GIVING:
-                setattr(torch.Tensor, name, _Giving(getattr(torch.Tensor, name)))
-    try:
-        yield
-    finally:
-        with _lock:
-            _watching.remove(mode)
-            if not _watching:
-                _thread.known.clear()
-                _restored()
+FUNCTIONS: Wrappers = dict.fromkeys(("tensor", "as_tensor", "asarray"), functools.partial(_Taking, place=0))
+METHODS: Wrappers = {
+    "new_tensor": functools.partial(_Taking, place=1), "__setitem__": functools.partial(_Taking, place=2),
+    **dict.fromkeys(("item", "tolist", "__float__"), _Giving),
+}  # fmt: skip
+"""Torch's functions and tensor methods that take Python numbers, and those that return a tensor's numbers to Python."""
 
 
-def _restored() -> None:
-    for name in TAKING:
-        function = getattr(torch, name)
-        if isinstance(function, _Wrapped):  # else other code has wrapped it, and the wrapper stays inside that
-            setattr(torch, name, function.__wrapped__)
-            script_builtin(function, None)
-    for name in (*TAKEN, *GIVING):  # inherited from torch's own base class
-        if isinstance(vars(torch.Tensor).get(name), _Wrapped):
-            delattr(torch.Tensor, name)
+def forget() -> None:
+    """Forgets the numbers that this thread's tensors returned."""
+    _thread.known.clear()
 
 
 def entered(mode: Shadow, tensor: torch.Tensor) -> None:
@@ -160,7 +108,7 @@ def entered(mode: Shadow, tensor: torch.Tensor) -> None:
         return
     numbers = given[-1]
     alone: tuple[float, ...] = (float(numbers),) if isinstance(numbers, (int, float, numpy.floating)) else ()
-    call = Call(mode, CAST, plan(CAST), alone, {}, [], [])
+    call = Call(mode, OpCall(CAST, plan(CAST), alone, {}), [], [])
     with mode.lock, mode.unseen(), contextlib.suppress(Exception):
         wide = _tensor(numbers, dtype=mode.replay.reference, device=tensor.device)
         if wide.shape != tensor.shape or torch.equal(wide.to(tensor.dtype).to(wide.dtype), wide):

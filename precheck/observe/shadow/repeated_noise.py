@@ -1,7 +1,7 @@
-"""Noise that is drawn again: what is rounded by chance with an earlier call's random numbers has errors like that call's, which do not average out.
+"""Finds stochastic rounding that uses the random numbers of an earlier call again. The errors of both calls are alike, and do not average out.
 
-Calls are compared where they round the same quantity, as a gradient of the next step is. A recomputed call, which rounds the very same numbers,
-is no other call. Noise that is kept in one tensor is not drawn again: it may be a pattern that is meant, as that of an ordered dither.
+Only calls that round the same quantity are compared, such as a gradient in two steps. A call that rounds the same numbers is a recomputation and does
+not count. Neither does noise that the program keeps in one tensor: it may be a pattern, as in ordered dithering.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Noise:
 
 
 class Noises:
-    """Of one line."""
+    """The noises of one line."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, float, float], Noise] = {}

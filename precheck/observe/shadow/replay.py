@@ -1,6 +1,7 @@
 """Replays an op of the watched run in the reference precision.
 
-An `OpPlan` holds what an op's schema says, and is made once for each op. `Replay` repeats a call on other tensors.
+An `OpPlan` holds what an op's schema says, and is made once for each op. An `OpCall` is an op with its arguments. `Replay` repeats a call on other
+tensors.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,25 +53,46 @@ class OpPlan:
     typed: bool  # whether it has a dtype argument
     special: bool  # whether its replay needs special treatment
 
-    def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value of the argument of that name in a call; None if the op has none."""
-        if name in kwargs:
-            return kwargs[name]
-        if name not in self.names:
-            return None
-        place = self.names.index(name)
-        return args[place] if place < len(args) else self.defaults[place]
 
-    def draws(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether this call draws random numbers. Attention and recurrent kernels are tagged even with dropout off."""
-        if not self.tagged:
+class OpCall(NamedTuple):
+    """An op and its arguments, as the run calls it."""
+
+    func: Any
+    plan: OpPlan
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def base(self) -> str:
+        """The op's name in the registry of ops."""
+        return self.plan.base
+
+    def argument(self, name: str) -> Any:
+        """The value of the argument of that name; None if the op has none."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        if name not in self.plan.names:
+            return None
+        place = self.plan.names.index(name)
+        return self.args[place] if place < len(self.args) else self.plan.defaults[place]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The tensors among the arguments, also those in lists."""
+        return tensors_in(*self.args, *self.kwargs.values())
+
+    def written(self) -> list[torch.Tensor]:
+        """The tensors that the call writes into."""
+        args, places = self.args, zip(self.plan.written, self.plan.written_names, strict=True)
+        return list(tensors_in(*[args[place] if place < len(args) else self.kwargs.get(name) for place, name in places]))
+
+    def draws(self) -> bool:
+        """Whether the call draws random numbers. Attention and recurrent kernels are tagged even with dropout off."""
+        if not self.plan.tagged:
             return False
-        for name in _OFF:
-            if name in self.names:
-                value = self.argument(name, args, kwargs)
-                if isinstance(value, (int, float)) and value == 0:
-                    return False
-        return not (self.packet == "native_dropout" and self.argument("train", args, kwargs) is False)
+        off = (self.argument(name) for name in _OFF)
+        if any(isinstance(value, (int, float)) and value == 0 for value in off):
+            return False
+        return not (self.plan.packet == "native_dropout" and self.argument("train") is False)
 
 
 @once_an_op
@@ -156,14 +178,6 @@ def continuous(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def written_in(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a call writes into."""
-    found: list[Any] = []
-    for place, name in zip(planned.written, planned.written_names, strict=True):
-        found.append(args[place] if place < len(args) else kwargs.get(name))
-    return list(tensors_in(*found))
-
-
 class Replay:
     """Repeats calls in `reference`: float32 for runs in 16 bits, float64 for runs in float32."""
 
@@ -178,38 +192,39 @@ class Replay:
             return self.reference.to_complex()
         return dtype
 
-    def lowers(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor]) -> bool:
+    def lowers(self, op: OpCall, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads or makes a low format."""
         if any(tensor.dtype in self.low for tensor in floats):
             return True
-        if planned.typed and any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values())):
+        if op.plan.typed and any(isinstance(value, torch.dtype) and value in self.low for value in (*op.args, *op.kwargs.values())):
             return True
         return not floats and torch.get_default_dtype() in self.low
 
-    def call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
+    def call(self, op: OpCall, change: Callable[[Any], Any]) -> list[torch.Tensor]:
         """The results of the call with each tensor replaced by `change(tensor)`. Raises what the op raises.
 
         Ops without a float64 kernel (oneDNN's recurrent layers, grouped products) run in float32 under a float64 reference.
         """
-        if self.reference is not torch.float64 or planned.mutable:
-            return self._call(func, planned, args, kwargs, change)
-        if planned.base not in ops.PAYLOADS:
+        if self.reference is not torch.float64 or op.plan.mutable:
+            return self._call(op, change)
+        if op.base not in ops.PAYLOADS:
             with contextlib.suppress(RuntimeError):  # NotImplementedError is one
-                return self._call(func, planned, args, kwargs, change)
-        return self._call(func, planned, args, kwargs, lambda tensor: _single(change(tensor)))
+                return self._call(op, change)
+        return self._call(op, lambda tensor: _single(change(tensor)))
 
-    def _call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
+    def _call(self, op: OpCall, change: Callable[[Any], Any]) -> list[torch.Tensor]:
+        func, planned, args, kwargs = op
         again = tuple([change(arg) if isinstance(arg, torch.Tensor) else self._changed(arg, change) for arg in args])
         named = {name: self._changed(value, change) for name, value in kwargs.items()} if kwargs else {}
         if not planned.special:
             result = func(*again, **named)
             results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-            return with_written(results, written_in(planned, again, named)) if planned.mutable else results
+            return with_written(results, OpCall(func, planned, again, named).written()) if planned.mutable else results
         if kwargs.get("found_inf") is not None:
             named["found_inf"] = kwargs["found_inf"]  # a step that the run skips is skipped here too
         special = attention.REPLAYED.get(planned.packet)
         if special is not None:
-            return list(special(planned, again, named))
+            return list(special(OpCall(func, planned, again, named)))
         if planned.packet == "nextafter":  # depends on the run's own format; used for stochastic rounding
             return [own.to(self.wide(own.dtype)) for own in tensors_in(func(*args, **kwargs))]
         if planned.names[2:3] == ("half_to_float",):  # a softmax that also widens: its operand is wide already
@@ -220,7 +235,7 @@ class Replay:
             return [*again[0], args[1].clone()]  # the run decides whether a step is skipped, as with `found_inf` above
         results = list(tensors_in(func(*again, **named)))
         if planned.mutable:
-            results = with_written(results, written_in(planned, again, named))
+            results = with_written(results, OpCall(func, planned, again, named).written())
         return results
 
     def _changed(self, value: Any, change: Callable[[Any], Any]) -> Any:
@@ -242,18 +257,16 @@ def with_written(results: list[torch.Tensor], written: list[torch.Tensor]) -> li
     return results + [tensor for tensor in written if all(tensor is not result for result in results)]
 
 
-def chosen(
-    planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], shadow: torch.Tensor, own: torch.Tensor, indices: torch.Tensor
-) -> torch.Tensor | None:
+def chosen(op: OpCall, shadow: torch.Tensor, own: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
     """The shadow's values at the run's indices. None if it is not known how the op chooses by indices."""
-    if planned.base in ops.CHOOSERS:
+    if op.base in ops.CHOOSERS:
         if shadow.dim() == 0:
             return shadow.reshape(own.shape)
-        dim = planned.argument("dim", args, kwargs)
+        dim = op.argument("dim")
         dim = -1 if dim is None else int(dim)
         index = indices if indices.dim() == shadow.dim() else indices.unsqueeze(dim)
         return shadow.gather(dim, index).reshape(own.shape)
-    if "max_pool" in planned.packet:
-        dims = own.dim() - (3 if "3d" in planned.packet else 2)
+    if "max_pool" in op.plan.packet:
+        dims = own.dim() - (3 if "3d" in op.plan.packet else 2)
         return shadow.flatten(dims).gather(-1, indices.flatten(dims)).view_as(own) if dims >= 0 else None
     return None

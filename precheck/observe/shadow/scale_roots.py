@@ -1,7 +1,7 @@
-"""Tells of what data a scale of one number is made: of which greatest magnitudes, and to which powers.
+"""Finds from which greatest magnitudes of data a scale of one number is computed, and to which powers.
 
-A factor that a program means does not depend on the data it multiplies. So a result is wrong if the magnitudes that its factors are made of do not
-cancel. This also shows where such a factor has been multiplied by another number, such as the 1/√d of attention.
+A factor that a program intends does not depend on the data that it multiplies. So if the magnitudes in the factors of a result do not cancel, the
+result is wrong. This holds also if a factor was multiplied by another number, such as the 1/√d of attention.
 """
 
 from __future__ import annotations

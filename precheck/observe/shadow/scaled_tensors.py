@@ -15,7 +15,7 @@ from precheck import ops
 from precheck.observe.shadow.code_copies import LIKE, of_data
 from precheck.observe.shadow.partial_writes import Region, region
 from precheck.observe.shadow.scale_roots import Powers, ScaleRoots, combined
-from precheck.observe.shadow.storages import Flat, Storages
+from precheck.observe.shadow.storages import Flat, Storages, length
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
@@ -49,7 +49,7 @@ class Scaled:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
         if region(tensor) == self.region:
             return self.bys[place]
-        flat = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), device=tensor.device)
+        flat = torch.ones(length(tensor), device=tensor.device)
         flat.as_strided(*self.region).copy_(self.bys[place])
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
@@ -151,7 +151,7 @@ def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
 def scale_of(
     left: torch.Tensor, right: torch.Tensor | float, scales: Scales, scaled: Storages[Scaled], *, quotient: bool
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The data and the scale of a product or quotient. None if neither is clearly a scale. It reads no number of them, but for a possible step."""
+    """The data and the scale of a product or quotient. None if neither is clearly a scale. Numbers are read only to test for a step size."""
     if not isinstance(right, torch.Tensor):
         return None
     if right.is_floating_point() and _fewer(right, left, scales):
@@ -172,8 +172,7 @@ def steps(tensor: torch.Tensor) -> bool:
 def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
     if scale.numel() != data.numel():
         return scale.numel() < data.numel()
-    expanded = scale.untyped_storage().nbytes() // scale.element_size() < scale.numel()
-    return (expanded or bool(scales.made.get(scale))) and not scales.made.get(data)
+    return (length(scale) < scale.numel() or bool(scales.made.get(scale))) and not scales.made.get(data)
 
 
 def begins(base: str, args: tuple[Any, ...]) -> bool:

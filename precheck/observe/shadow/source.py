@@ -12,6 +12,7 @@ import functools
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -153,12 +154,7 @@ class Frames:
 
     def converting(self, depth: int) -> str:
         """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
-        frame: Any = sys._getframe(depth)
-        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
-            if frame.f_code in CONVERSIONS:
-                return CONVERSIONS[frame.f_code]
-            frame = frame.f_back
-        return ""
+        return next((CONVERSIONS[frame.f_code] for frame in self._below_line(sys._getframe(depth)) if frame.f_code in CONVERSIONS), "")
 
     def instruction(self, depth: int) -> int:
         """The bytecode offset of the frame of the deepest line."""
@@ -170,12 +166,13 @@ class Frames:
 
     def widening(self, depth: int) -> bool:
         """Whether a cast is autocast's own, made for an op that it runs in float32."""
-        frame: Any = sys._getframe(depth)
+        return any(frame.f_code.co_filename == AUTOCAST for frame in self._below_line(sys._getframe(depth)))
+
+    def _below_line(self, frame: Any) -> Iterator[FrameType]:
+        """The frames of torch and precheck between an op and the deepest line."""
         while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
-            if frame.f_code.co_filename == AUTOCAST:
-                return True
+            yield frame
             frame = frame.f_back
-        return False
 
 
 @functools.cache

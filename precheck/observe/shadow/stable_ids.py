@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.torch_internals import address, storage_key
+from precheck.observe.shadow.storages import Storages
 
 
 class Reference:
@@ -37,7 +36,7 @@ class Identities:
 
     def __init__(self) -> None:
         self._known: dict[int, Reference] = {}
-        self._kept: dict[int, tuple[StorageWeakRef, Reference]] = {}
+        self._owners: Storages[Reference] = Storages()
         self._numbers = itertools.count(1)
 
     def __call__(self, thing: Any) -> int:
@@ -52,14 +51,12 @@ class Identities:
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Remembers a tensor as the owner of its storage."""
-        storage = tensor.untyped_storage()
-        self._kept[address(storage)] = StorageWeakRef(storage), self.refer(tensor)
+        self._owners.put(tensor, self.refer(tensor))
 
     def owner(self, tensor: torch.Tensor) -> int:
         """The number of the tensor that owns this one's storage. 0 if none is known."""
-        storage, kept = self._kept.get(storage_key(tensor), (None, None))
-        alive = storage is not None and kept is not None and not storage.expired() and kept() is not None
-        return kept.number if alive and kept is not None else 0
+        owner = self._owners.get(tensor)
+        return owner.number if owner is not None and owner() is not None else 0
 
     def forget(self) -> None:
         """Releases all references at the end of the run."""

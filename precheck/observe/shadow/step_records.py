@@ -112,10 +112,10 @@ class Update:
 
 
 @dataclasses.dataclass(slots=True)
-class Undone:
+class UnchangedProducts:
     """Products that left a weight unchanged: how many, and the relative change that they intended in total."""
 
     operation: Operation  # the first
     dtype: str
     times: int = 0
-    meant: float = 0.0
+    intended: float = 0.0

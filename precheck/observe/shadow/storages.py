@@ -17,39 +17,39 @@ PRUNED = 64
 
 
 class Storages(Generic[Kept]):
-    """An entry for each storage, as long as the storage lives. `gone` is called with each entry that is dropped or replaced."""
+    """An entry for each storage, as long as the storage lives. `gone` is called with each entry whose storage was freed or given another."""
 
     def __init__(self, gone: Callable[[Kept], None] = lambda kept: None) -> None:
-        self.held: dict[int, tuple[StorageWeakRef, Kept]] = {}
+        self.entries: dict[int, tuple[StorageWeakRef, Kept]] = {}
         self.gone, self.prune = gone, PRUNED
 
     def __bool__(self) -> bool:
-        return bool(self.held)
+        return bool(self.entries)
 
     def get(self, tensor: torch.Tensor) -> Kept | None:
-        found = self.held.get(storage_key(tensor))
+        found = self.entries.get(storage_key(tensor))
         return None if found is None or found[0].expired() else found[1]
 
     def put(self, tensor: torch.Tensor, kept: Kept) -> None:
         key = storage_key(tensor)
-        before = self.held.pop(key, None)
+        before = self.entries.pop(key, None)
         if before is not None:
             self.gone(before[1])
-        self.held[key] = StorageWeakRef(tensor.untyped_storage()), kept
-        if len(self.held) > self.prune:
+        self.entries[key] = StorageWeakRef(tensor.untyped_storage()), kept
+        if len(self.entries) > self.prune:
             self._pruned()
 
     def drop(self, tensor: torch.Tensor) -> None:
-        self.held.pop(storage_key(tensor), None)
+        self.entries.pop(storage_key(tensor), None)
 
     def values(self) -> Iterator[Kept]:
-        return iter([kept for _, kept in self.held.values()])
+        return iter([kept for _, kept in self.entries.values()])
 
     def _pruned(self) -> None:
-        expired = [key for key, (reference, _) in self.held.items() if reference.expired()]
+        expired = [key for key, (reference, _) in self.entries.items() if reference.expired()]
         for key in expired:
-            self.gone(self.held.pop(key)[1])
-        self.prune = max(PRUNED, 2 * len(self.held))
+            self.gone(self.entries.pop(key)[1])
+        self.prune = max(PRUNED, 2 * len(self.entries))
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,8 +61,7 @@ class Flat:
     @classmethod
     def of(cls, tensor: torch.Tensor, content: torch.Tensor) -> Flat:
         """`content` at the place of `tensor` in its storage, and zero elsewhere."""
-        elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-        flat = torch.zeros(elements, dtype=torch.float32, device=tensor.device)
+        flat = torch.zeros(length(tensor), dtype=torch.float32, device=tensor.device)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(content)
         return cls(flat)
 
@@ -70,9 +69,19 @@ class Flat:
         return self.numbers.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
+def length(tensor: torch.Tensor) -> int:
+    """The number of elements of a tensor's storage."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
 def whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its storage."""
-    return tensor.numel() == tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+    return tensor.numel() == length(tensor)
+
+
+def flattened(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor's storage, in one dimension."""
+    return tensor.detach().as_strided((length(tensor),), (1,), 0)
 
 
 def plain(tensor: Any) -> bool:

@@ -53,7 +53,7 @@ class Stores:
         return before, now
 
 
-def again(operation: Operation, cell: Cell | None) -> bool:
+def from_overwritten(operation: Operation, cell: Cell | None) -> bool:
     """Whether a copy writes something computed from the content that it overwrites."""
     return cell is not None and cell.value.low and len(operation.inputs) == 2 and made_of(operation.inputs[1], cell.value)
 

@@ -1,11 +1,11 @@
-"""Turns: what was multiplied by a Hadamard matrix before it was rounded, followed to the product in which the turn must cancel.
+"""Follows what was rotated by a Hadamard matrix before it was rounded, up to the product in which the rotation must cancel.
 
 A Hadamard matrix H spreads an outlier over its neighbours, so that rounding costs less. In exact arithmetic it changes no product:
-(a H)(b H)ᵀ = n a bᵀ. Beside each turned tensor, what it was before is kept. Where two turned operands meet, their product is compared with that
-of what they were before. One factor may differ: a matrix of ones is often divided by its size later.
+(a H)(b H)ᵀ = n a bᵀ. The tensor before the rotation is kept beside each rotated tensor. Where two rotated operands are multiplied, their product is
+compared with that of the tensors before. The two may differ by one factor: a matrix of ones is often divided by its size later.
 
-Where one operand alone is turned in a forward pass, nothing is said. Its partner may have been turned before this run, as weights are when they are
-packed, or the model may mix its channels so. In a backward pass a model's own mixing is known by its matrix: the forward pass has multiplied by it.
+If only one operand is rotated in a forward pass, nothing is reported. The other one may have been rotated before this run, as weights are when they
+are packed, or the model itself may mix its channels. In a backward pass a model's own mixing is recognised: the forward pass has used its matrix.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.code_copies import AGREE
-from precheck.observe.shadow.code_notes import Unturned
-from precheck.observe.shadow.fast_turns import FastTurns, Stages, pairs
-from precheck.observe.shadow.replay import OpPlan
-from precheck.observe.shadow.storages import Flat, Storages, whole
+from precheck.observe.shadow.code_notes import Unrotated
+from precheck.observe.shadow.fast_turns import FastTransforms, Stages, pairs
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Flat, Storages, length, whole
 from precheck.torch_internals import in_backward, storage_key, version
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 FACTORS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
 """The operands of products, by place."""
 KEPT = ops.WHOLE_COPIES | ops.FORMS | ops.CASTS | ops.WHOLE | ops.PLACES | {"abs"}
-"""What leaves a quantiser's data what it is: copies, roundings, look-ups."""
+"""Ops after which rotated data is still rotated: copies, roundings, look-ups."""
 LARGEST = 1 << 13
-"""Columns of a matrix that is looked at."""
+"""The most columns of a matrix that is tested."""
 REMEMBERED = 64
-"""Matrices of forward passes. A run with more has no turn of the backward pass that is known to be there for rounding alone."""
+"""The most matrices of forward passes that are remembered. In a run with more, no rotation of a backward pass is judged."""
 SAME_LENGTHS = 1e-2
 """Relative spread of the rows' lengths over what they were: an orthogonal matrix keeps them, in bfloat16 but for a few thousandths."""
 
 
 @dataclasses.dataclass(slots=True)
-class Turned:
-    """What is in a storage: data that was turned, and the same before the last turn, before the last two, and so on."""
+class Rotated:
+    """Rotated data in a storage, and the same data before the last rotation, before the last two, and so on."""
 
     data: Flat
     before: list[Flat]
@@ -51,38 +51,37 @@ class Turned:
     backward: bool = False  # whether the matrix is one of the backward pass alone
 
 
-class Turns:
-    """Follows the turned tensors of a run."""
+class Rotations:
+    """Follows the rotated tensors of a run."""
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
-        self.held: Storages[Turned] = Storages()
+        self.held: Storages[Rotated] = Storages()
         self.matrices: Storages[tuple[int, bool]] = Storages()  # by version
         self.quantised: Storages[str] = Storages()  # codes and what was dequantised, by the line that rounded
         self.forward: list[torch.Tensor] = []  # matrices that forward passes have multiplied by
-        self.fast = FastTurns(self)
+        self.fast = FastTransforms(self)
 
     def begins(self, base: str, args: tuple[Any, ...]) -> bool:
-        """Whether an op turns something."""
-        return pairs(base, args) or (base in FACTORS and any(self._turns(args[place]) for place in FACTORS[base]))
+        """Whether an op rotates something."""
+        return pairs(base, args) or (base in FACTORS and any(self._hadamard(args[place]) for place in FACTORS[base]))
 
-    def follow(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor],
-               result: torch.Tensor) -> None:  # fmt: skip
-        """An op has run."""
-        self.fast.follow(func, planned, args, kwargs, inputs, result)
-        rounded = self._rounded(planned.base, inputs, result)
+    def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """After an op: a rotation, a product of rotated tensors, or another op on one."""
+        self.fast.follow(op, inputs, result)
+        rounded = self._rounded(op.base, inputs, result)
         if rounded is not None:
             self.quantised.put(result, rounded)
-        elif planned.base in ops.ADDITIONS and self.quantised:
+        elif op.base in ops.ADDITIONS and self.quantised:
             for line in filter(None, map(self.quantised.get, inputs)):
-                self.codes.casts.added_up(line)
-        if planned.base in FACTORS:
-            left, right = (args[place] for place in FACTORS[planned.base])
-            self._product(planned, left, right, result)
-        elif planned.base == "mul" and self._signed(planned, args, result):
+                self.codes.casts.summed.add(line)
+        if op.base in FACTORS:
+            left, right = (op.args[place] for place in FACTORS[op.base])
+            self._product(op.plan.name, left, right, result)
+        elif op.base == "mul" and self._signed(op, result):
             return
         elif self.held:
-            self._kept(planned, args, inputs, result)
+            self._kept(op.base, inputs, result)
 
     def _rounded(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> str | None:
         """The line that rounded a result, or what it was dequantised from."""
@@ -90,7 +89,7 @@ class Turns:
         line = next((track.rounded for track in tracks if track is not None), None)
         return line or (self.quantised.get(inputs[0]) if base in KEPT and inputs else None)
 
-    def _turns(self, tensor: torch.Tensor) -> bool:
+    def _hadamard(self, tensor: torch.Tensor) -> bool:
         """Whether a matrix is a Hadamard matrix, or one of blocks that are, times any number."""
         rows, columns = tensor.shape[-2:]
         if rows != columns or rows % 2 or rows > LARGEST or (tensor.dim() == 3 and len(tensor) > 1):
@@ -103,44 +102,44 @@ class Turns:
             self.matrices.put(tensor, known)
         return known[1]
 
-    def _product(self, planned: OpPlan, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> None:
+    def _product(self, name: str, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> None:
         first, second = self.held.get(left), self.held.get(right)
-        if (second is None or second.signs) and self._turns(right):
-            self._turned(planned, left, first, right, result, left=False)
-        elif (first is None or first.signs) and self._turns(left):
-            self._turned(planned, right, second, left, result, left=True)
+        if (second is None or second.signs) and self._hadamard(right):
+            self._rotated(name, left, first, right, result, left=False)
+        elif (first is None or first.signs) and self._hadamard(left):
+            self._rotated(name, right, second, left, result, left=True)
         else:
             if first is not None and second is not None:
-                self._met(planned, first, left, second, right)
+                self._met(name, first, left, second, right)
             elif first is not None and not first.signs:
-                self._alone(planned, first, left, right, -1)
+                self._alone(name, first, left, right, -1)
             elif second is not None and not second.signs:
-                self._alone(planned, second, right, left, -2)
+                self._alone(name, second, right, left, -2)
             self.held.drop(result)
 
-    def _turned(self, planned: OpPlan, source: torch.Tensor, held: Turned | None, turn: torch.Tensor, result: torch.Tensor, *, left: bool) -> None:
-        """`source` is multiplied by a turn: for the first time, once more, or back."""
+    def _rotated(self, name: str, source: torch.Tensor, held: Rotated | None, hadamard: torch.Tensor, result: torch.Tensor, *, left: bool) -> None:
+        """`source` is multiplied by a Hadamard matrix: it is rotated for the first time, once more, or back."""
         before = [] if held is None else [each.seen(source) for each in held.before]
-        place = self.codes.described(planned.name)
+        place = self.codes.described(name)
         if held is None or (held.signs and not held.rounded):
             before = before or [source]
         else:
             data = held.data.seen(source)
             if held.rounded:
-                if _alike(_by(data, turn, left), before):
+                if _alike(_by(data, hadamard, left), before):
                     self.held.drop(result)
                     return
-                if _alike(_by(data, turn.transpose(-2, -1), left), before):
-                    self._tell(planned, Unturned(held.place, "", _distance(_by(data, turn, left), before[-1])))
+                if _alike(_by(data, hadamard.transpose(-2, -1), left), before):
+                    self._tell(name, Unrotated(held.place, "", _distance(_by(data, hadamard, left), before[-1])))
                     self.held.drop(result)
                     return
             before = [data, *before]
-        made, own = _by(source if held is None else held.data.seen(source), turn, left), self._backward(turn) and (held is None or held.signs)
+        made, own = _by(source if held is None else held.data.seen(source), hadamard, left), self._backward(hadamard) and (held is None or held.signs)
         rounded, flats = held is not None and held.rounded, [Flat.of(result, each) for each in before]
-        self.held.put(result, Turned(Flat.of(result, made), flats, place.blamed, rounded=rounded, backward=own))
+        self.held.put(result, Rotated(Flat.of(result, made), flats, place.blamed, rounded=rounded, backward=own))
 
-    def turned_fast(self, entry: Stages, result: torch.Tensor) -> None:
-        """Sums and differences have turned what is in the storage of `result`."""
+    def transformed(self, entry: Stages, result: torch.Tensor) -> None:
+        """A fast transform has rotated the tensor `result`."""
         held, made, moved = entry.held, entry.made.numbers, [each.numbers for each in entry.moved]
         first = held is None or (held.signs and not held.rounded)
         before = moved[1:] if held is not None and first else moved
@@ -150,11 +149,11 @@ class Turns:
             return
         own = first and in_backward() and not self.forward and not self.fast.forward
         self.fast.forward = self.fast.forward or not in_backward()
-        self.held.put(result, Turned(Flat(made), [Flat(each) for each in before], entry.place, rounded=rounded, backward=own))
+        self.held.put(result, Rotated(Flat(made), [Flat(each) for each in before], entry.place, rounded=rounded, backward=own))
 
-    def _backward(self, turn: torch.Tensor) -> bool:
+    def _backward(self, hadamard: torch.Tensor) -> bool:
         """Whether a matrix is multiplied by in a backward pass, and neither it nor its transpose was in a forward pass."""
-        matrix = turn.detach().reshape(turn.shape[-2:])
+        matrix = hadamard.detach().reshape(hadamard.shape[-2:])
         known = any(each.shape == matrix.shape and (torch.equal(each, matrix) or torch.equal(each, matrix.t())) for each in self.forward)
         known = known or self.fast.forward
         if not in_backward():
@@ -163,23 +162,23 @@ class Turns:
             return False
         return not known and len(self.forward) < REMEMBERED
 
-    def _alone(self, planned: OpPlan, held: Turned, turned: torch.Tensor, other: torch.Tensor, along: int) -> None:
-        """One operand alone is turned, in a backward pass, by a matrix that no forward pass has multiplied by: so the turn is there for rounding
-        alone. And the other is rounded in this run, so nobody else has turned it before."""
+    def _alone(self, name: str, held: Rotated, rotated: torch.Tensor, other: torch.Tensor, along: int) -> None:
+        """Only one operand is rotated, in a backward pass. No forward pass has used the matrix, so the rotation only serves the rounding. The other
+        operand is rounded in this run, so it was not rotated before."""
         if not (held.rounded and held.backward) or not self.quantised.get(other):
             return
-        data, before = held.data.seen(turned), held.before[-1].seen(turned)
+        data, before = held.data.seen(rotated), held.before[-1].seen(rotated)
         if _keeps_lengths(data, before, along):
             wide = self._plain(other)
             exact, without = (each @ wide if along == -1 else wide @ each for each in (data, before))
-            self._tell(planned, Unturned(held.place, "nowhere", _distance(exact, without)))
+            self._tell(name, Unrotated(held.place, "nowhere", _distance(exact, without)))
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         track = self.codes.tracks.get(tensor)
         return tensor.detach().float() if track is None else track.plains[0].seen(tensor)
 
-    def _met(self, planned: OpPlan, first: Turned, left: torch.Tensor, second: Turned, right: torch.Tensor) -> None:
-        """Two turned operands in one product, along whose sum both are turned."""
+    def _met(self, name: str, first: Rotated, left: torch.Tensor, second: Rotated, right: torch.Tensor) -> None:
+        """A product of two operands that are rotated along the dimension that it sums up."""
         if first.signs or second.signs or not (first.rounded or second.rounded):
             return
         one, other = first.data.seen(left), second.data.seen(right)
@@ -189,11 +188,11 @@ class Turns:
         exact = one @ other
         off = [_distance(exact, each @ every) for each, every in pairs]
         if min(off) > AGREE:
-            self._tell(planned, Unturned(first.place, second.place, off[-1]))
+            self._tell(name, Unrotated(first.place, second.place, off[-1]))
 
-    def _signed(self, planned: OpPlan, args: tuple[Any, ...], result: torch.Tensor) -> bool:
+    def _signed(self, op: OpCall, result: torch.Tensor) -> bool:
         """Rows or columns take signs: part of a random Hadamard matrix, which a quantiser's data is multiplied by before or after."""
-        left, right = args[:2]
+        left, right = op.args[:2]
         if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or left.numel() == right.numel():
             return False
         data, signs = (left, right) if left.numel() > right.numel() else (right, left)
@@ -202,14 +201,13 @@ class Turns:
         held = self.held.get(data)
         before = [data.detach()] if held is None else [each.seen(data) for each in held.before]
         numbers = (data.detach() if held is None else held.data.seen(data)) * signs
-        place = self.codes.described(planned.name).blamed if held is None else held.place
-        self.held.put(result, Turned(Flat.of(result, numbers), [Flat.of(result, each) for each in before], place,
+        place = self.codes.described(op.plan.name).blamed if held is None else held.place
+        self.held.put(result, Rotated(Flat.of(result, numbers), [Flat.of(result, each) for each in before], place,
                                      held is None or held.signs, held is not None and held.rounded, held is not None and held.backward))  # fmt: skip
         return True
 
-    def _kept(self, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-        """What else an op makes of what was turned: the same, for a quantiser's purposes, or something that is not followed."""
-        base = planned.base
+    def _kept(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """After another op on a rotated tensor: its result is still rotated, or is not followed."""
         read = inputs[1:] if base == "copy" and len(inputs) > 1 else inputs
         found = [each for each in read if self.held.get(each) is not None]
         if any(storage_key(each) == storage_key(result) for each in found):
@@ -221,22 +219,21 @@ class Turns:
         assert held is not None
         rounded = held.rounded or self.codes.tracks.get(result) is not None
         flats = [Flat.of(result, each.seen(found[0])) for each in (held.data, *held.before)]
-        self.held.put(result, Turned(flats[0], flats[1:], held.place, held.signs, rounded, held.backward))
+        self.held.put(result, Rotated(flats[0], flats[1:], held.place, held.signs, rounded, held.backward))
 
     def _same(self, base: str, source: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
         other = next((each for each in inputs if each is not source), None)
         if base in KEPT or base.startswith("clamp"):
             return True
         if base in ("mul", "div"):
-            fewer = other is None or other.numel() < source.numel() or other.untyped_storage().nbytes() // other.element_size() < source.numel()
+            fewer = other is None or other.numel() < source.numel() or length(other) < source.numel()
             return fewer or other is None or bool(self.codes.scales.made.get(other)) or _signs(other, source, zeros=True)
         if base in ("add", "sub"):
             return self.codes.scaled.get(source) is not None or self.codes.tracks.get(source) is not None
         return base in ops.MOVING and other is not None and not source.is_floating_point()  # read from a table
 
-    def _tell(self, planned: OpPlan, remark: Unturned) -> None:
-        place = self.codes.described(planned.name)
-        self.codes.mode.record(dataclasses.replace(place, number=self.codes.mode.observation.seen, coded=remark))
+    def _tell(self, name: str, remark: Unrotated) -> None:
+        self.codes.note(self.codes.described(name), remark)
 
 
 def _signs(tensor: torch.Tensor | None, data: torch.Tensor, *, zeros: bool = False) -> bool:
@@ -261,9 +258,9 @@ def is_hadamard(matrix: torch.Tensor) -> bool:
     return bool((gram - gram[0, 0] * torch.eye(len(gram), device=gram.device)).abs().amax() < 0.5)
 
 
-def _by(data: torch.Tensor, turn: torch.Tensor, left: bool) -> torch.Tensor:
-    data, turn = data.detach().float(), turn.detach().float()
-    return turn @ data if left else data @ turn
+def _by(data: torch.Tensor, hadamard: torch.Tensor, left: bool) -> torch.Tensor:
+    data, hadamard = data.detach().float(), hadamard.detach().float()
+    return hadamard @ data if left else data @ hadamard
 
 
 def _alike(made: torch.Tensor, before: list[torch.Tensor]) -> bool:
@@ -277,8 +274,8 @@ def _distance(made: torch.Tensor, before: torch.Tensor) -> float:
     return float((made - factor * before).norm() / made.norm().clamp_min(1e-30))
 
 
-def _keeps_lengths(turned: torch.Tensor, before: torch.Tensor, along: int) -> bool:
-    """Whether a turn was along that dimension: it has kept the lengths of all that lies along it, but for one factor."""
-    ratio = turned.norm(dim=along) / before.norm(dim=along).clamp_min(1e-30)
+def _keeps_lengths(rotated: torch.Tensor, before: torch.Tensor, along: int) -> bool:
+    """Whether the rotation was along that dimension: it has kept the lengths of all vectors along it, up to one factor."""
+    ratio = rotated.norm(dim=along) / before.norm(dim=along).clamp_min(1e-30)
     ratio = ratio[ratio > 0]
     return bool(len(ratio)) and bool(ratio.amax() <= (1 + SAME_LENGTHS) * ratio.amin())

@@ -145,7 +145,7 @@ class Updates:
             if was is not None:
                 self._stepped(parameter, was, names.get(number, ""), operation, states(optimizer, parameter), weakref.ref(optimizer))
 
-    def came(self, parameter: torch.Tensor, name: str, seen: int) -> None:
+    def gradient(self, parameter: torch.Tensor, name: str, seen: int) -> None:
         """A parameter's gradient has been accumulated. If no optimizer holds it, changes since its last gradient were a step by hand."""
         number = self.identity(parameter)
         if number in self.optimized or not self._follows(parameter):

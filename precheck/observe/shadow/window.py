@@ -134,7 +134,7 @@ class Window:
         blamed |= _makers(value for operation in blamed for value in operation.inputs) & old
         self.remains = whole | edge | blamed
         for operation in old - whole - blamed:
-            operation.parts, operation.inputs = operation.drift_in, ()
+            operation.part_drift, operation.inputs = operation.drift_in, ()
             if operation not in edge:
                 operation.outputs = ()
         if self.judge is not None:

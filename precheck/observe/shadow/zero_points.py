@@ -7,12 +7,12 @@ n · z · z'). The copy `plain`, which stands for the data, does not change. As 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck.observe.shadow.code_copies import Track
-from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
@@ -43,30 +43,26 @@ def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) ->
     return None
 
 
-def shifted(codes: Codes, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor],
-            source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
+def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
     """Something is added to codes. If it is a zero point (few elements, integers), `plain` does not change."""
     track, other = codes.tracks.get(source), next((each for each in inputs if each is not source), None)
     assert track is not None
-    codes.casts.added(track.rounded, args[1])
+    codes.casts.added(track.rounded, op.args[1])
     if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
         codes.judged(track)
         codes.tracks.drop(result)
         return
-    unmoved(codes, func, planned, args, kwargs, source, result)
-    codes.measured(track, source, result)
-    made = codes.tracks.get(result)
-    if made is not None:
-        made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
+    made = unmoved(codes, op, source, result)
+    codes.measured(made, track, source, result)
+    made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
 
 
-def unmoved(codes: Codes, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor,
-            result: torch.Tensor) -> None:  # fmt: skip
+def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> Track:
     """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-    track, exact = codes.tracks.get(source), codes.replayed(func, planned, args, kwargs, -1)
+    track, exact = codes.tracks.get(source), codes.copied(op, -1)
     assert track is not None
-    codes.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
-    made = codes.tracks.get(result)
-    if made is not None and made.owed:
+    made = codes.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
+    if made.owed:
         made.owed -= 1
         codes.settled(made, result)
+    return made

@@ -17,7 +17,7 @@ from precheck.analysis.causes import SWALLOWED
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import CONSTANTS, MOVING, PRODUCTS, effective_roundoff, elements, is_alias, percent, read_at
+from precheck.analysis.provenance import effective_roundoff, elements, is_alias, percent, read_at
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
@@ -143,7 +143,7 @@ def _accumulates(first: Operation) -> bool:
 def _stored(operation: Operation) -> bool:
     """Whether an addition's target was stored before, as a state or a weight is. A block's input is not, if what is added is computed from it."""
     target = causes.before_copies(operation.inputs[0])
-    return (target.maker is None or target.maker.base in CONSTANTS) and target not in causes.ancestors(operation.inputs[1:])
+    return (target.maker is None or target.maker.base in ops.CONSTANTS) and target not in causes.ancestors(operation.inputs[1:])
 
 
 def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
@@ -166,4 +166,4 @@ def remainder_kept(value: Value, readers: Readers) -> bool:
 
 
 def _weighs(reader: Operation, value: Value) -> bool:
-    return is_alias(reader, value) or reader.base in MOVING or (reader.base in PRODUCTS and reader.inputs[-1] is value)
+    return is_alias(reader, value) or reader.base in ops.MOVING or (reader.base in ops.PRODUCTS and reader.inputs[-1] is value)

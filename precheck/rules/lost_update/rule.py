@@ -118,14 +118,14 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
 
     An optimizer's decay counts only if the user set it, and not if it is the default of its class, as in AdamW.
     """
-    enough = {number: each for number, each in observation.undone.items() if each.times >= STALLED_STEPS
-              and each.meant >= INTENDED * formats.of_dtype(each.dtype).unit_roundoff}  # fmt: skip
+    enough = {number: each for number, each in observation.unchanged_products.items() if each.times >= STALLED_STEPS
+              and each.intended >= INTENDED * formats.of_dtype(each.dtype).unit_roundoff}  # fmt: skip
     if not enough:
         return
-    number, worst = max(enough.items(), key=lambda each: each[1].meant)
+    number, worst = max(enough.items(), key=lambda each: each[1].intended)
     name = observation.parameters.get(number, "")
     text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as in weight decay, should have changed it by "
-            f"{worst.meant:.1%}, but none changed a bit: {worst.dtype} rounds each back; {len(enough)} such parameters in all")  # fmt: skip
+            f"{worst.intended:.1%}, but none changed a bit: {worst.dtype} rounds each back; {len(enough)} such parameters in all")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
     yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 
+from precheck import ops
 from precheck.analysis.facts import Part
 from precheck.analysis.labels import module_of
-from precheck.analysis.provenance import MOVING
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.rules.missing_gradient.about import ABOUT
@@ -34,7 +34,7 @@ class MissingGradient(Rule):
         """Notes copies and their use. The candidates follow at the end of the run."""
         for operation in part.observation.judged:
             read = [value for value in operation.inputs if value in self.unused]
-            if read and operation.base in MOVING:
+            if read and operation.base in ops.MOVING:
                 self.unused.update(dict.fromkeys(operation.outputs, self.unused[read[0]]))  # moving a copy is no use yet
             elif read and operation.phase == "forward" and operation.recording:
                 for value in read:
@@ -52,9 +52,9 @@ class MissingGradient(Rule):
     def at_end(self, part: Part) -> list[Candidate]:
         """The used copies of parameters without a gradient."""
         observation = part.observation
-        if not observation.came:
+        if not observation.with_gradient:
             return []
-        wanting = observation.wanting - observation.came
+        wanting = observation.trainable - observation.with_gradient
         if observation.optimized:
             wanting &= observation.optimized  # a weight that no optimizer steps may need no gradient, whatever its flag says
         found = []

@@ -17,7 +17,7 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, SEEN, Miscoded
-from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unfolded, Unturned, Wrapped
+from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -30,8 +30,8 @@ class WrongScale(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
             return _uncancelled(fact.remark)
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Unturned):
-            return _unturned(fact.remark)
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Unrotated):
+            return _unrotated(fact.remark)
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Dead):
             return (
                 f"{percent(fact.remark.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
@@ -104,16 +104,16 @@ def _unfolded(seen: Unfolded) -> str:
     )
 
 
-def _unturned(turned: Unturned) -> str:
-    if not turned.other:
-        return (f"what was turned at {shortened(turned.turned)} is turned once more by the same Hadamard matrix; "
+def _unrotated(remark: Unrotated) -> str:
+    if not remark.other:
+        return (f"what was turned at {shortened(remark.rotated)} is turned once more by the same Hadamard matrix; "
                 "multiplied by its transpose it would be turned back")  # fmt: skip
-    if turned.other == "nowhere":
+    if remark.other == "nowhere":
         return (
-            f"one operand of this product was turned by a Hadamard matrix at {shortened(turned.turned)}, in the backward pass alone, "
-            f"and the other was not: without any rounding the result is off by {percent(turned.off)}%"
+            f"one operand of this product was turned by a Hadamard matrix at {shortened(remark.rotated)}, in the backward pass alone, "
+            f"and the other was not: without any rounding the result is off by {percent(remark.off)}%"
         )
     return (
-        f"the operands of this product were turned by Hadamard matrices at {shortened(turned.turned)} and {shortened(turned.other)}, which "
-        f"do not cancel: without any rounding the result is off by {percent(turned.off)}%"
+        f"the operands of this product were turned by Hadamard matrices at {shortened(remark.rotated)} and {shortened(remark.other)}, which "
+        f"do not cancel: without any rounding the result is off by {percent(remark.off)}%"
     )
