@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from precheck import formats, ops
@@ -31,6 +31,7 @@ from precheck.analysis.provenance import (
 )
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.source import Function
 
 ADDED = Limit(
     4.0, "unit roundoffs",
@@ -196,6 +197,18 @@ class Calls:
         if handed or made:
             self.cancelled.add(value)
         return handed or made
+
+
+def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Function]) -> bool:
+    """Whether the line of `cause` made most of an error, or the user's lines of its function did. `functions`: the function of each line.
+
+    If neither did, correcting the line changes little: torch's own modules made the error, or many functions together.
+    """
+    if cause is None or made.of_line(cause) >= OWNED:
+        return cause is not None
+    here = functions.get(cause.blamed)
+    theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
+    return here is not None and sum(theirs) >= OWN
 
 
 def _user(reader: Operation) -> bool:
