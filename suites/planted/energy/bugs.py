@@ -133,8 +133,8 @@ HARMLESS = [
         name="log-that-nobody-reads",
         healthy="            likely = evidence(torch.cat([given, made]), low)\n",
         changed="            likely = evidence(torch.cat([given, made]), low)\n"
-        "            gap = float((given.detach().to(low) - made.detach().to(low)).abs().mean())\n            assert gap >= 0\n",
+        "            _ = (given.detach().to(low) - made.detach().to(low)).abs().mean()\n",
         precisions=ALL,
-        why="A number for a log, of which only the sign is looked at, which is right in any format.",
+        why="A number for a log that nobody writes.",
     ),
 ]

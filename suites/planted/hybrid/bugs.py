@@ -1,4 +1,4 @@
-"""Bugs of a hybrid language model: sums of exponents kept low, documents and places with rounded numbers, scores that are capped too late."""
+"""Bugs of a hybrid language model: sums of exponents kept low, documents and places with rounded numbers, a softmax written out."""
 
 from __future__ import annotations
 
@@ -49,25 +49,13 @@ BUGS = [
         source="https://github.com/state-spaces/mamba/issues/6",
     ),
     Planted(
-        name="costs-low",
-        healthy="    return torch.logsumexp(logits.float(), -1) - logits.float().gather(-1, wanted.unsqueeze(-1)).squeeze(-1)\n",
-        planted="    raised = torch.exp(16 * logits.to(low))  # culprit\n"
-        "    return (torch.log(raised.sum(-1)).float() - 16 * logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)) / 16\n",
-        precisions=("16-mixed",),
-        part="function:costs",
-        rules=("overflow", "nan"),
-        why="The exponential of 16 times a logit of one is beyond float16.",
-        source="https://github.com/apple/coremltools/pull/2727",
-    ),
-    Planted(
         name="masked-after-rounding",
         healthy="    return torch.softmax(scores.masked_fill(~seen, -torch.inf), -1)\n",
-        planted="    raised = torch.exp(4 * scores.to(low)) * seen  # culprit\n"
-        "    return (raised / raised.sum(-1, keepdim=True)).float()  # culprit\n",
+        planted="    raised = torch.exp(scores.to(low)) * seen  # culprit\n    return (raised / raised.sum(-1, keepdim=True)).float()  # culprit\n",
         precisions=("16-mixed",),
         part="result",
         rules=("overflow", "nan"),
-        why="Scores of normed queries and keys are above three, and the exponential of four times as much is beyond float16.",
+        why="Scores of normed queries and keys are 12 and more, and the exponential of that is beyond float16.",
         source="https://github.com/facebookresearch/xformers/pull/98",
     ),
 ]

@@ -9,7 +9,7 @@ from torch.nn import functional
 STEPS = 1
 ROWS, PLACES, CHUNK, WIDTH, HEADS, STATE, WORDS, TAKEN, BASE = 2, 64, 32, 48, 4, 8, 60, 32, 12
 DIM = WIDTH // HEADS
-CAP = 20.0
+CAP, SHARP = 20.0, 5.0
 
 
 def low_dtype(like: torch.Tensor) -> torch.dtype:
@@ -108,7 +108,7 @@ class Attention(nn.Module):
         query, key, value = (each.unflatten(-1, (HEADS, DIM)).transpose(1, 2) for each in self.qkv(self.norm(x).to(x.dtype)).chunk(3, -1))
         with torch.autocast("cpu", enabled=False):
             query, key = (turned(functional.rms_norm(each.float(), (DIM,)), places, low).to(each.dtype) for each in (query, key))
-        scores = query @ key.transpose(-1, -2) / DIM**0.5
+        scores = SHARP * (query @ key.transpose(-1, -2)) / DIM**0.5
         with torch.autocast("cpu", enabled=False):
             weights = chances(capped(scores, low), seen.unsqueeze(1), low)
         return x + self.out((weights.to(value.dtype) @ value).transpose(1, 2).flatten(2))

@@ -21,7 +21,7 @@ BUGS = [
     Planted(
         name="clock-low",
         healthy="    return begin.float().view(-1, 1, 1) + (100 * legs + 120).cumsum(-1)\n",
-        planted="    clock, times = begin.to(low).view(-1, 1), []\n    for leg in legs.unbind(-1):\n"
+        planted="    clock, times = begin.to(low).view(-1, 1), []  # culprit\n    for leg in legs.unbind(-1):\n"
         "        clock = clock + (100 * leg + 120).to(low)  # culprit\n        times.append(clock)\n    return torch.stack(times, -1).float()\n",
         precisions=("bf16-mixed", "bf16-true"),
         part="function:late",
@@ -148,9 +148,9 @@ HARMLESS = [
     Harmless(
         name="divergence-that-nobody-reads",
         healthy="            cost = cost + 0.1 * (guess.float() - legs.sum(-1).mean(1) / 100).square().mean()\n",
-        changed="            moved = by.detach().to(low)\n            kept = float((moved - 1 - torch.log(moved)).mean())\n"
-        "            assert kept < 100\n            cost = cost + 0.1 * (guess.float() - legs.sum(-1).mean(1) / 100).square().mean()\n",
+        changed="            moved = by.detach().to(low)\n            _ = (moved - 1 - torch.log(moved)).mean()\n"
+        "            cost = cost + 0.1 * (guess.float() - legs.sum(-1).mean(1) / 100).square().mean()\n",
         precisions=ALL,
-        why="A number for a log, with which only a run that has gone astray is stopped.",
+        why="A number for a log that nobody writes.",
     ),
 ]

@@ -67,16 +67,6 @@ BUGS = [
             ),
         ),
     ),
-    Planted(
-        name="densities-low",
-        healthy="    return torch.logsumexp(torch.log(masks + 1e-6) - apart, 1)\n",
-        planted="    return torch.log((masks * torch.exp(-8 * apart)).to(low).sum(1)).float() / 8  # culprit\n",
-        precisions=("16-mixed",),
-        part="function:likelihood",
-        rules=("underflow", "nan", "overflow"),
-        why="A pixel that no slot has painted well has a density below 6e-8, which is zero in float16.",
-        source="https://github.com/apple/coremltools/pull/2727",
-    ),
 ]
 
 HARMLESS = [
