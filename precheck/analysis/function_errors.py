@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
@@ -17,6 +17,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
+from precheck.analysis.output_impact import dropped
 from precheck.analysis.provenance import (
     MOVING,
     PRODUCTS,
@@ -86,7 +87,7 @@ class Calls:
     """Judges the calls of user functions in a part of a run."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
-        self.functions, self.readers = observation.functions, readers
+        self.observation, self.functions, self.readers = observation, observation.functions, readers
         self.operations: dict[int, list[Operation]] = defaultdict(list)
         for operation in observation.operations:
             if operation.call:
@@ -157,11 +158,11 @@ class Calls:
         cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.computed_from(cause))
         return ADDED if cast and not multiplied else ROUNDED
 
-    def _leaves(self, operation: Operation, value: Value) -> bool:
+    def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
 
         Sums do not count for elements that became zero, since these add nothing, as they should beside an eps. A value may be joined, cast or moved
-        before it leaves. If its wrong elements are dropped on the way, it does not count.
+        before it leaves. If its wrong elements are dropped on the way, it does not count, nor does a sum that the program drops (`unread`).
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -174,7 +175,7 @@ class Calls:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
                 wrong = [made for made in reader.outputs if made.restarted > ADDED * effective_roundoff(made)]
-                if reader.base in summed and wrong:
+                if reader.base in summed and any(made not in unread for made in wrong):
                     return True
                 walk.follow(wrong if reader.base in MOVING else ())
         return False
@@ -182,7 +183,7 @@ class Calls:
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Excuse: only its own function reads the value after all."""
         self.readers = readers
-        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped(self.observation))
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether a value is a sum whose terms cancel, or is made from one.

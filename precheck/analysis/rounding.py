@@ -22,7 +22,7 @@ from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
+from precheck.analysis.output_impact import averaged, dropped, exponentials, normalised, shown
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, turns, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -96,14 +96,14 @@ class Misroundings:
     """Finds the errors in a part of a run that rounding does not explain."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
-        self.observation, self.readers = observation, readers
+        self.observation, self.readers, self.unread = observation, readers, set[Value]()
         self.ends: dict[bool, set[Value]] = {}  # the values that lead to a wrong end, also to one of Inf or NaN
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], tuple[Operation | None, bool]] = {}  # answers of `_storing`, by the difference's op and line
 
     def _shown(self, *, infinite: bool = False) -> set[Value]:
         if infinite not in self.ends:
-            self.ends[infinite] = shown(self.observation, infinite=infinite)
+            self.ends[infinite], self.unread = shown(self.observation, infinite=infinite), dropped(self.observation)
         return self.ends[infinite]
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
@@ -219,7 +219,7 @@ class Misroundings:
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
-        return "error" if value in self._shown(infinite=below) or averaged(value, self.readers) else "note"
+        return "error" if value in self._shown(infinite=below) or averaged(value, self.readers, self.unread) else "note"
 
     def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> tuple[Operation | None, bool]:
         """The `wanted` op that stored the term of a difference, and whether its line or function made most of that error. Found once for a loop."""
