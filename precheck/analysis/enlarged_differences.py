@@ -14,7 +14,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.differences import RESULTS
 from precheck.analysis.facts import Readers
-from precheck.analysis.function_errors import OWN, OWNED
+from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
 from precheck.analysis.provenance import determined, elements
@@ -88,11 +88,7 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
         return None
     made = Attribution(max(operation.inputs, key=causes.absolute), observation.operations)
     cause = made.cause(attribution.written)
-    if cause is not None and made.of_line(cause) >= OWNED:
-        return cause
-    function = None if cause is None else observation.functions.get(cause.blamed)
-    theirs = (share for each, share in made.shares.items() if attribution.written(each) and observation.functions.get(each.blamed) == function)
-    return cause if function is not None and sum(theirs) >= OWN else None
+    return cause if owns(cause, made, observation.functions) else None
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
@@ -16,9 +16,11 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
+from precheck.analysis.output_impact import dropped
 from precheck.analysis.provenance import determined, effective_roundoff, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.source import Function
 
 ADDED = Limit(
     4.0, "unit roundoffs",
@@ -73,7 +75,7 @@ class Calls:
     """Judges the calls of user functions in a part of a run."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
-        self.functions, self.readers = observation.functions, readers
+        self.observation, self.functions, self.readers = observation, observation.functions, readers
         self.operations: dict[int, list[Operation]] = defaultdict(list)
         for operation in observation.operations:
             if operation.call:
@@ -144,11 +146,11 @@ class Calls:
         cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.computed_from(cause))
         return ADDED if cast and not multiplied else ROUNDED
 
-    def _leaves(self, operation: Operation, value: Value) -> bool:
+    def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
 
         Sums do not count for elements that became zero, since these add nothing, as they should beside an eps. A value may be joined, cast or moved
-        before it leaves. If its wrong elements are dropped on the way, it does not count.
+        before it leaves. If its wrong elements are dropped on the way, it does not count, nor does a sum that the program drops (`unread`).
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -161,7 +163,7 @@ class Calls:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
-                if reader.base in summed and wrong:
+                if reader.base in summed and any(made not in unread for made in wrong):
                     return True
                 walk.follow(wrong if reader.base in ops.MOVING else ())
         return False
@@ -169,7 +171,7 @@ class Calls:
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Excuse: only its own function reads the value after all."""
         self.readers = readers
-        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped(self.observation))
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether a value is a sum whose terms cancel, or is made from one.
@@ -184,6 +186,18 @@ class Calls:
         if handed or made:
             self.cancelled.add(value)
         return handed or made
+
+
+def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Function]) -> bool:
+    """Whether the line of `cause` made most of an error, or the user's lines of its function did. `functions`: the function of each line.
+
+    If neither did, correcting the line changes little: torch's own modules made the error, or many functions together.
+    """
+    if cause is None or made.of_line(cause) >= OWNED:
+        return cause is not None
+    here = functions.get(cause.blamed)
+    theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
+    return here is not None and sum(theirs) >= OWN
 
 
 def _user(reader: Operation) -> bool:

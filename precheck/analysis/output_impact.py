@@ -6,6 +6,8 @@ averages errors out. The error of a step is small beside its weight.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from precheck import ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, is_alias
@@ -40,8 +42,8 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
 
     reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
-    dropped = _dropped(observation)
-    found = {value for _, value in observation.made() if value not in read and value not in dropped and wrong(value)}
+    unread = dropped(observation)
+    found = {value for _, value in observation.made() if value not in read and value not in unread and wrong(value)}
     found |= {value for _, value, _ in observation.gradients.values() if wrong(value)}
     lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
     for operation in reversed(reading):
@@ -55,12 +57,16 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
     return found
 
 
-def _dropped(observation: Observation) -> set[Value]:
-    """Values of a forward pass that no op reads, no gradient depends on and the user does not keep. Empty if the run has no gradients."""
-    if not observation.gradients:
-        return set()
-    taken = {value for operation in observation.operations for value in operation.inputs}
-    return {value for operation, value in observation.made() if operation.phase == "forward" and not value.alive and value not in taken}
+def dropped(observation: Observation) -> set[Value]:
+    """Values of a forward pass that the user does not keep, that no gradient depends on, and that no op reads except to make others of this kind.
+    Empty if the run has no gradients."""
+    found, taken = set[Value](), set[Value]()
+    for operation in reversed(observation.operations if observation.gradients else ()):
+        made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
+        found.update(made)
+        if not made or len(made) < len(operation.outputs) or operation.in_place or _ends(operation):
+            taken.update(operation.inputs)
+    return found
 
 
 def _nothing(value: Value) -> bool:
@@ -118,8 +124,8 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
     return False
 
 
-def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether half of the elements still have no correct digit where a forward pass sums or averages them.
+def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value] = frozenset()) -> bool:
+    """Whether half of the elements still have no correct digit where a forward pass sums or averages them. `unread`: what the program drops.
 
     A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
     exponential after a logarithm. Its result is right again, and is not followed.
@@ -128,7 +134,7 @@ def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     for wrong in walk:
         for reader in readers.get(wrong, ()):
             if reader.phase == "forward" and not reader.in_optimizer:
-                if reader.base in ops.AVERAGES:
+                if reader.base in ops.AVERAGES and any(made not in unread for made in reader.outputs):
                     return True
                 walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
     return False

@@ -19,6 +19,11 @@ def underflow_threshold(value: Value) -> float:
     return formats.of_dtype(value.dtype).min_subnormal / 2 if value.low else 0.0
 
 
+def flushed(*made: Value) -> bool:
+    """Whether zeros come from underflow, and not from rounding across a threshold at zero, such as a ReLU's."""
+    return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)
+
+
 def smallest_normal(value: Value) -> float:
     return formats.of_dtype(value.dtype).min_normal if value.low else 0.0
 

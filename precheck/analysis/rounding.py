@@ -20,10 +20,10 @@ from precheck.analysis.differences import of_few_terms
 from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms, picked
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import ADDED
+from precheck.analysis.function_errors import ADDED, owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
-from precheck.analysis.provenance import determined, effective_roundoff, elements, given_back, rms, smallest_normal, turns, zero_origin
+from precheck.analysis.output_impact import averaged, dropped, exponentials, normalised, shown
+from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, rms, turns, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -65,6 +65,7 @@ FAIR = Limit(
 STORING = ops.CASTS | {"copy"}
 """Ops that only store their input, perhaps in another format."""
 
+Wanted = Callable[[Operation], bool]
 How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 
 
@@ -87,14 +88,14 @@ class Misroundings:
     """Finds the errors in a part of a run that rounding does not explain."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
-        self.observation, self.readers = observation, readers
+        self.observation, self.readers, self.unread = observation, readers, set[Value]()
         self.ends: dict[bool, set[Value]] = {}  # the values that lead to a wrong end, also to one of Inf or NaN
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
-        self.stored: dict[tuple[object, ...], Operation | None] = {}  # the op that stored the term of a difference, by the difference's op and line
+        self.stored: dict[tuple[object, ...], tuple[Operation | None, bool]] = {}  # answers of `_storing`, by the difference's op and line
 
     def _shown(self, *, infinite: bool = False) -> set[Value]:
         if infinite not in self.ends:
-            self.ends[infinite] = shown(self.observation, infinite=infinite)
+            self.ends[infinite], self.unread = shown(self.observation, infinite=infinite), dropped(self.observation)
         return self.ends[infinite]
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
@@ -117,7 +118,7 @@ class Misroundings:
         if lost := picked(operation, value):
             return self._fact("cancellation", "picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
         starving = self._starving(operation, value)
-        if starving or (value.zeroed >= FAIR and _flushed(value)):
+        if starving or (value.zeroed >= FAIR and flushed(value)):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
             return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, self._accumulating(operation, value))
@@ -171,7 +172,9 @@ class Misroundings:
         term = max(operation.inputs, key=causes.absolute)
         cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
         if cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
-            stored = self._storing(operation, term)
+            stored, most = self._storing(operation, term)
+            if stored is not None and not value.low and not most:
+                return None  # boundaries show what many lines make together
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
         if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
@@ -206,16 +209,18 @@ class Misroundings:
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
-        return attribution.later(cause, self._storing(operation, source, bool))
+        return attribution.later(cause, self._storing(operation, source, bool)[0])
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
-        return "error" if value in self._shown(infinite=below) or averaged(value, self.readers) else "note"
+        return "error" if value in self._shown(infinite=below) or averaged(value, self.readers, self.unread) else "note"
 
-    def _storing(self, operation: Operation, term: Value, wanted: Callable[[Operation], bool] = attribution.written) -> Operation | None:
-        """The `wanted` op that stored the term of a difference. It is searched once for all turns of a loop."""
+    def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> tuple[Operation | None, bool]:
+        """The `wanted` op that stored the term of a difference, and whether its line or function made most of that error. Found once for a loop."""
         if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
-            self.stored[line] = Attribution(term, self.observation.operations).cause(wanted)
+            made = Attribution(term, self.observation.operations)
+            cause = made.cause(wanted)
+            self.stored[line] = cause, owns(cause, made, self.observation.functions)
         return self.stored[line]
 
     def _stored(self, cause: Operation) -> Operation:
@@ -225,10 +230,10 @@ class Misroundings:
         if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.HALF * made.drift:
             return cause
         term = max(cause.inputs, key=causes.absolute if summed else attribution.drift)
-        most = self._storing(cause, term, bool)
+        most = self._storing(cause, term, bool)[0]
         if most is not None and not attribution.written(most):
             return most
-        return (self._storing(cause, term) if summed and made.drift > 2 * max(cause.drift_in, made.rounded) else None) or cause
+        return (self._storing(cause, term)[0] if summed and made.drift > 2 * max(cause.drift_in, made.rounded) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation, term: Value) -> bool:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
@@ -249,7 +254,7 @@ class Misroundings:
         """The inputs with underflowed zeros that may explain the error of the result."""
         found = [source for source in operation.inputs if source.zeroed >= FAIR or (source.zeros and source.zeroed == 0)]
         found += [source for source in self._summed_away(operation, value) if source not in found]
-        return [source for source in found if source.maker is None or _flushed(*zero_origin(source)[1].outputs)]
+        return [source for source in found if source.maker is None or flushed(*zero_origin(source)[1].outputs)]
 
     @staticmethod
     def _summed_away(operation: Operation, value: Value) -> list[Value]:
@@ -287,8 +292,3 @@ class Misroundings:
         """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
         return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * effective_roundoff(value)
-
-
-def _flushed(*made: Value) -> bool:
-    """Whether zeros come from underflow, and not from rounding across a threshold at zero, such as a ReLU's."""
-    return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)

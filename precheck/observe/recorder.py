@@ -124,9 +124,11 @@ class Recorder:
         self._reduce_parts()
 
     def unscale(self, scale: float) -> None:
-        """Divides all recorded gradients by a loss scale."""
+        """Divides the gradients of the loss by its scale. Those that the model asked for itself, before there was a loss, do not have it."""
         self.learn()
-        for record in self.trace.records.values():
+        records = list(self.trace.records.values())
+        lost = next((place for place, record in enumerate(records) if record.kind == "loss"), 0)
+        for record in records[lost:]:
             if record.kind in ("gradient", "parameter-gradient"):
                 record.learn({"sketch": record.sketch / scale, "norm": record.norm / scale, "amax": record.amax / scale})
 

@@ -78,4 +78,6 @@ class Trace:
     optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 
     def add(self, record: Record) -> None:
+        """Adds a record at the end. A tensor that is made again, such as a gradient of a second backward pass, takes the place of the first."""
+        self.records.pop(record.key, None)
         self.records[record.key] = record

@@ -119,3 +119,34 @@ def test_a_sum_undone_and_a_difference_undone_are_told_apart() -> None:
     finds(log_density_of_drawn_weights, "cancellation", says="subtracts what was added, as (m + d) - m does, but the sum was rounded")
     passes(log_density_of_their_noise)
     finds(straight_through, "cancellation", says="adds back what was subtracted, as z + (q - z) does, but the difference was rounded")
+
+
+def seven_tenths(x: torch.Tensor) -> torch.Tensor:
+    return (x.to(LOW) * 0.7).float()
+
+
+def eight_tenths(x: torch.Tensor) -> torch.Tensor:
+    return (x.to(LOW) * 0.8).float()
+
+
+def nine_tenths(x: torch.Tensor) -> torch.Tensor:
+    return (x.to(LOW) * 0.9).float()
+
+
+NUMBERS = 2 + normal(4096).abs()
+NEARBY = NUMBERS * (0.7 * 0.8 * 0.9) * (1 + 0.002 * normal(4096, seed=1))
+
+
+def beside_what_three_functions_make() -> torch.Tensor:
+    return nine_tenths(eight_tenths(seven_tenths(NUMBERS))) - NEARBY
+
+
+def beside_what_one_line_stores() -> torch.Tensor:
+    stored = (NUMBERS * (0.7 * 0.8 * 0.9)).to(LOW)  # fault
+    return stored.float() - NEARBY
+
+
+def test_a_wide_difference_is_nobodys_fault_if_no_function_made_most_of_its_terms_error() -> None:
+    """Mending one of three lines would leave four fifths of the error. Where one line made it, that line is named."""
+    passes(beside_what_three_functions_make)
+    finds(beside_what_one_line_stores, "amplified-rounding")

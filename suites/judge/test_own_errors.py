@@ -243,3 +243,28 @@ class Aside(nn.Module):
 def test_a_result_that_no_loss_reads_is_what_the_user_has(low: torch.dtype, found: list[str]) -> None:
     report = precheck.measure(Aside(low), 3 * normal(96, 32), loss=lambda out: out["logits"].square().mean(), precision="bf16-mixed")
     assert [each.cause_rule or each.rule for each in report.errors] == found
+
+
+def gap(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    return (given.to(LOW) - made.to(LOW)).abs().mean()
+
+
+def stepped(*, logged: bool) -> None:
+    """A training step that computes how far two tensors are apart, which some programs log and others forget."""
+    layer, given, made = nn.Linear(16, 16), 30 + 0.1 * normal(16), 30 + 0.1 * normal(16, seed=1)
+
+    def forward() -> torch.Tensor:
+        apart = gap(given, made)
+        if logged:
+            apart.item()
+        with torch.autocast("cpu", LOW):
+            return layer(normal(4, 16)).float().square().sum()
+
+    forward().backward()
+
+
+def test_what_a_forward_pass_makes_and_nobody_reads_does_no_harm() -> None:
+    """Not even if it is summed up: the sum is dropped as well."""
+    assert errors(lambda: stepped(logged=False)) == []
+    (found,) = errors(lambda: stepped(logged=True))
+    assert found.source.endswith(f":{line_of(gap, 'return')}")

@@ -55,3 +55,23 @@ def test_a_gradient_that_no_scale_mends_takes_five_more_passes() -> None:
     job = job_of(Counted(), torch.full((1, 8), 0.0), loss=lambda out: out.float().sqrt().sum())
     trace = run(job, low(resolve("16-mixed")))
     assert (trace.skipped, trace.collapsed, len(counted)) == (16, True, 6)
+
+
+class Asking(nn.Module):
+    """A layer whose slope the model asks for itself, and which is then called for the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = x.detach().requires_grad_()
+        [slope] = torch.autograd.grad(self.layer(given).sum(), given)
+        return self.layer(x) + slope.sum()
+
+
+def test_a_gradient_that_the_model_asks_for_does_not_have_the_scale_of_the_loss() -> None:
+    """Four rows have a gradient of one each, of the sum that the model makes and of the loss."""
+    job = job_of(Asking(), torch.ones(4, 8), loss=lambda out: out.float().sum())
+    records = run(job, low(resolve("16-mixed"))).records
+    assert [records[f"gradient:{call}@1"].norm for call in ("layer", "layer#2")] == [2.0, 2.0]
