@@ -70,7 +70,7 @@ class Rounded(UncompiledMode):
         except Exception:
             wide = [each.double() if _real(each) else each for each in results]
         if name in ops.SOFTMAXES and len(wide) == 1:
-            wide = [self._shifted(name, wide[0], *args[:2])]
+            wide = [self._shifted(name, wide[0], args[0])]
         if name in _SOFTMAXES_BACKWARD and len(wide) == 1:
             wide = [self._unshifted(name, wide[0], *args[:3])]
         for result, exact in zip(results, wide, strict=False):
@@ -129,14 +129,13 @@ class Rounded(UncompiledMode):
     def _random(self, shape: Any) -> torch.Tensor:
         return torch.rand(shape, generator=self.generator, dtype=torch.float32).double().sub_(0.5)
 
-    def _shifted(self, name: str, exact: torch.Tensor, scores: torch.Tensor, dim: int) -> torch.Tensor:
+    def _shifted(self, name: str, exact: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """A softmax whose rows were shifted by their logsumexp, which is rounded like scores of that size. Scores whose powers are zero, as of a mask
         that is a large number, have no part in it."""
         if not exact.dim() or not exact.numel():
             return exact
         sizes, powers = scores.detach().double().abs(), exact.exp() if "log" in name else exact
-        most = sizes.where(sizes.isfinite() & (powers > 0), 0.0).amax(dim, keepdim=True)
-        step = ROUNDINGS * self.fine * most * self._random(exact.shape)
+        step = ROUNDINGS * self.fine * sizes.where(sizes.isfinite() & (powers > 0), 0.0).amax() * self._random(exact.shape)
         return exact + step if "log" in name else exact * (1 + step)
 
     def _unshifted(self, name: str, exact: torch.Tensor, gradient: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:

@@ -62,8 +62,10 @@ MISSED = {
     "cross entropy: the gradient of the right class is corrected in memory": "a gradient that is stored once more before its last term is added",
     "place of the least: those of equal numbers are added up": "which of equal numbers is chosen is free, so that no place of theirs is judged",
     "swiglu: the product rounded before the gate": "four roundings in bfloat16 where one is due err by twice as much, as correct ones may",
+    "sum over two axes: sums of rows are stored in bfloat16": "its error is no larger than that of storing a typical result, as of attention",
+    "places of pixels: computed in float16": "kernel-contract: constants in float16 err alike for all inputs, as a wrong formula does",
 }
-"""Kernels of the frozen sets that are not found, and why their errors are taken for those of correct ones."""
+"""Kernels of the frozen sets that are not found, or in another class, and why their errors are taken for those of correct ones, or of others."""
 QUICK = {
     "cross entropy: gradients written over the logits", "relu: NaN becomes 0", "linear: a packed weight that is not renewed",
     "causal softmax: aligned to the other corner", "mean: columns read with a stride of 1", "softmax: last tile padded with 0",
