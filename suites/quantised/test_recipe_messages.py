@@ -42,6 +42,23 @@ def test_a_message_says_what_the_fault_is(name: str) -> None:
     assert re.search(SAID[name], watched(getattr(batch, name), True).errors[0].message)
 
 
+def test_integers_that_are_added_to_bits_for_another_reason_are_left_in_peace() -> None:
+    with precheck.watch() as report:
+        bits = normal(64, 64).view(torch.int32) + torch.arange(4096, dtype=torch.int32).view(64, 64)
+        (bits.view(torch.float32) @ normal(64, 8, seed=1)).to(torch.bfloat16)
+    assert not report.findings
+
+
+def test_a_scale_that_lags_behind_numbers_that_become_smaller_wastes_bits_once_and_is_left_in_peace() -> None:
+    with precheck.watch() as report:
+        scale, outs = normal(256, 64).abs().amax() / 127, []
+        for place, size in enumerate((1.0, 0.8, 0.03, 0.3, 0.2)):
+            codes = torch.round(normal(16, 64, seed=place) * size / scale).clamp(-128, 127).to(torch.int8)
+            outs.append(codes.float() * scale @ normal(64, 8, seed=9))
+        torch.cat(outs).to(torch.bfloat16)
+    assert not report.findings
+
+
 def test_a_zero_point_that_is_cast_to_an_integer_does_not_end_the_search() -> None:
     """Its cast was taken for one to a narrower float. The exception ended the search for the rest of the run."""
 

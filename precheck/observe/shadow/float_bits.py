@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 SIGNIFICAND = 23
 """Bits of float32's significand."""
-NEAR = 0.5
-"""The largest relative distance of a rounded number from the number."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -71,11 +69,13 @@ class FloatBits:
         counts = exact.isfinite() & (exact != 0)
         exact, made, ends = exact[counts], made[counts], (bits & -bits)[counts]
         ends = ends[ends > 0]
-        if not len(ends) or float(((made - exact).abs() <= NEAR * exact.abs()).float().mean()) < NEAR:
+        if not len(ends):
             return
         cut = int(ends.min()).bit_length() - 1  # the lowest bit that any of them has
         step = torch.ldexp(torch.ones_like(exact), torch.frexp(exact)[1] - 1 - SIGNIFICAND + cut)
         error = -(made - exact) * exact.sign() / step
+        if float(error.abs().median()) > 1:
+            return  # most are further away than a neighbour: they are not rounded
         mean, chance = float(error.mean()), float(error.std()) / len(error) ** 0.5
         place = self.mode.described("view")
         self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=Skewed(mean, True, True, chance)))
