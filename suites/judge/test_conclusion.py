@@ -17,7 +17,7 @@ from precheck.findings import Finding, Row
 from precheck.judge import conclusion
 from precheck.judge.watched_runs import Verdict
 from precheck.observe.records import Trace
-from precheck.observe.shadow.operations import Flips
+from precheck.observe.shadow.op_notes import Flips
 from precheck.observe.shadow.source import Function
 
 U = formats.of_dtype("bfloat16").unit_roundoff

@@ -16,7 +16,7 @@ from torch import nn
 
 from precheck import formats
 from precheck.analysis import choices
-from precheck.observe.shadow.operations import Flips
+from precheck.observe.shadow.op_notes import Flips
 from precheck.rules.decision_flip.rule import SHARE
 
 U = formats.of_dtype("bfloat16").unit_roundoff

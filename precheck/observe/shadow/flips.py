@@ -12,8 +12,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import draws, masks
-from precheck.observe.shadow.op_notes import LetThrough, Recut, Renumbered, Wrapped
-from precheck.observe.shadow.operations import Flips, Operation
+from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
+from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.replay import OpCall, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 

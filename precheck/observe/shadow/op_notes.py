@@ -33,6 +33,17 @@ class Renumbered:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Flips:
+    """Rows of a choice (or elements, without rows) that differ from the reference's, and how far the scores differed."""
+
+    changed: int
+    total: int
+    ties: int = 0  # changed rows whose scores are equal at the edge of the choice, in the run
+    blur: float = 0.0  # |error of scores| / |scores - row mean|: a choice depends on differences only
+    swapped: float = 1.0  # mean share of a changed row's choices that the reference did not choose
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Recut:
     """Numbers that are rounded to other integers than in the reference, by more than the reference's own rounding explains: how many, one example."""
 

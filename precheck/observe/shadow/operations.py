@@ -13,7 +13,7 @@ from typing import Literal
 
 from precheck.findings import Binades, Loss
 from precheck.observe.shadow.code_notes import Remark
-from precheck.observe.shadow.op_notes import LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.op_notes import Flips, LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
 from precheck.ops import names_of
@@ -86,17 +86,6 @@ class Absorbed:
     drift: float
     first: Operation | None = None
     carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each turn
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Flips:
-    """Rows of a choice (or elements, without rows) that differ from the reference's, and how far the scores differed."""
-
-    changed: int
-    total: int
-    ties: int = 0  # changed rows whose scores are equal at the edge of the choice, in the run
-    blur: float = 0.0  # |error of scores| / |scores - row mean|: a choice depends on differences only
-    swapped: float = 1.0  # mean share of a changed row's choices that the reference did not choose
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -21,8 +21,8 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL
 from precheck.analysis.provenance import Origins, elements, placed
 from precheck.findings import Finding, Severity
-from precheck.observe.shadow.op_notes import Skew
-from precheck.observe.shadow.operations import Flips, Operation
+from precheck.observe.shadow.op_notes import Flips, Skew
+from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
 from precheck.rules.decision_flip.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
