@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 SIGNIFICAND = 23
 """Bits of float32's significand."""
+RARE = 1.15
+"""By Bernstein's inequality a sum of such errors exceeds √(2 L) times its standard deviation plus L/3 with a chance of e^-L. For one in 10^9 this is
+6.4 standard deviations and 6.9. The limit is six times what is noted here."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -76,6 +79,8 @@ class FloatBits:
         error = -(made - exact) * exact.sign() / step
         if float(error.abs().median()) > 1:
             return  # most are further away than a neighbour: they are not rounded
-        mean, chance = float(error.mean()), float(error.std()) / len(error) ** 0.5
+        carried = (exact.abs() / step) % 1  # the chance of each to go up
+        spread = float((carried * (1 - carried)).sum()) ** 0.5
+        mean, chance = float(error.mean()), (spread + RARE) / len(error)
         place = self.mode.described("view")
         self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=Skewed(mean, True, True, chance)))

@@ -32,7 +32,7 @@ CURVED = (Kind.FUNCTION, Kind.EXPONENTIAL, Kind.LOGARITHM, Kind.SOFTMAX, Kind.AT
 """Functions that are not proportional to their operand, as those of which nothing is registered, such as SiLU."""
 PASSED = ops.POLYNOMIAL | ops.UNROUNDED | ops.FORMS | ops.WHOLE_COPIES | ops.WHOLE | {"div", "_int_mm"}
 JOINING = ops.ADDITIONS | ops.JOINED | {"where"}
-INVERTING = {"reciprocal", "rsqrt", "pow"}
+INVERTING = {name for name, power in ops.POWERS.items() if power < 0} | {"pow"}
 """Ops on a factor after which a product may be a quotient."""
 FUSED = {"addmm", "baddbmm"}
 FEWEST = 8
