@@ -89,5 +89,5 @@ class Casts:
             repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
             for remark in (worst, *coarse, skewed, repeated):
                 if remark is not None:
-                    self.codes.mode.record(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
+                    self.codes.note(line.place, remark)
         self.lines = {}

@@ -140,7 +140,7 @@ def dead(codes: Codes, track: Track) -> None:
     """Records codes that are NaN since they and their scale are 0, where they are read by what makes numbers of them."""
     share = float(track.exact.numbers.isnan().float().mean()) if track.dead is not None else 0.0
     if share and track.dead is not None:
-        codes.mode.record(dataclasses.replace(track.dead, number=codes.mode.observation.seen, coded=Dead(share)))
+        codes.note(track.dead, Dead(share))
 
 
 def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:
@@ -225,7 +225,7 @@ def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
     if lost > 0 and bool(gone.any()):
         name = str(result.dtype).removeprefix("torch.")
         place = codes.described(op.plan.name)
-        codes.mode.record(dataclasses.replace(place, number=codes.mode.observation.seen, coded=Vanished(lost, float(gone.float().mean()), name)))
+        codes.note(place, Vanished(lost, float(gone.float().mean()), name))
 
 
 def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:

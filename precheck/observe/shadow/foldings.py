@@ -150,4 +150,4 @@ class Foldings:
         self.read, self.halves = [], []
 
     def _record(self, place: Operation, remark: Unfolded) -> None:
-        self.codes.mode.record(dataclasses.replace(place, number=self.codes.mode.observation.seen, coded=remark))
+        self.codes.note(place, remark)
