@@ -22,7 +22,7 @@ def lines(ledger: Ledger, *, table: bool) -> list[str]:
     entries = [(check.nodeid, check.entry) for check in ledger.checks if check.entry]
     rows = _tables(entries, ledger.settings.top) if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
-    counts = [] if ledger.settings.refresh else [*_counts(ledger.checks), *_warned(ledger.checks, ledger.settings.top), *_unjudged(ledger.checks)]
+    counts = [] if ledger.settings.refresh else [*_counts(ledger.checks), *_warned(ledger.checks, ledger.settings.top), *_remarks(ledger.checks)]
     allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
     allowed += _not_needed(ledger.checks)
     ends = [*ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
@@ -62,11 +62,11 @@ def _warned(checks: list[Check], top: int) -> list[str]:
     return [*told, *([f"{counted(len(warned) - len(shown), 'more check')} passed with warnings"] if warned[len(shown) :] else [])]
 
 
-def _unjudged(checks: list[Check]) -> list[str]:
-    """A line for each thing that was not judged, with its first test and the number of others."""
+def _remarks(checks: list[Check]) -> list[str]:
+    """A line for each thing that was not judged or that the precision is too coarse for, with its first test and the number of others."""
     tests: dict[str, list[str]] = {}
     for check in checks:
-        for line in check.entry["unjudged"] if check.entry else ():
+        for line in check.entry["remarks"] if check.entry else ():
             tests.setdefault(line, []).append(check.nodeid)
     return [f"{line} in {found[0]}" + (f" and {counted(len(found) - 1, 'more check')}" if found[1:] else "") for line, found in tests.items()]
 

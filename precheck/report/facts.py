@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from precheck.findings import Report, Row
-from precheck.words import LONGEST, cut, one_line, tensor_name
+from precheck.words import LONGEST, cut, one_line, portion, tensor_name
 
 Key = tuple[str, str, int]
 """A tensor's kind, name and step."""
@@ -16,6 +16,8 @@ UNLOOKED = "single ops, and what functions return"
 """What only a run that is watched op by op shows."""
 LISTED = 5
 """The most tensors that a sentence names, worst first. It gives the number of the others."""
+COARSE = 0.25
+"""Share of a tensor's norm from which its drift is told although rounding explains it: fewer than two of its binary digits are correct."""
 _ROUNDING = "correct rounding explains their error once each rounding inside a module counts, and for a gradient that of every op"
 _REFERENCE = "float64 disagrees with float32 there by about as much, so float32 is no reference for them"
 _EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # for a report that does not say which
@@ -63,6 +65,17 @@ def unjudged(report: Report) -> list[str]:
     return lines
 
 
+def coarse(report: Report) -> list[str]:
+    """A sentence on the tensors of a passing run that its precision is too coarse for, however correctly it rounds. Empty if there are none."""
+    far = [row for row in report.boundaries if row.relative >= COARSE and not row.nonfinite and (row.determined or row.kind == "loss")]
+    if report.errors or not far:
+        return []
+    far.sort(key=lambda row: row.relative, reverse=True)
+    named = ", ".join(f"{tensor_name(row.kind, row.tensor, row.step)} ({portion(row.relative)})" for row in far[:LISTED])
+    more = f" and {len(far) - LISTED} more" if far[LISTED:] else ""
+    return [f"{report.precision or 'the format'} is too coarse for {named}{more}: off by so much of its norm, and correct rounding explains it"]
+
+
 def followed(report: Report) -> str:
     """How much of a run the shadow followed, in words. "" where ops were not watched."""
     shadowed, ops, covered = (report.facts.get(name) for name in ("shadowed", "ops", "covered"))
@@ -81,6 +94,7 @@ def _told(report: Report) -> Iterator[tuple[str, str]]:
     facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed", "layers", "too_few_steps", "depth", "diagnosis"}
     yield "not judged", "; ".join(unjudged(report))
     yield "passed on a closer look", " ".join(excused(report))
+    yield "too coarse", " ".join(coarse(report))
     yield "allowed", "; ".join(f"{rule}: {why}" for rule, why in allowances(report, "allowed").items())
     yield "not needed", "; ".join(not_needed(report))
     yield "loss scale", _loss_scale(report.scaler)

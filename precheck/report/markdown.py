@@ -12,7 +12,7 @@ from typing import Any
 
 from precheck.findings import RULES, Finding, Loss, Report, Row
 from precheck.report import reasons, sensitivity
-from precheck.report.facts import excused
+from precheck.report.facts import coarse, excused
 from precheck.report.reasons import Reasons, warnings
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
@@ -75,7 +75,7 @@ def _section(check: _Check) -> str:
             lines += [*_finding(finding, check.tolerated.get(finding.rule, "")), ""]
     if check.report.cure:
         lines += ["With this the check passes (tried):", "", _block(check.report.cure, "python"), ""]
-    lines += [line for sentence in excused(check.report) for line in (_prose(sentence), "")]
+    lines += [line for sentence in [*excused(check.report), *coarse(check.report)] for line in (_prose(sentence), "")]
     lines += _losses(check.report)
     return "\n".join([*lines, *_worst_rows(check.report), *_worst_ops(check.report)])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
-from precheck.report.facts import allowances, excused, followed, not_needed, unjudged
+from precheck.report.facts import allowances, coarse, excused, followed, not_needed, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, one_line, op_words, portion, printable, tensor_name
@@ -23,7 +23,7 @@ _ROWS = 10
 def summary(report: Report, top: int = 5) -> str:
     """The report as text. The first line is the worst finding, or says that there is none. Then come other findings and the worst rows."""
     rows = _rows(report, worst(report, top))
-    parts = [*_findings(report), *unjudged(report), *rows, *excused(report), *not_needed(report), *_cure(report)]
+    parts = [*_findings(report), *unjudged(report), *rows, *excused(report), *coarse(report), *not_needed(report), *_cure(report)]
     text = "\n".join([_headline(report), *parts])
     return printable(text)
 
@@ -64,7 +64,7 @@ def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
         "precision": report.precision,
         "errors": [_line(finding) for finding in report.errors],
         "warnings": [_line(finding) for finding in report.findings if finding.severity == "warning"],
-        "unjudged": unjudged(report),
+        "remarks": [*unjudged(report), *coarse(report)],
         "tensors": len(report.boundaries),
         "worst": _plain_row(why, closest) if (closest := why.closest()) else None,
         "explained": why.counted(),

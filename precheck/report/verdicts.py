@@ -6,11 +6,12 @@ Imports neither torch nor numpy.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from precheck.findings import Finding, Report, Row
-from precheck.report.facts import excused_keys
+from precheck.report.facts import COARSE, excused_keys
 from precheck.report.reasons import Reasons
 
 VERDICTS = (
@@ -69,11 +70,13 @@ def whole(test: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def passed(report: dict[str, Any]) -> Report:
-    """The part of a report from which its facts are worded: facts, loss scale, and tensors that a closer look found healthy."""
+    """The part of a report that its facts in words need: facts, loss scale, tensors that pass on a closer look or far off."""
     excused = excused_keys(report["facts"])
-    rows = (row for row in report["boundaries"] if (row["kind"], row["tensor"], row["step"]) in excused)
-    named = [Row(**{name: row[name] for name in _ROW} | {"r": float(row["r"]), "allowed": float(row["allowed"])}) for row in rows]
-    return Report(facts=report["facts"], scaler=report["scaler"], boundaries=named)
+    failed = any(finding["severity"] == "error" for finding in report["findings"])
+    least = math.inf if failed else COARSE
+    rows = [row for row in report["boundaries"] if (row["kind"], row["tensor"], row["step"]) in excused or float(row["relative"]) >= least]
+    named = [Row(**{name: row[name] for name in _ROW} | {name: float(row[name]) for name in ("r", "allowed", "relative")}) for row in rows]
+    return Report(precision=report["precision"], facts=report["facts"], scaler=report["scaler"], boundaries=named)
 
 
 def excess(row: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""What a check could not judge is said at the end of the session, in a line each."""
+"""What a check could not judge, or what its precision is too coarse for, is said at the end of the session, in a line each."""
 
 from __future__ import annotations
 
@@ -45,3 +45,42 @@ def test_a_check_of_boundaries_says_what_it_did_not_look_at(pytester: pytest.Pyt
     result.stdout.fnmatch_lines([line])
     pytester.runpytest_inprocess("--precision=bf16").stdout.no_fnmatch_line("not looked at*")
     pytester.runpytest_inprocess("--precision=32-true", "--precision-depth=boundaries").stdout.no_fnmatch_line("not looked at*")
+
+
+INVERSE = """
+class Inverse(torch.nn.Module):
+    '''A flow that is run back: right to a rounding in each layer, and each layer makes the error larger.'''
+
+    def __init__(self):
+        super().__init__()
+        self.nets = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16)) for _ in range(LAYERS)
+        )
+        for net in self.nets:
+            torch.nn.init.normal_(net[2].weight, std=0.3)
+
+    def forward(self, z):
+        for net in self.nets:
+            left, right = z.chunk(2, -1)
+            log_scale, shift = net(left).chunk(2, -1)
+            z = torch.cat([(right - shift) * torch.exp(-log_scale), left], -1)
+        return z
+
+
+def test_inverse(check_precision):
+    torch.manual_seed(0)
+    check_precision(Inverse(), torch.randn(64, 16), loss=lambda out: out.square().mean())
+"""
+
+
+@pytest.mark.parametrize(("layers", "told"), [(16, True), (2, False)])
+def test_a_model_that_rounding_alone_moves_far_passes_and_is_told_to_be_too_coarse(
+    layers: int, told: bool, pytester: pytest.Pytester, project: Project
+) -> None:
+    project(INVERSE.replace("LAYERS", str(layers)))
+    result = pytester.runpytest_inprocess("--precision=bf16-true")
+    result.assert_outcomes(passed=1)
+    if told:
+        result.stdout.fnmatch_lines(["bf16-true is too coarse for * of *nets.* (*%)*correct rounding explains it in test_it.py::test_inverse*"])
+    else:
+        result.stdout.no_fnmatch_line("*too coarse*")

@@ -10,7 +10,7 @@ from test_html import Elements
 
 from precheck.findings import Report, Row
 from precheck.report import markdown, terminal
-from precheck.report.facts import LISTED, excused, followed, in_words
+from precheck.report.facts import COARSE, LISTED, coarse, excused, followed, in_words
 from precheck.report.html import page
 
 ROUNDING = "correct rounding explains its error once each rounding inside a module counts, and for a gradient that of every op"
@@ -67,6 +67,44 @@ class TestExcused:
         html = page(session)
         assert ["passed on a closer look", sentence] in Elements(html).data("check-0")["facts"]
         assert "output:wide@1" not in html, "no key of the code's own is shown"
+
+
+class TestCoarse:
+    """Tensors that pass, and that the precision is too coarse for."""
+
+    def test_they_are_named_with_their_drift_the_furthest_first(self) -> None:
+        rows = [row("layers.0", relative=0.31, kind="gradient"), row("head", r=2.0, relative=0.62), row(relative=0.1)]
+        (sentence,) = coarse(Report(precision="bf16-true", boundaries=rows))
+        assert sentence.startswith("bf16-true is too coarse for output of head (62%), gradient of layers.0 (31%): ")
+        assert sentence.endswith(": off by so much of its norm, and correct rounding explains it")
+
+    def test_beyond_five_they_are_counted(self) -> None:
+        (sentence,) = coarse(report(*(row(f"layers.{index}", relative=0.5) for index in range(LISTED + 2))))
+        assert " and 2 more: " in sentence
+
+    @pytest.mark.parametrize(
+        ("fields", "told"),
+        [
+            ({"relative": COARSE}, True),
+            ({"relative": COARSE - 0.01}, False),
+            ({"relative": 1.0, "nonfinite": 2}, False),
+            ({"relative": 1.0, "r": 1.0}, False),  # zero in theory, such as the gradient of a bias before a norm
+            ({"relative": 1.0, "r": 1.0, "kind": "loss"}, True),  # a loss is never that
+        ],
+    )
+    def test_a_quarter_of_the_norm_of_what_is_not_zero_in_theory(self, fields: dict[str, Any], told: bool) -> None:
+        assert bool(coarse(report(row(**{"r": 2.9} | fields)))) is told
+
+    def test_where_a_check_fails_its_errors_are_told_alone(self) -> None:
+        assert coarse(Report(boundaries=[row(relative=0.5)], findings=[finding()])) == []
+
+    def test_every_form_says_it_in_the_same_words(self) -> None:
+        far = row(r=2.5, relative=0.5)
+        session = of(check(finding(severity="warning"), rows=(far,)))
+        (sentence,) = coarse(Report(precision=session["tests"][0]["precision"], boundaries=[far]))
+        assert sentence in terminal.session_text(session)
+        assert sentence in markdown.text(session).replace("\\", "")
+        assert ["too coarse", sentence] in Elements(page(session)).data("check-0")["facts"]
 
 
 class TestTold:
