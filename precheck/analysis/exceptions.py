@@ -1,13 +1,16 @@
-"""Finds the likely cause of an exception in the watched block: a number that became zero, or a number or dtype that torch refused."""
+"""Finds the likely cause of an exception in the watched block: a number that became zero, a comparison that came out otherwise, a refused dtype."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 
 from precheck import formats
+from precheck.analysis.causes import kind
 from precheck.analysis.facts import Fact
+from precheck.analysis.nonfinite import moved_by
 from precheck.analysis.provenance import placed
 from precheck.analysis.zeros import missed
 from precheck.observe.shadow.op_notes import Refused
@@ -27,6 +30,14 @@ class Unstorable(Fact):
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Decided(Fact):
+    """A rounding that makes a comparison come out otherwise than in the reference, and the block raised."""
+
+    comparison: Operation
+    raised: str
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Mixed(Fact):
     """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
 
@@ -38,32 +49,38 @@ class Mixed(Fact):
 def behind(observation: Observation) -> list[Fact]:
     """At most one fact: on the last comparison, read or op before the block raised.
 
-    Comparisons and reads after the last op that made floats have led to the exception. Blamed is a comparison whose answer differs because of a zero
-    that the reference does not have. If there is none, a read of such a zero is blamed.
+    Comparisons and reads after the last op that made floats have led to the exception. Blamed is a zero that the reference does not have, or else a
+    rounding, because of which a comparison came out otherwise. If there is none, a read of such a zero is blamed.
     """
     if not observation.raised or not observation.operations:
         return []
     last = observation.operations[-1]
     if last.refused is not None:
         return _unstorable(last, last.refused) or _mixed(observation, last, last.refused)
-    decisions = list(_decisions(observation))
+    last_ops = list(_since_floats(observation))
+    decisions = [(operation, zero) for operation in last_ops if (zero := _zero(operation)) is not None]
     for operation, zero in decisions:
         if operation.flips is not None and operation.flips.changed:
             return [missed(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
+    for operation in last_ops:
+        cause = moved_by(operation, observation) if operation.flips is not None and operation.flips.changed else None
+        if cause is not None:
+            off, limit = operation.drift_in, cause.outputs[0].rounded
+            return [Decided(mechanism=kind(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
     for operation, zero in decisions:
         if operation.reads and observation.raised in REFUSALS:
             return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
     return []
 
 
-def _decisions(observation: Observation) -> Iterator[tuple[Operation, Value]]:
-    """The comparisons and reads just before the block raised, each with a zero that it saw. The latest is first."""
-    for operation in reversed(observation.operations):
-        if operation.outputs:
-            return
-        zero = next((value for value in operation.inputs if value.zeros and value.maker is not None), None)
-        if zero is not None:
-            yield operation, zero
+def _since_floats(observation: Observation) -> Iterator[Operation]:
+    """The comparisons and reads after the last op that made floats, the latest first. One of them made the block raise."""
+    return itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations))
+
+
+def _zero(operation: Operation) -> Value | None:
+    """A zero of the run that a comparison or a read saw."""
+    return next((value for value in operation.inputs if value.zeros and value.maker is not None), None)
 
 
 def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:

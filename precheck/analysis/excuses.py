@@ -9,7 +9,7 @@ from precheck.analysis import causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, thrown_off
+from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
 from precheck.analysis.provenance import FINEST, effective_roundoff
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import takes_back
@@ -108,7 +108,8 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     if any((reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in consumers):
         return False  # a weight is stepped again and again
     made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
-    only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
+    felt = (reader.outputs or reader.reads or blurred(reader) or misled(reader) for reader in consumers)
+    only_compared = bool(consumers) and not value.alive and not any(felt)
     return only_compared or (bool(made) and all(dominated(reader, result, value) for reader, result in made))
 
 

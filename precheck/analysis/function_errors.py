@@ -17,7 +17,7 @@ from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dropped
-from precheck.analysis.provenance import determined, effective_roundoff, is_alias, percent, rms, smallest_normal
+from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import Function
@@ -177,11 +177,12 @@ class Calls:
         """Whether a value is a sum whose terms cancel, or is made from one.
 
         A sum of n numbers of one sign is at least as large as their norm. So its relative error is no larger than theirs, except for lost numbers.
+        Its own rounding is that of partial sums, which are as large as the terms, so this counts relative to the terms.
         """
         error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
         emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in ops.PRODUCTS
-        grown = error(value) > 2 * max(before, attribution.own_error(operation, value))
+        grown = error(value) > 2 * max(before, attribution.own_error(operation, value) * min(1.0, _remaining(operation, value)))
         made = operation.base in ops.REDUCTIONS - ops.SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
@@ -203,6 +204,13 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
 def _user(reader: Operation) -> bool:
     """Whether a reader is the user's own code: a forward pass, or the backward pass of a custom autograd function."""
     return reader.phase in ("forward", "data") or (reader.phase == "backward" and not reader.derived)
+
+
+def _remaining(operation: Operation, value: Value) -> float:
+    """The norm of a sum over that of its terms; of a mean as if it were a sum. Below 1 the terms cancel."""
+    terms = operation.inputs[0] if operation.inputs else value
+    count = elements(terms) / max(1, elements(value)) if operation.base == "mean" else 1.0
+    return count * value.norm / terms.norm if terms.norm else 1.0
 
 
 def _below(cause: Operation) -> bool:

@@ -177,14 +177,14 @@ def made_by(root: Value, observation: Observation) -> Fact:
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
-        cause = _stored(_behind(operation, observation) or operation, observation.functions)
+        cause = _stored(moved_by(operation, observation) or operation, observation.functions)
         return Broken(mechanism=causes.kind(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
 
 
-def _behind(operation: Operation, observation: Observation) -> Operation | None:
+def moved_by(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
     in it, whichever is later."""
     source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting

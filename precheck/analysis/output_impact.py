@@ -6,6 +6,7 @@ averages errors out. The error of a step is small beside its weight.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Set
 
 from precheck import ops
@@ -24,6 +25,12 @@ GARBAGE = Limit(
     """A step is wrong if at least this share of its elements have no correct digit, however large the weight to which it is added. The weight shows
     such an error only after many steps.""",
 )  # fmt: skip
+TURNED = Limit(
+    0.25, "share of the calls",
+    """Python branches on garbage if a comparison of two numbers comes out otherwise in at least this share of the calls of its line, and if most of
+    the number is error. If chance decides, half of them do; if rounding decides near a tie only, few do.""",
+)  # fmt: skip
+BRANCHES = Limit(8, "calls", "The fewest comparisons of a line that come out otherwise. A loop that ends one iteration early or late has one.")
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
 WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
@@ -33,8 +40,8 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
     """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
 
     Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
-    parameters. A comparison is no end: the shadow takes its outcome from the run, and flips are judged separately. `infinite`: Inf and NaN at an end
-    count. They have causes of their own (`nonfinite`), so they show zeros, and not that a finite number on the way has lost digits.
+    parameters. A comparison is no end unless it decides by chance (`by_chance`), since the shadow takes its outcome from the run. `infinite`: Inf and
+    NaN at an end count. They have causes of their own (`nonfinite`), so they show zeros, and not that a finite number on the way has lost digits.
     """
 
     def wrong(value: Value) -> bool:
@@ -45,16 +52,35 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
     unread = dropped(observation)
     found = {value for _, value in observation.made() if value not in read and value not in unread and wrong(value)}
     found |= {value for _, value, _ in observation.gradients.values() if wrong(value)}
+    branching = by_chance(observation)
     lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
     for operation in reversed(reading):
         lasting.update(value for value in operation.outputs if value.alive)
         if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
             lasting.add(operation.inputs[0])
         onwards = any(value in found and not _nothing(value) for value in operation.outputs)
-        last = _ends(operation)
+        last = _ends(operation) or operation in branching
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
         found.update(value for value in operation.inputs if onwards or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
     return found
+
+
+def by_chance(observation: Observation) -> set[Operation]:
+    """The comparisons of two numbers that come out otherwise than in the reference because most of a number is error, on lines where many do so."""
+    calls, turned = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[Operation]](list)
+    for operation in observation.operations:
+        if operation.flips is not None and operation.flips.total == 1 and operation.base in ops.COMPARED:
+            calls[operation.line] += 1
+            if misled(operation):
+                turned[operation.line].append(operation)
+    often = (found for line, found in turned.items() if len(found) >= max(BRANCHES, TURNED * calls[line]))
+    return {operation for found in often for operation in found}
+
+
+def misled(comparison: Operation) -> bool:
+    """Whether a comparison of two numbers comes out otherwise than in the reference, and one of them is mostly error."""
+    flips = comparison.flips
+    return flips is not None and flips.total == flips.changed == 1 and comparison.drift_in > WRONG
 
 
 def dropped(observation: Observation) -> set[Value]:

@@ -1,4 +1,4 @@
-"""Runs every rule on a watched run, and returns one finding for each rule and line."""
+"""Runs every rule on a watched run, and returns one finding for each rule and line: the earliest of the most severe."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from precheck.observe.shadow.source import shortened
 from precheck.rules import classes
 from precheck.rules.rule import Candidate
 
+_SEVERITIES = ("error", "warning", "note")
+
 
 class Verdict:
-    """The verdict on a run, which can be judged in parts while it goes on. Keeps the earliest candidate of each rule and line."""
+    """The verdict on a run, which can be judged in parts while it goes on. Keeps one candidate for each rule and line, the earliest of the worst."""
 
     def __init__(self) -> None:
         self.run, self.rules = Watched(), [rule() for rule in classes()]
@@ -32,7 +34,7 @@ class Verdict:
             if known is not None and known.fact in self.run.errors.unstable:
                 self.earliest.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
                 known = None
-            if known is None or _when(candidate) < _when(known):
+            if known is None or _rank(candidate) < _rank(known):
                 self.earliest[place] = candidate
 
     def _among(self, part: Part) -> list[Candidate]:
@@ -79,13 +81,20 @@ def _when(candidate: Candidate) -> int:
     return candidate.operation.number
 
 
+def _rank(candidate: Candidate) -> tuple[int, int]:
+    """The most severe first, and of those the earliest. What did no harm in one call must not hide the harm of a later one."""
+    return _SEVERITIES.index(candidate.severity), _when(candidate)
+
+
 def distinct(candidates: Iterable[Candidate]) -> list[Finding]:
     """Turns candidates into findings in the same order; one for each rule and line."""
-    found: dict[tuple[str, ...], Finding] = {}
+    found: dict[tuple[str, ...], tuple[Candidate, Finding]] = {}
     for candidate in candidates:
         finding = finding_of(candidate)
-        found.setdefault((finding.rule, finding.source, finding.via, finding.phase), finding)
-    return list(found.values())
+        place = finding.rule, finding.source, finding.via, finding.phase
+        if place not in found or _rank(candidate) < _rank(found[place][0]):
+            found[place] = candidate, finding
+    return [finding for _, finding in sorted(found.values(), key=lambda pair: _when(pair[0]))]
 
 
 def finding_of(candidate: Candidate) -> Finding:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from precheck import ops
 from precheck.analysis import boundaries
 from precheck.analysis.drift import Comparison
+from precheck.analysis.exceptions import Decided
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.function_errors import OwnError
 from precheck.analysis.labels import label, module_of, phase_of
@@ -85,6 +86,8 @@ class Rule:
             return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
         if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
             return f"this rounding gives {fact.where} a number that it has no finite result for: {fact.what}"
+        if isinstance(fact, Decided):
+            return f"because of this rounding {placed(fact.comparison)} comes out otherwise than in the reference, and the block raised {fact.raised}"
         if isinstance(fact, OwnError):
             return fact.found + self.own_error(fact)
         if isinstance(fact, Misrounded):  # a difference whose terms were rounded before

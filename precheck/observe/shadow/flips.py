@@ -42,7 +42,8 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
         if bound:
             call.mode.later(pair, functools.partial(let_through, call.operation, bound))
-    asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
+    single = outputs[0].numel() == 1  # Python may branch on it
+    asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
         draws.skewed(call)
