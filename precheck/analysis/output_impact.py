@@ -84,9 +84,10 @@ def misled(comparison: Operation) -> bool:
 
 
 def dropped(observation: Observation) -> set[Value]:
-    """Values of a forward pass that the user does not keep, that no gradient depends on, and that no op reads except to make others of this kind.
-    Empty if the run has no gradients."""
-    found, taken = set[Value](), set[Value]()
+    """Values that the program drops. If the run has gradients: those of a forward pass that the user does not keep, that no gradient depends on, and
+    that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas."""
+    paired = (value for operation in observation.operations if operation.base in ops.PAIRED for value in operation.outputs)
+    found, taken = {value for value in paired if not value.alive}, set[Value]()
     for operation in reversed(observation.operations if observation.gradients else ()):
         made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
         found.update(made)
@@ -186,6 +187,22 @@ def dominated(reader: Operation, result: Value, value: Value) -> bool:
     """Whether a sum hides the error of a value, since the other term is larger: the relative error is at most half of that before."""
     small = result.drift < ROUNDINGS * effective_roundoff(result) and result.dead < DEAD
     return reader.base in ops.SUMS and small and 2 * result.drift <= value.drift
+
+
+def hidden(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether each op that reads a wrong value, which may be moved or cast before, adds it to something so large that the sum is right. A step of a
+    weight is never hidden, since it is taken again and again."""
+    walk = Walk([wrong])
+    for value in walk:
+        reading = readers.get(value, ())
+        moving = [reader for reader in reading if reader.base in ops.MOVING]
+        if value.alive or not reading or any(reader.parameter or reader.in_optimizer for reader in reading):
+            return False
+        walk.follow(made for reader in moving for made in reader.outputs)
+        others = [(reader, made) for reader in reading if reader not in moving for made in reader.outputs]
+        if len(moving) < len(reading) and not (others and all(dominated(reader, made, value) for reader, made in others)):
+            return False
+    return True
 
 
 def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:

@@ -123,6 +123,8 @@ PLACES = where(lambda op: bool(op.chooses) and not op.values)
 """Choices that return only indices."""
 CHOOSERS = where(lambda op: bool(op.chooses) and op.values)
 """Choices along a dimension that return elements and then their indices."""
+PAIRED = where(lambda op: op.values)
+"""Ops that return numbers, and integers beside them. A program that reads no numbers wants the integers."""
 ORDERED = where(lambda op: op.ordered)
 """Those of `CHOOSERS` whose elements are sorted. Code that subtracts neighbours relies on the sign, so a run that follows another's decisions keeps
 its own elements in their own order: taken by the other run's indices, they would not be sorted. Their errors are no larger than those of the input.

@@ -98,7 +98,7 @@ class OpSpec:
     uniform: it draws from a uniform distribution.
     positive: it draws numbers above zero. Zero has probability zero.
     chooses: what it chooses: the largest or smallest elements ("extreme"), by the order of all ("rank"), or a place among bounds ("place").
-    values: for a choice, whether it also returns the elements, before their indices.
+    values: it returns numbers before the integers that belong to them: a choice's elements before their indices, or mantissas before exponents.
     ordered: it returns all elements of the operand, sorted.
     side: for a derivative, the place of the argument that is compared with a threshold.
     masks: on one side of that threshold the derivative is zero.

@@ -79,3 +79,33 @@ def test_a_wide_product_that_cancels_names_the_line_that_stored_its_terms_low(sh
     assert bool(report.errors) is (shift == 0), report.summary()
     if report.errors:
         assert report.errors[0].rule in ("cancellation", "amplified-rounding")
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_mantissas_that_nothing_reads_are_no_result_beside_their_exponents(read: bool) -> None:
+    """Weights less a step that was rounded low. One of them is nearly zero, and its mantissa shows that it has no digit."""
+    generator = torch.Generator().manual_seed(0)
+    step = 0.05 * torch.rand(384, generator=generator)
+    weight = torch.randn(384, generator=generator)
+    weight[0] = step[0] + 1e-6
+    with precheck.watch() as report:
+        parts = torch.frexp(weight - step.to(LOW).float())
+        kept = parts.mantissa * 1.0 if read else torch.ldexp(torch.ones(384), parts.exponent - 8)
+        del parts
+    assert kept.isfinite().all()
+    assert (rules(report) == ["amplified-rounding"]) is read, report.summary()
+
+
+def corrected(*, start: float) -> torch.Tensor:
+    """A number that is corrected by a residual in float16, most of which becomes zero there."""
+    residual = 3e-9 * torch.randn(24, generator=torch.Generator().manual_seed(0))
+    mixed = torch.eye(24) + torch.randn(24, 24, generator=torch.Generator().manual_seed(1)) / 12
+    return start + (mixed.half() @ (5 * residual).half()).float()
+
+
+@pytest.mark.parametrize(("start", "accused"), [(1.0, False), (0.0, True)])
+def test_lost_numbers_whose_sums_a_larger_number_hides_do_no_harm(start: float, accused: bool) -> None:
+    with precheck.watch() as report:
+        kept = corrected(start=start) * 1.0
+    assert kept.isfinite().all()
+    assert ("underflow" in rules(report)) is accused, report.summary()

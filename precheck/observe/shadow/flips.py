@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import draws, masks
+from precheck.observe.shadow import draws, eigenvectors, masks
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.replay import OpCall, chosen, continuous
@@ -158,7 +158,9 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     masks.followed(call, outputs, shadows)
     if len(outputs) < 2:
         return
-    signed_as_in_run(call, outputs, shadows)
+    eigenvectors.as_in_run(call, outputs, shadows)
+    if call.plan.base == "frexp":  # the exponent is a decision, at powers of two: the mantissa is what it leaves
+        shadows[0] = torch.ldexp(inputs[id(call.floats[0])], -outputs[1])
     if not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:
@@ -171,22 +173,6 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     picked = chosen(call.op, inputs[id(call.floats[0])], outputs[0], outputs[1])
     if picked is not None:
         shadows[0] = picked
-
-
-def signed_as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
-    """Eigenvectors and singular vectors have no sign of their own. Their shadows have the run's, which a later choice may rest on.
-
-    A left and a right singular vector turn together, as their product is the matrix's.
-    """
-    lying = {place: ops.VECTORS[call.plan.base, place] for place in range(len(outputs)) if (call.plan.base, place) in ops.VECTORS}
-    if not lying or any(outputs[place].is_complex() or not outputs[place].numel() for place in lying):
-        return
-    along = {place: (outputs[place].to(shadows[place].dtype) * shadows[place]).sum(dim) for place, dim in lying.items()}
-    pairs = min(each.shape[-1] for each in along.values())
-    together = functools.reduce(torch.add, (each[..., :pairs] for each in along.values()))
-    for place, dim in lying.items():
-        agreement = torch.cat([together, along[place][..., pairs:]], -1)
-        shadows[place] = shadows[place] * torch.where(agreement < 0, -1.0, 1.0).unsqueeze(dim)
 
 
 def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:

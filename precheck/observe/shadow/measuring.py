@@ -10,7 +10,7 @@ import torch
 
 from precheck import emulation, ops
 from precheck.formats import FORMATS
-from precheck.observe.shadow import flips
+from precheck.observe.shadow import eigenvectors
 from precheck.observe.shadow.deferred import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
@@ -195,7 +195,7 @@ def exact(call: Call, place: int = 0) -> torch.Tensor:
     wide = {id(tensor): call.before_scatter.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
     results = replay.call(call.op, lambda tensor: operand(call, wide, tensor))
     if len(results) == len(call.results):
-        flips.signed_as_in_run(call, call.results, results)
+        eigenvectors.as_in_run(call, call.results, results)
     return results[place]
 
 

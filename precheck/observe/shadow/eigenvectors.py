@@ -1,0 +1,55 @@
+"""Makes the eigenvectors and singular vectors of the reference comparable with those of the run: signs, and bases of spaces with equal values."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck import ops
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+
+
+def as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
+    """Eigenvectors and singular vectors have no sign of their own, and those of equal values may be any basis of their space. Their shadows take the
+    run's, which a later choice may rest on.
+
+    A left and a right singular vector are rotated together, as their product is the matrix's.
+    """
+    lying = {place: ops.VECTORS[call.plan.base, place] for place in range(len(outputs)) if (call.plan.base, place) in ops.VECTORS}
+    if not lying or any(outputs[place].is_complex() or not outputs[place].numel() for place in lying):
+        return
+    columns = {place: (outputs[place].to(shadows[place].dtype), shadows[place]) for place in lying}
+    columns = {place: both if lying[place] == -2 else (both[0].mT, both[1].mT) for place, both in columns.items()}
+    values = shadows[next(place for place in range(len(outputs)) if place not in lying)]
+    same = _equal(values, values.shape[-1] * torch.finfo(outputs[0].dtype).eps)
+    pairs, alike = values.shape[-1], {place: theirs.mT @ mine for place, (mine, theirs) in columns.items()}
+    together = functools.reduce(torch.add, (each[..., :pairs, :pairs] for each in alike.values()))
+    if not bool(together.isfinite().all()):
+        return
+    rotation = _nearest_rotation(together, same)
+    for place, (_, theirs) in columns.items():
+        rest = alike[place][..., pairs:, pairs:]  # without values, as of a matrix that is not square: they span what is left
+        beyond = _nearest_rotation(rest, torch.ones_like(rest, dtype=torch.bool)) if rest.numel() else rest
+        rotated = torch.cat([theirs[..., :pairs] @ rotation, theirs[..., pairs:] @ beyond], -1)
+        shadows[place] = rotated if lying[place] == -2 else rotated.mT
+
+
+def _equal(values: torch.Tensor, within: float) -> torch.Tensor:
+    """Which pairs of sorted values are linked by gaps of at most `within` of the largest value: those of an op's own rounding."""
+    gaps = values.diff(dim=-1).abs() > within * values.abs().amax(-1, keepdim=True)
+    groups = torch.cat([torch.zeros_like(gaps[..., :1], dtype=torch.int64), gaps.cumsum(-1)], -1) if gaps.shape[-1] else values.long() * 0
+    return groups[..., :, None] == groups[..., None, :]
+
+
+def _nearest_rotation(alike: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
+    """The rotation of columns that comes nearest to `alike` and mixes only the columns `among` each other (orthogonal Procrustes). Signs, if none."""
+    signs = torch.diag_embed(torch.where(alike.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(alike.dtype))
+    if int(among.sum()) == alike.shape[-1] * alike[..., 0, 0].numel():
+        return signs
+    left, _, right = torch.linalg.svd(torch.where(among, alike, 0.0))
+    rotation: torch.Tensor = left @ right
+    return rotation

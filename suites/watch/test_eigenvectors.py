@@ -1,0 +1,46 @@
+"""Eigenvectors and singular vectors of the reference are taken as the run has them: signs, and bases of spaces with equal values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import precheck
+
+
+def spectrum(*values: float) -> torch.Tensor:
+    """A symmetric matrix with these eigenvalues."""
+    basis = torch.linalg.qr(torch.randn(len(values), len(values), generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    return (basis @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ basis.T).float()
+
+
+@pytest.mark.parametrize("values", [(5.0, 1.0, 1.0, 1.0, 1.0, 1.0), (3.0, 3.0, 2.0, 2.0, 2.0, 1.0), (6.0, 5.0, 4.0, 3.0, 2.0, 1.0)])
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_basis_of_a_space_with_equal_eigenvalues_is_no_error(values: tuple[float, ...], batch: bool) -> None:
+    matrix = spectrum(*values)
+    matrix = torch.stack([matrix, spectrum(*(2.0 * each for each in reversed(values)))]) if batch else matrix
+    with precheck.watch(precision="32-true") as report:
+        kept = torch.linalg.eigh(matrix).eigenvectors * 1.0
+    assert kept.isfinite().all()
+    assert not report.errors, report.summary()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_nor_that_of_singular_vectors(full: bool) -> None:
+    matrix = torch.cat([spectrum(3.0, 1.0, 1.0, 1.0), torch.zeros(3, 4)])
+    with precheck.watch(precision="32-true") as report:
+        left, sizes, right = torch.linalg.svd(matrix, full_matrices=full)
+        kept = left[:, :4] * sizes @ right, left * 1.0, right * 1.0
+    assert kept[0].isfinite().all()
+    assert not report.errors, report.summary()
+
+
+def test_eigenvectors_of_a_matrix_that_was_summed_low_are_an_error_still() -> None:
+    """Principal axes by moments in bfloat16, of points far from zero."""
+    points = 30 + torch.randn(200, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([2.0, 1.0, 0.5, 0.25])
+    with precheck.watch() as report:
+        low = points.to(torch.bfloat16)
+        mean = low.mean(0)
+        kept = torch.linalg.eigh(((low.T @ low) / 200 - mean[:, None] * mean).float()).eigenvectors * 1.0
+    assert kept.isfinite().all()
+    assert [each.rule for each in report.errors] == ["cancellation"], report.summary()
