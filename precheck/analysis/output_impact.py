@@ -86,8 +86,8 @@ def misled(comparison: Operation) -> bool:
 def dropped(observation: Observation) -> set[Value]:
     """Values that the program drops. If the run has gradients: those of a forward pass that the user does not keep, that no gradient depends on, and
     that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas."""
-    paired = (value for operation in observation.operations if operation.base in ops.PAIRED for value in operation.outputs)
-    found, taken = {value for value in paired if not value.alive}, set[Value]()
+    paired = {value for operation in observation.operations if operation.base in ops.PAIRED for value in operation.outputs if not value.alive}
+    found, taken = paired.difference(*(operation.inputs for operation in observation.operations)) if paired else paired, set[Value]()
     for operation in reversed(observation.operations if observation.gradients else ()):
         made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
         found.update(made)
