@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from precheck.observe.shadow import statistics
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, finite, norm, ratio, sampled
+from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, apart, compare, finite, norm, ratio, sampled
 
 BF16 = 2.0**-8
 
@@ -253,3 +253,10 @@ def test_what_a_mask_is_filled_with_hides_no_error() -> None:
     plain = measured(run, shadow)
     masked = measured(torch.cat([run, torch.full((64,), fill, dtype=torch.bfloat16)]), torch.cat([shadow, torch.full((64,), fill)]))
     assert (masked.drift, masked.norm) == pytest.approx((plain.drift, plain.norm))
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_error_of_complex_numbers_has_their_imaginary_parts() -> None:
+    shadow = torch.tensor([3.0 + 4.0j, 0.0j])
+    assert apart(shadow + 0.5j, shadow) == pytest.approx(0.5 * 2**0.5 / 5)
+    assert apart((shadow + 0.5j).conj(), shadow.conj()) == pytest.approx(0.5 * 2**0.5 / 5)

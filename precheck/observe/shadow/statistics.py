@@ -94,7 +94,9 @@ def ratio(part: float, whole: float) -> float:
 
 @numpy.errstate(all="ignore")
 def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
-    """The relative error |run - shadow| / |shadow| of two real tensors of one shape. An element whose error is not finite counts as zero."""
+    """The relative error |run - shadow| / |shadow| of two tensors of one shape. An element whose error is not finite counts as zero."""
+    if run.is_complex():
+        run, shadow = torch.view_as_real(run.resolve_conj()), torch.view_as_real(shadow.resolve_conj())
     if run.numel() <= ROOM:
         dtype = torch.float64 if shadow.dtype is torch.float64 or run.numel() <= HANDFUL else torch.float32
         mine, exact = lent(run, dtype, "run"), lent(shadow, dtype, "shadow")
