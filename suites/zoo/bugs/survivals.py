@@ -161,15 +161,16 @@ def coded(mirrored: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("patients-of-low-risk", "havakv/pycox#144", ("underflow",), "aten.exp.default", lambda: survival(False), lambda: survival(True)),
+    Bug("patients-of-low-risk", "havakv/pycox#144", ("underflow",), "aten.exp.default", lambda: survival(False), lambda: survival(True),
+        phase="data"),
     Bug("maps-of-p", "neurostuff/NiMARE#1069", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar", lambda: meta_analysis(False),
         lambda: meta_analysis(True), precision="32-true"),
     Bug("volumes-of-a-nested-run", "handley-lab/blackjax#68", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: evidence(False),
         lambda: evidence(True), precision="32-true"),
-    Bug("direction-that-is-sure", "JuliaStats/Distributions.jl#818", ("overflow",), "aten.special_i0.default", lambda: directions(False),
-        lambda: directions(True), module="DirectionHead"),
+    Bug("direction-that-is-sure", "JuliaStats/Distributions.jl#818", ("overflow",), "aten.i0.default", lambda: directions(False),
+        lambda: directions(True)),
     Bug("components-of-many-dimensions", "manifoldai/merf#6", ("underflow",), "aten.prod.dim_int", lambda: spoken(False), lambda: spoken(True),
         module="Speakers"),
-    Bug("symbols-that-are-far", "InterDigitalInc/CompressAI#23", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: coded(False),
-        lambda: coded(True), module="SymbolPrior"),
+    Bug("symbols-that-are-far", "InterDigitalInc/CompressAI#23", ("amplified-rounding", "cancellation"), "aten.sub.Tensor", lambda: coded(False),
+        lambda: coded(True)),
 )  # fmt: skip

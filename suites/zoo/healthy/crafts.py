@@ -277,6 +277,3 @@ IDIOMS = (
     adapted_in_an_inner_loop, equilibrium_of_a_layer, roots_of_both_sides, signs_on_masters, factored_and_rounded_by_chance, aware_of_eight_bits,
     generator_and_critic, weights_from_a_network, activations_packed_in_bfloat16, tasks_that_disagree,
 )  # fmt: skip
-ACCUSED = {
-    "factored_and_rounded_by_chance": "frexp's mantissa jumps by a half at each power of two, and is not read here; its exponent is",
-}
