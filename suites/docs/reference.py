@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "precheck" / "report" / "report.schema.json"
 FOLDER = ROOT / "docs" / "reference"
 MADE = "<!-- made by python suites/docs/reference.py -->\n"
-FIXTURES = ("check_precision", "watch_precision", "check_parity", "check_invariance", "check_kernel", "gpu_benchmark", "precision", "precision_device")
+FIXTURES = (
+    "check_precision", "watch_precision", "check_parity", "check_invariance", "check_kernel", "gpu_benchmark", "precision", "precision_device",
+)  # fmt: skip
 
 
 def pages() -> dict[str, str]:
