@@ -84,7 +84,7 @@ class Rule:
         if isinstance(fact, Missed):
             return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
         if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
-            return f"this rounding gives {fact.where} a number that it has no finite result for: {fact.what}"
+            return f"this rounding moves a number to where {fact.where} has no finite result: {fact.what}"
         if isinstance(fact, OwnError):
             return fact.found + self.own_error(fact)
         if isinstance(fact, Misrounded):  # a difference whose terms were rounded before

@@ -216,7 +216,7 @@ def divided_by_the_next_scale(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
-REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
+REFUSED = r"the scaler raised \(.*\): for each step call backward"
 STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
 TAKEN = r"this step has been taken already, on the same gradients: scaler\.step\(optimizer\) calls"
 ANEW = r"a new GradScaler starts at 1\.04858e\+06, although the one before it had settled at .* make one scaler for the whole training"
