@@ -229,7 +229,7 @@ FAULTS = (
     Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict", link="huggingface/transformers#11323", harm=None),
     Fault(scaler_of_each_epoch, ANEW, link="conservationtechlab/animl-py#304"),
     Fault(scaler_of_each_step, ANEW),
-    Fault(schedule_through_skips, "the schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
+    Fault(schedule_through_skips, "the learning rate schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
     Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="pytorch/pytorch#101569", harm=None),
     Fault(tile_without_data, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="Junjue-Wang/FactSeg#6", harm=None),
     Fault(stepped_twice, TAKEN, link="IAHispano/Applio#860"),
