@@ -66,6 +66,7 @@ class CheckPrecision(Verdicts):
         pytest.fail(message, pytrace=False)
 
     def _refreshed(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
+        """Records the golden if it is missing or has changed. The report is empty, and says what was done."""
         from precheck.goldens.lifecycle import refresh
         from precheck.judge.allowances import checked
         from precheck.measurement import job_of
@@ -79,6 +80,7 @@ class CheckPrecision(Verdicts):
         return Report(precision=self.precision.name, facts={"golden": self.shown(golden), "refreshed": done.status})
 
     def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
+        """Checks the model, stores the check, and fails the test if errors are left. Then plants faults for the self-test, if asked."""
         __tracebackhide__ = True
         with collecting() as measured:
             report = self._report(golden, model, inputs, settings, allow)
@@ -97,6 +99,7 @@ class CheckPrecision(Verdicts):
         return report
 
     def _report(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
+        """The report of `check` beside the golden, or of `measure` if the test has and needs none."""
         ops = self.item.config.stash[KEY].ops
         if self.needs_golden or golden.exists():
             from precheck.checking import check

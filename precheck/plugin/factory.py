@@ -50,14 +50,14 @@ def arguments(spec: str, *, device: str = "auto") -> tuple[dict[str, Any], str]:
 
     with random_kept():
         _seed()
-        factory = _found(spec)
+        factory = _imported(spec)
         _seed()
         offered = _called(spec, factory) if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
         found = _arguments(spec, offered)
         derived = "inputs" not in found
         if derived:
-            found["inputs"] = _derived(spec, found["model"])
-    return _moved(found, device), _told(found["inputs"]) if derived else ""
+            found["inputs"] = _example_inputs(spec, found["model"])
+    return _on_device(found, device), _described(found["inputs"]) if derived else ""
 
 
 def _seed() -> None:
@@ -69,7 +69,7 @@ def _seed() -> None:
         sys.modules["numpy"].random.seed(0)
 
 
-def _found(spec: str) -> Any:
+def _imported(spec: str) -> Any:
     name, _, attribute = spec.partition(":")
     try:
         found: Any = importlib.import_module(name)
@@ -82,12 +82,12 @@ def _found(spec: str) -> Any:
         ) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise FactoryError(f"--precision-model={spec}: {name} has no {attribute}{_close(part, found)}")
+            raise FactoryError(f"--precision-model={spec}: {name} has no {attribute}{_suggestion(part, found)}")
         found = getattr(found, part)
     return found
 
 
-def _close(name: str, owner: Any) -> str:
+def _suggestion(name: str, owner: Any) -> str:
     import difflib
 
     own = [each for each, value in vars(owner).items() if not each.startswith("_") and _offers(value, owner)]
@@ -100,7 +100,7 @@ def _offers(value: Any, owner: Any) -> bool:
 
 
 def _called(spec: str, factory: Any) -> Any:
-    wanting = _wanting(factory)
+    wanting = _missing_arguments(factory)
     if wanting:
         raise FactoryError(
             f"--precision-model={spec} is called without arguments: {wanting}; give them defaults, or name a function that calls it with what it "
@@ -109,7 +109,7 @@ def _called(spec: str, factory: Any) -> Any:
     return factory()
 
 
-def _wanting(factory: Any) -> str:
+def _missing_arguments(factory: Any) -> str:
     """Why a callable cannot be called without arguments. "" if it can, or if its signature is unknown, as for some C functions."""
     try:
         signature = inspect.signature(factory)
@@ -143,7 +143,7 @@ def _kind(value: Any) -> str:
     return "nothing (None)" if value is None else f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
 
 
-def _derived(spec: str, model: Any) -> Any:
+def _example_inputs(spec: str, model: Any) -> Any:
     from precheck.observe.examples import example
 
     found = example(model) if hasattr(model, "modules") else None
@@ -155,7 +155,7 @@ def _derived(spec: str, model: Any) -> Any:
     return found
 
 
-def _told(inputs: Any) -> str:
+def _described(inputs: Any) -> str:
     from precheck.observe.containers import tensors
 
     named = [(path.strip("[]") or "input", tensor) for path, tensor in tensors(inputs)]
@@ -163,7 +163,7 @@ def _told(inputs: Any) -> str:
     return f"The factory gave no inputs; those derived from the model are {', '.join(what)}. If it takes others, return {_EXAMPLE}."
 
 
-def _moved(found: dict[str, Any], device: str) -> dict[str, Any]:
+def _on_device(found: dict[str, Any], device: str) -> dict[str, Any]:
     import torch
 
     from precheck.observe.containers import mapped

@@ -24,15 +24,15 @@ from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
 from precheck.plugin.fixtures import watch_precision as watch_precision
-from precheck.plugin.ledger import CHECKS, KNOWN, Ledger
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
+from precheck.plugin.results import CHECKS, KNOWN, Results
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
 from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.plugin.known import KnownFailures
 
-_LEDGER = pytest.StashKey[Ledger]()
+_RESULTS = pytest.StashKey[Results]()
 _HANDED = pytest.StashKey[int]()
 
 
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in markers.LINES:
         config.addinivalue_line("markers", line)
     config.stash[KEY] = settings_of(config)
-    config.stash[_LEDGER] = Ledger(config.stash[KEY], config.rootpath)
+    config.stash[_RESULTS] = Results(config.stash[KEY], config.rootpath)
     config.stash[KNOWN] = _known(config)
     if config.stash[KEY].models:
         from precheck.plugin import models
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SelfTest(), "precheck-selftest")
     config.pluginmanager.register(_benchmarks(config), "precheck-benchmark")
     if config.pluginmanager.hasplugin("xdist") and not xdist.is_worker(config):
-        config.pluginmanager.register(xdist.Controller(config.stash[_LEDGER]), "precheck-xdist")
+        config.pluginmanager.register(xdist.Controller(config.stash[_RESULTS]), "precheck-xdist")
 
 
 def _benchmarks(config: pytest.Config) -> object:
@@ -107,27 +107,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Gener
     ignored = yield
     folder = folder_of(config, collection_path) if ignored else None
     if folder:
-        config.stash[_LEDGER].ignored.append(str(folder))
+        config.stash[_RESULTS].ignored.append(str(folder))
     return ignored
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ledger = config.stash[_LEDGER]
-    ledger.collected = True
+    results = config.stash[_RESULTS]
+    results.collected = True
     for item in items:
         reason = "" if markers.fault(item) else _impossible(item)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
         if _uses_checks(item):
-            ledger.expected[str(golden_of(item))] = _nodeid(item)
+            results.expected[str(golden_of(item))] = _nodeid(item)
         if _watches(item):
-            ledger.watched[str(golden_of(item))] = _nodeid(item)
+            results.watched[str(golden_of(item))] = _nodeid(item)
     if config.getoption("precision_model") or not config.stash[KEY].models:
-        ledger.ignored.append(str(models_folder(config)))  # only the ini file lists all models
+        results.ignored.append(str(models_folder(config)))  # only the ini file lists all models
     narrowed = selection(config)
     if narrowed:
-        ledger.partial.append(f"{narrowed} narrowed the run")
+        results.partial.append(f"{narrowed} narrowed the run")
 
 
 def _impossible(item: pytest.Item) -> str:
@@ -150,7 +150,7 @@ def _nodeid(item: pytest.Item) -> str:
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     if items:
-        items[0].config.stash[_LEDGER].partial.append(f"{counted(len(items), 'test')} deselected")
+        items[0].config.stash[_RESULTS].partial.append(f"{counted(len(items), 'test')} deselected")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -192,22 +192,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 class _Listener:
-    """Reads all test reports into the ledger: in the controller under xdist, otherwise in the only process."""
+    """Reads all test reports into the results: in the controller under xdist, otherwise in the only process."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, results: Results) -> None:
+        self.results = results
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         told = getattr(report, "precheck", None)
         if told and report.outcome in ("passed", "failed", "skipped"):  # not the "rerun" of a plugin, which is not final
             passed = report.when == "call" and report.passed
-            self.ledger.hear(told, passed=passed, skipped=report.skipped and not hasattr(report, "wasxfail"))
+            self.results.add(told, passed=passed, skipped=report.skipped and not hasattr(report, "wasxfail"))
         if report.failed:
-            self.ledger.failed.add(report.nodeid)
+            self.results.failed.add(report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed or report.skipped:
-            self.ledger.partial.append(f"{report.nodeid} was not collected")
+            self.results.partial.append(f"{report.nodeid} was not collected")
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
@@ -218,7 +218,7 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.pluginmanager.register(_Listener(session.config.stash[_LEDGER]), "precheck-listener")
+    session.config.pluginmanager.register(_Listener(session.config.stash[_RESULTS]), "precheck-listener")
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")  # the terminal reporter exists from here on
     if getattr(reporter, "isatty", False):
         from precheck.plugin import progress
@@ -232,43 +232,43 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    config, ledger = session.config, session.config.stash[_LEDGER]
+    config, results = session.config, session.config.stash[_RESULTS]
     if xdist.is_worker(config):
-        xdist.hand_over(config, ledger)
+        xdist.hand_over(config, results)
         return
     if config.option.collectonly:
         return
     settings = config.stash[KEY]
     if session.shouldstop or session.shouldfail or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        ledger.partial.append("the run did not end by itself")
-    if not ledger.collected:
-        ledger.partial.append("no worker said which tests there are")
-    if not ledger.partial and settings.golden_dir.is_dir():
-        ledger.find_unused(golden_files(settings.golden_dir), asked_for(config))
+        results.partial.append("the run did not end by itself")
+    if not results.collected:
+        results.partial.append("no worker said which tests there are")
+    if not results.partial and settings.golden_dir.is_dir():
+        results.find_unused(golden_files(settings.golden_dir), asked_for(config))
     if known := config.stash[KNOWN]:
-        known.finish(config, ledger)
-    ledger.close()
+        known.finish(config, results)
+    results.close()
     if settings.files:
         from precheck.plugin import summary
 
         tried = config.pluginmanager.get_plugin("precheck-selftest")
-        ledger.trouble += summary.write(ledger, config.invocation_params.dir, tried.found() if tried else None)
-    if ledger.trouble and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        results.trouble += summary.write(results, config.invocation_params.dir, tried.found() if tried else None)
+    if results.trouble and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    ledger, settings = config.stash[_LEDGER], config.stash[KEY]
+    results, settings = config.stash[_RESULTS], config.stash[KEY]
     table, asked = settings.term or settings.named, settings.term or settings.durations is not None
-    if (config.get_verbosity() < 0 and ledger.quiet and not asked) or not (table or ledger.touched):
+    if (config.get_verbosity() < 0 and results.quiet and not asked) or not (table or results.touched):
         return
     from precheck.plugin import summary
     from precheck.words import printable
 
-    lines = summary.lines(ledger, table=table)
-    if lines or ledger.trouble:
+    lines = summary.lines(results, table=table)
+    if lines or results.trouble:
         terminalreporter.write_sep("=", "precheck")
         for line in lines:
             terminalreporter.write_line(line)
-        for line in ledger.trouble:
+        for line in results.trouble:
             terminalreporter.write_line(printable(line), red=True)

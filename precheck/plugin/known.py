@@ -16,8 +16,8 @@ from precheck.findings import Report
 from precheck.goldens.known import Check, Failures, KnownError, read, write
 from precheck.judge import known_failures
 from precheck.judge.known_failures import NEVER, Known, Observed
-from precheck.plugin.ledger import Ledger, Ruling
 from precheck.plugin.naming import asked_for, golden_of_id, plain_id, shown
+from precheck.plugin.results import Results, Ruling
 from precheck.plugin.settings import KEY
 
 _CI = ("CI", "BUILD_NUMBER")  # the variables by which pytest detects CI
@@ -53,9 +53,9 @@ class KnownFailures:
         now = known_failures.recorded(known, found) if self.writing else known_failures.present(known, found)
         return Ruling(tuple(map(str, now)) if report.errors else (), told={"check": list(check), "seen": dataclasses.asdict(found)})
 
-    def finish(self, config: pytest.Config, ledger: Ledger) -> None:
+    def finish(self, config: pytest.Config, results: Results) -> None:
         """Ends the session: writes the failures that were recorded or mended, or reports what it would write."""
-        told = [check.known for check in ledger.checks if check.known]
+        told = [check.known for check in results.checks if check.known]
         try:
             before = self._read()
             after = {check: list(known) for check, known in before.items()}
@@ -64,16 +64,16 @@ class KnownFailures:
                 known = after.pop(check, [])
                 left = (known_failures.recorded if self.writing else known_failures.tightened)(known, seen)
                 after |= {check: left} if left else {}
-            gone = self._gone(config, ledger, after)
+            gone = self._gone(config, results, after)
             if self.writing:
                 after = {check: known for check, known in after.items() if check not in gone}
-            ledger.known += self._kept(before, after)
+            results.known += self._kept(before, after)
         except (KnownError, pytest.UsageError) as error:
-            ledger.trouble.append(str(error))
+            results.trouble.append(str(error))
             return
         if gone and not self.writing:
-            ledger.known.append(f"known failures of checks that no longer exist: {len(gone)} (take them out with pytest --known-failures-write)")
-            ledger.known += [f"  {check.test} under {check.precision}" for check in gone]
+            results.known.append(f"known failures of checks that no longer exist: {len(gone)} (take them out with pytest --known-failures-write)")
+            results.known += [f"  {check.test} under {check.precision}" for check in gone]
 
     def _kept(self, before: Failures, after: Failures) -> list[str]:
         changes = _changes(before, after)
@@ -90,19 +90,19 @@ class KnownFailures:
             return "which runs in CI leave to others"
         return "" if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK) else "and cannot be written here"
 
-    def _gone(self, config: pytest.Config, ledger: Ledger, failures: Failures) -> list[Check]:
+    def _gone(self, config: pytest.Config, results: Results, failures: Failures) -> list[Check]:
         """The checks that no longer exist: their test is gone from a folder of which all tests were collected, or a passed test makes fewer
         checks."""
-        heard = {(check.golden, check.precision): check.nodeid for check in ledger.checks}
+        heard = {(check.golden, check.precision): check.nodeid for check in results.checks}
         gone = []
-        folders = asked_for(config) if failures and not ledger.partial else []
+        folders = asked_for(config) if failures and not results.partial else []
         for check in failures:
             golden, first = golden_of_id(config, check.test, check.number), golden_of_id(config, check.test)
             owner = heard.get((str(first), check.precision))
-            fewer = owner in ledger.passed and (str(golden), check.precision) not in heard
-            ignored = any(golden.is_relative_to(folder) for folder in ledger.ignored)
+            fewer = owner in results.passed and (str(golden), check.precision) not in heard
+            ignored = any(golden.is_relative_to(folder) for folder in results.ignored)
             asked = any(golden.is_relative_to(folder) for folder in folders) and not ignored
-            if fewer or (asked and str(first) not in ledger.expected | ledger.watched):
+            if fewer or (asked and str(first) not in results.expected | results.watched):
                 gone.append(check)
         return gone
 

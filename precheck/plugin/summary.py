@@ -9,24 +9,25 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from precheck.plugin.ledger import Check, Ledger
 from precheck.plugin.naming import shown
+from precheck.plugin.results import Check, Results
 from precheck.words import counted, one_line, printable
 
 _SLOW = 15.0  # a check that takes longer, in seconds, is listed even if nobody asks
 _SHOWN_CHANGES = 3  # of each golden; `git diff` with golden show lists all
 
 
-def lines(ledger: Ledger, *, table: bool) -> list[str]:
+def lines(results: Results, *, table: bool) -> list[str]:
     """The lines of the section, without its title and without failures of the session. Empty if there is nothing to report."""
-    entries = [(check.nodeid, check.entry) for check in ledger.checks if check.entry]
-    rows = _tables(entries, ledger.settings.top) if table else []
-    allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
-    counts = [] if ledger.settings.refresh else [*_counts(ledger.checks), *_warned(ledger.checks, ledger.settings.top), *_remarks(ledger.checks)]
-    allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
-    allowed += _not_needed(ledger.checks)
-    ends = [*ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
-    told = [*counts, *_refused(ledger.checks), *rows, *allowed, *ends, *_durations(ledger.checks, ledger.settings.durations)]
+    checks, top = results.checks, results.settings.top
+    entries = [(check.nodeid, check.entry) for check in checks if check.entry]
+    rows = _tables(entries, top) if table else []
+    counts = [] if results.settings.refresh else [*_counts(checks), *_warned(checks, top), *_remarks(checks)]
+    allowed = [f"allowed: {allowed} in {check.nodeid}" for check in checks for allowed in check.allowed]
+    allowed += [f"known: {known} in {check.nodeid}" for check in checks for known in check.excused]
+    allowed += _not_needed(checks)
+    ends = [*results.known, *_alone(checks), *_refreshed(results), *_unused(results)]
+    told = [*counts, *_refused(checks), *rows, *allowed, *ends, *_durations(checks, results.settings.durations)]
     return [printable(line) for line in told]
 
 
@@ -135,35 +136,35 @@ def _alone(checks: list[Check]) -> list[str]:
     return [f"no golden for {counted(len(nodeids), 'model')}, compared with float32 in the same process only; to record: {command}"]
 
 
-def _refreshed(ledger: Ledger) -> list[str]:
-    if not ledger.settings.refresh or not ledger.checks:
+def _refreshed(results: Results) -> list[str]:
+    if not results.settings.refresh or not results.checks:
         return []
-    counts = Counter(check.refreshed or "not recorded" for check in ledger.checks)
+    counts = Counter(check.refreshed or "not recorded" for check in results.checks)
     told = ["goldens: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))]
-    for check in ledger.checks:
+    for check in results.checks:
         if check.refreshed in ("written", "changed"):
-            told.append(f"  {check.refreshed}  {shown(Path(check.golden), ledger.root)}")
+            told.append(f"  {check.refreshed}  {shown(Path(check.golden), results.root)}")
             told += [f"      {change}" for change in check.changes[:_SHOWN_CHANGES]]
             left = len(check.changes) - _SHOWN_CHANGES
             told += [f"      and {left} more"] if left > 0 else []
     return told
 
 
-def _unused(ledger: Ledger) -> list[str]:
-    if not ledger.unused or (ledger.settings.unused == "ignore" and not ledger.settings.prune):
+def _unused(results: Results) -> list[str]:
+    if not results.unused or (results.settings.unused == "ignore" and not results.settings.prune):
         return []
-    names = [f"  {shown(path, ledger.root)}" for path in ledger.unused]
-    if ledger.settings.prune:
+    names = [f"  {shown(path, results.root)}" for path in results.unused]
+    if results.settings.prune:
         return [f"goldens deleted, since no test uses them: {len(names)}", *names]
     return [f"goldens that no test uses: {len(names)} (delete them with pytest --golden-prune)", *names]
 
 
-def write(ledger: Ledger, start: Path, selftest: list[dict[str, Any]] | None = None) -> list[str]:
+def write(results: Results, start: Path, selftest: list[dict[str, Any]] | None = None) -> list[str]:
     """Writes the files of --drift-report. Sources in them are relative to `start`. Returns a line for each file that cannot be written.
 
     `selftest` has the outcomes of planted faults, as in a session.
     """
-    if not ledger.settings.files:
+    if not results.settings.files:
         return []
     from precheck.report import forms
     from precheck.report.session import session
@@ -174,13 +175,13 @@ def write(ledger: Ledger, start: Path, selftest: list[dict[str, Any]] | None = N
             **({"does_not_run": True} if check.does_not_run else {}),
             **({"error": check.error} if check.error else {"report": check.report}),
         }
-        for check in ledger.checks
+        for check in results.checks
         if check.error or check.report
     ]  # fmt: skip
     told = []
-    for form, path in ledger.settings.files:
+    for form, path in results.settings.files:
         try:
-            forms.write(form, session(tests, root=ledger.root, start=start, selftest=selftest), path)
+            forms.write(form, session(tests, root=results.root, start=start, selftest=selftest), path)
         except OSError as error:
             told.append(f"--drift-report={form.name}:{path} cannot be written: {error.strerror}")
     return told

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from precheck.observe.listeners import Stopwatch, timed
-from precheck.plugin.ledger import CHECKS, KNOWN, Check, Ruling
 from precheck.plugin.markers import Expectations, expectations
 from precheck.plugin.naming import command, plain_id, shown
+from precheck.plugin.results import CHECKS, KNOWN, Check, Ruling
 from precheck.plugin.settings import KEY
 from precheck.precisions import Precision
 from precheck.words import one_line

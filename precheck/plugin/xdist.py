@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from precheck.plugin.ledger import Ledger
+from precheck.plugin.results import Results
 
 OUTPUT = "precheck"
 
@@ -16,21 +16,21 @@ def is_worker(config: Any) -> bool:
     return hasattr(config, "workerinput")
 
 
-def hand_over(config: Any, ledger: Ledger) -> None:
+def hand_over(config: Any, results: Results) -> None:
     """Sends a worker's collection at the end of its session. Only the first worker does, since all collect the same tests."""
     if config.workerinput["workerid"] == "gw0":
-        config.workeroutput[OUTPUT] = ledger.collection()
+        config.workeroutput[OUTPUT] = results.collection()
 
 
 class Controller:
     """The hooks that xdist calls in the controller."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, results: Results) -> None:
+        self.results = results
 
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         if error:
-            self.ledger.partial.append(f"xdist worker {node.gateway.id} crashed")
+            self.results.partial.append(f"xdist worker {node.gateway.id} crashed")
         found = getattr(node, "workeroutput", {}).get(OUTPUT)
         if found:
-            self.ledger.take_over(found)
+            self.results.take_over(found)

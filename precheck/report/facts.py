@@ -87,10 +87,10 @@ def followed(report: Report) -> str:
 
 def in_words(report: Report) -> list[tuple[str, str]]:
     """All facts and the loss scale in words, each with a title."""
-    return [(title, cut(one_line(words), 10 * LONGEST)) for title, words in _told(report) if words]
+    return [(title, cut(one_line(words), 10 * LONGEST)) for title, words in _titled(report) if words]
 
 
-def _told(report: Report) -> Iterator[tuple[str, str]]:
+def _titled(report: Report) -> Iterator[tuple[str, str]]:
     facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed", "layers", "too_few_steps", "depth", "diagnosis"}
     yield "not judged", "; ".join(unjudged(report))
     yield "passed on a closer look", " ".join(excused(report))

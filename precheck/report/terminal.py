@@ -111,7 +111,7 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
         return []
     columns = [
         ("r", "allowed", "drift", "precision", "tensor", "test"),
-        *((*_numbers(row), precision, tensor_of(row), _beside(nodeid, row)) for nodeid, precision, row in shown),
+        *((*_numbers(row), precision, tensor_of(row), _with_reason(nodeid, row)) for nodeid, precision, row in shown),
     ]
     left_out = sum(each["tensors"] for _, each in entries) - len(shown)
     lines = _aligned(columns, right=3)
@@ -123,7 +123,7 @@ def _headline(report: Report) -> str:
         return _line(report.errors[0])
     if report.verdict == "not judged":
         return "nothing was judged here"
-    well, under = _well(report), f" under {report.precision}" if report.precision else ""
+    well, under = _no_errors(report), f" under {report.precision}" if report.precision else ""
     without = str(report.facts.get("reference", ""))
     if without.startswith("none: "):
         return f"nothing was judged{under}: {without.removeprefix('none: ')}"
@@ -136,7 +136,7 @@ def _headline(report: Report) -> str:
         return f"{well}{under}: {followed(report)}"
     why = reasons.Reasons(report)
     row = _plain_row(why, closest) if (closest := why.closest()) else None
-    nearest = f"; closest to its limit: {_beside(numbers(row), row)}" if row else ""
+    nearest = f"; closest to its limit: {_with_reason(numbers(row), row)}" if row else ""
     return f"{well}{under}: {counted(len(report.boundaries), 'tensor')} compared{nearest}{reasons.in_words(why.counted().items())}"
 
 
@@ -144,12 +144,12 @@ def numbers(row: dict[str, Any]) -> str:
     return f"{tensor_of(row)}, r {row['r']:.3g} of {row['allowed']:.3g} allowed"
 
 
-def _beside(words: str, row: dict[str, Any]) -> str:
+def _with_reason(words: str, row: dict[str, Any]) -> str:
     """Adds the reason why a tensor beyond its limit does not fail its check."""
     return f"{words} ({row['reason']})" if row.get("reason") else words
 
 
-def _well(report: Report) -> str:
+def _no_errors(report: Report) -> str:
     """The text "no errors", with the number of warnings and the allowed rules."""
     warned, allowed = reasons.warnings(report.findings), allowances(report, "allowed")
     parts = ["no errors", f"{warned} warning{'' if warned == 1 else 's'}" if warned else "", f"{', '.join(allowed)} allowed" if allowed else ""]
@@ -186,7 +186,7 @@ def _rows(report: Report, rows: Sequence[Row]) -> list[str]:
         return []
     why = reasons.Reasons(report)
     plain = [_plain_row(why, row) for row in rows]
-    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _beside(tensor_of(row), row)) for row in plain)]
+    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _with_reason(tensor_of(row), row)) for row in plain)]
     return ["worst tensors (drift: the error as a share of the tensor's norm; r: drift / what correct rounding explains):", *_aligned(table, right=3)]
 
 

@@ -85,7 +85,7 @@ class Rule:
         if isinstance(fact, Missed):
             return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
         if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
-            return f"this rounding gives {fact.where} a number that it has no finite result for: {fact.what}"
+            return f"this rounding moves a number to where {fact.where} has no finite result: {fact.what}"
         if isinstance(fact, Decided):
             return f"because of this rounding {placed(fact.comparison)} comes out otherwise than in the reference, and the block raised {fact.raised}"
         if isinstance(fact, OwnError):

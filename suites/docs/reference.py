@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "precheck" / "report" / "report.schema.json"
 FOLDER = ROOT / "docs" / "reference"
 MADE = "<!-- made by python suites/docs/reference.py -->\n"
-FIXTURES = ("check_precision", "watch_precision", "check_parity", "check_invariance", "gpu_benchmark", "precision", "precision_device")
+FIXTURES = (
+    "check_precision", "watch_precision", "check_parity", "check_invariance", "check_kernel", "gpu_benchmark", "precision", "precision_device",
+)  # fmt: skip
 
 
 def pages() -> dict[str, str]:
@@ -63,8 +65,8 @@ def _documented(name: str) -> str:
     given: Any = benchmark.Benchmarks.gpu_benchmark if name == "gpu_benchmark" else getattr(fixtures, name)
     first, _, rest = (inspect.getdoc(given) or "").partition("\n")
     call = re.fullmatch(r"((?:with )?\w+\(.*\)(?: as \w+| -> \w+)?)([.:].*)", first)
-    head = f"```text\n{call[1]}\n```\n\n{call[2].lstrip('.: ').capitalize()}" if call else first
-    return f"{head}\n{rest}"
+    head = f"```text\n{call[1]}\n```\n\n{call[2].lstrip('.: ').capitalize()}".rstrip() if call else first
+    return f"{head}\n\n{rest.lstrip()}".rstrip()
 
 
 class _Options:

@@ -138,6 +138,7 @@ GIVEN = {
                   "    def forward(self, x): return types.SimpleNamespace(logits=getattr(self, self.name)(x))\n"
                   "original, port, tokens = Named('layers'), Named('h'), torch.arange(8)\n"),
     "test_decoding": PAIR,
+    "test_softmax": SOFTMAX,
 }  # fmt: skip
 """What the examples of the fixtures take for granted, by a word of each."""
 

@@ -28,6 +28,23 @@ def test_extras_exist(name: str) -> None:
     assert not unknown, f"{name} asks for {', '.join(sorted(unknown))}; pyproject.toml has {', '.join(sorted(extras()))}"
 
 
+def defined(name: str) -> bool:
+    """Whether precheck has a module `folder.module`, or a name `module.name` in a module."""
+    *holder, last = name.split(".")
+    definition = re.compile(rf"^(?:\s*(?:def|class) )?{last}\b", re.MULTILINE)
+    files = (ROOT / "precheck").rglob(f"{'/'.join(holder)}.py")
+    return any((ROOT / "precheck").rglob(f"{name.replace('.', '/')}.py")) or any(definition.search(file.read_text(encoding="utf8")) for file in files)
+
+
+def test_design_decisions_name_code_that_is_there() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf8")
+    names = [name for name in re.findall(r"`(?!torch|inspect|precheck)([a-z_]+(?:\.\w+)+)`", page) if not name.endswith(".py")]
+    assert len(names) > 20
+    assert not [name for name in names if not defined(name)]
+    assert not defined("shadow.codex")
+    assert not defined("codes.Codex")
+
+
 def test_each_page_is_led_to() -> None:
     """From the index, in one step or more."""
     reached, open_ = set(), [ROOT / "docs" / "README.md"]

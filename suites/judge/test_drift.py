@@ -215,7 +215,7 @@ def test_a_noise_run_that_is_not_finite_tells_nothing() -> None:
     assert (row.floor_unknown, row.failed, row.doubtful) == (True, False, False)
     (found,) = beside(DRIFT, BF16, [row])
     assert (found.rule, found.severity, found.tensor) == ("unstable-reference", "note", "a")
-    assert "Whether rounding explains that cannot be told: noise of the size of one rounding makes it Inf or NaN" in found.message
+    assert "It is unknown whether rounding explains that: noise of the size of one rounding makes it Inf or NaN" in found.message
 
 
 def test_what_is_within_its_limit_needs_no_noise_run() -> None:

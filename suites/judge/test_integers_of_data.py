@@ -48,8 +48,8 @@ def errors(lengths: Rule, precision: str = "bf16-mixed") -> list[Finding]:
 def test_lengths_of_rounded_shares(lengths: Rule, precision: str) -> None:
     first = errors(lengths, precision)[0]
     assert first.rule == "integer-rounding"
-    assert "of 9 numbers that cast (aten._to_copy) at " in first.message
-    assert "makes integers differ from those in the reference, since they were rounded to bfloat16 before: " in first.message
+    assert "of 9 integers that cast (aten._to_copy) at " in first.message
+    assert "makes differ from those in the reference, since the numbers were rounded to bfloat16 before the cast: " in first.message
     assert "test_integers_of_data.py:" in first.source
 
 
@@ -199,7 +199,7 @@ def test_amounts_that_a_rounding_would_leave_what_they_are() -> None:
         cells(4e6, torch.float32)
     (first,) = report.errors
     assert first.rule == "integer-rounding"
-    assert " of 2000 numbers that cast (aten._to_copy) at " in first.message
+    assert " of 2000 integers that cast (aten._to_copy) at " in first.message
 
 
 @pytest.mark.parametrize(("far", "dtype", "precision"), [

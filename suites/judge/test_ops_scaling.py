@@ -167,7 +167,7 @@ def unscaled_twice() -> None:
 def test_what_the_scaler_refuses_is_told_although_it_raises() -> None:
     finding = finds(in_float16, "scaler-order", raises=ValueError, says="2 parameters are float16")
     assert (finding.measured, finding.limit) == (2.0, 1.0)
-    finds(unscaled_twice, "scaler-order", raises=RuntimeError, says="refuses (unscale_() has already been called")
+    finds(unscaled_twice, "scaler-order", raises=RuntimeError, says="raised (unscale_() has already been called")
 
 
 def collapsed() -> Training:

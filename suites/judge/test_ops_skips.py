@@ -138,7 +138,7 @@ def test_each_op_is_told_once_and_in_its_words() -> None:
     steps = [ScalerStep(1, operation("step"), SCALE, 2000, True, back(1.0, overflowed=True, beyond=2e9)) for _ in range(3)]
     (suspect,) = faults(Observation(steps=[*run("." * 9), *steps]))
     assert (suspect.operation.name, suspect.measured, suspect.limit) == ("mul.Tensor", 2e9, FP16.max)
-    for piece in ("skipped, and would be at any loss scale", "2e+09", "65504", "that of layer.weight"):
+    for piece in ("skipped, as it would be at any loss scale", "2e+09", "65504", "that of layer.weight"):
         assert piece in suspect.message
 
 

@@ -105,7 +105,7 @@ def test_a_table_that_the_conversion_rounds() -> None:
     assert found.rule == "amplified-rounding"
     assert found.source.endswith(f"test_steep_functions.py:{line_of(Rotary.forward, 'positions times')}")
     assert "this computes with a tensor that the conversion of the model to bfloat16 has rounded (" in found.message
-    assert found.message.endswith("; keep that tensor in float32: override _apply, or make it anew after the conversion")
+    assert found.message.endswith("; keep that tensor in float32: override _apply, or compute it again after the conversion")
 
 
 def test_a_table_that_its_author_keeps() -> None:

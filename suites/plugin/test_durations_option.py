@@ -8,7 +8,7 @@ import pytest
 
 from precheck.observe.listeners import Stopwatch, doing, timed
 from precheck.plugin import summary
-from precheck.plugin.ledger import Check
+from precheck.plugin.results import Check
 
 PROJECT = """
 import torch

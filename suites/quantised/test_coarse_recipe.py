@@ -80,7 +80,7 @@ def test_what_is_rounded_to_zero_in_every_step_is_an_error_although_less_than_ha
     lost = precheck.survey(model, x, [precision]).places[0].share_lost(report.precision)
     assert error.measured == pytest.approx(lost, rel=1e-6)
     assert 0.1 < lost < 0.6
-    assert f"rounds to zero what makes {lost:.0%} of its result, in every step; input channel" in error.message
+    assert f"rounds elements to zero that make up {lost:.0%} of its result, in every step; input channel" in error.message
     whole = float((given @ weight.t()).square().sum())
     small = float((given[:, 2:] @ weight[:, 2:].t()).square().sum())
     assert lost < small / whole  # of the small features at most all

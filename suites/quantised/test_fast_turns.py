@@ -78,7 +78,7 @@ def test_operands_turned_by_different_transforms_are_found_and_by_the_same_are_n
     (error,) = product(form, other).errors
     assert error.rule == "wrong-scale"
     assert re.search(
-        r"the operands of this product were turned by Hadamard matrices at .*\.py:\d+ and .*\.py:\d+, which do not cancel", error.message
+        r"the operands of this product were rotated by Hadamard matrices at .*\.py:\d+ and .*\.py:\d+, which do not cancel", error.message
     )
     assert not product(form, form).findings
 

@@ -61,7 +61,7 @@ def test_all_readers_of_a_smoothed_norm_are_smoothed(how: str) -> None:
 def test_a_reader_that_is_not_smoothed_is_found(how: str) -> None:
     (error,) = smoothed(2, how).errors
     assert error.rule == "wrong-scale"
-    assert "what is read here was divided by factors for its channels. Another product multiplies by them again" in error.message
+    assert "the channels of this input were divided by factors. The weight of another layer multiplies by them again" in error.message
     line = Path(__file__).read_text(encoding="utf8").splitlines()[int(error.source.rpartition(":")[2]) - 1]
     assert line.strip() == "chosen = torch.softmax(self.router(h), -1)"
 

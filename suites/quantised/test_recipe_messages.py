@@ -17,14 +17,14 @@ from frozen import watched
 import precheck
 
 SAID = {
-    "junk_in_the_workspace": r"the greatest of these numbers is 0\.017 times the one that their scale was made for, and half of the bits of their "
-    r"codes are always 0: this loses 5\d% of the tensor, and a scale of its own would lose 0\.8\d%",
-    "random_bits_too_low": r"a mean of 0\.4\d steps towards zero, .*: noise was added, and does not carry into the bits that are kept as often as it",
+    "junk_in_the_workspace": r"this scale was made for numbers \d\d times as large as the greatest of this tensor, so half of the bits "
+    r"of each code are 0: this loses 5\d% of the tensor, and a scale of its own would lose 0\.8\d%",
+    "random_bits_too_low": r"a mean of 0\.4\d steps towards zero, .*: noise was added, and carries into the bits that are kept less often than it",
     "probabilities_flushed": r"8\d% of these numbers become zero in float8_e4m3fn, and 2\d% of the sum of all is lost: multiply by a scale first",
     "bytes_of_the_other_format": r"the codes of .*sixth_recipes.py:\d+ are no longer what was rounded there: they are off by 99%, and rounding "
     r"made an error of 5\.\d%",
     "saturates_too_early": r"12% of the elements become the format's largest number, though none is greater than that: this loses 2\d% of the tensor",
-    "seed_reused": r"64 calls round by chance with the same random numbers: the sum of their errors is 7\.\d times as large as that of independent",
+    "seed_reused": r"64 calls round stochastically with the same random numbers: the sum of their errors is 7\.\d times as large as",
     "descale_dropped": r"a scale is missing here, that of the codes of .*fifth_recipes.py:\d+ or of the tensor that they are multiplied with: "
     r"the exponential of the result reads numbers 20\.\d+ times as large as they should be",
     "values_under_the_keys_scale": r"are multiplied by another tensor's scale: the whole result is 7\.7\d+ times what it should be, which is "

@@ -84,9 +84,9 @@ def test_messages_say_what_is_off_and_where_it_was_rounded() -> None:
     said = watched(blocks_by_hand.rounded_down, True).errors[0].message
     assert re.search(r"[\d.]+% of the elements are clipped, the greatest from [12][\d.]* times the format's largest number", said)
     said = watched(blocks_by_hand.cut_off, True).errors[0].message
-    assert said.endswith("mean of 0.49 steps towards zero, where rounding to nearest has none: numbers are cut off here, not rounded")
+    assert said.endswith("mean of 0.49 steps towards zero, where rounding to nearest has none: numbers are truncated here, not rounded")
     said = watched(blocks_by_hand.biased, True).errors[0].message
-    assert "mean of 0.49 steps up, where rounding to nearest has none: noise was added, and the sum is not cut off" in said
+    assert "mean of 0.49 steps up, where rounding to nearest has none: noise was added, and the sum is rounded, not truncated" in said
 
 
 def test_a_scale_that_lags_behind_data_that_grows_is_a_warning() -> None:

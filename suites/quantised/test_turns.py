@@ -53,7 +53,7 @@ def trained(turns: str, dequantised: bool = False, mixing: torch.Tensor | None =
 def test_a_gradient_that_alone_is_turned_is_found_where_its_product_is_made(dequantised: bool) -> None:
     (error,) = trained("gradient", dequantised).errors
     assert error.rule == "wrong-scale"
-    assert re.search(r"one operand of this product was turned by a Hadamard matrix at .*third_recipes.py:\d+, in the backward pass alone, and the "
+    assert re.search(r"one operand of this product was rotated by a Hadamard matrix at .*third_recipes.py:\d+, in the backward pass alone, and the "
                      r"other was not: without any rounding the result is off by \d+%", error.message)  # fmt: skip
     assert not trained("both", dequantised).findings
     assert not trained("", dequantised).findings
@@ -65,8 +65,8 @@ def test_a_model_that_mixes_its_tokens_by_a_hadamard_matrix_is_left_in_peace() -
 
 def test_messages_say_where_was_turned() -> None:
     for program, said in (
-        (turned_on, r"what was turned at .*third_recipes.py:\d+ is turned once more by the same Hadamard matrix; .* its transpose it would"),
-        (sizes_differ, r"the operands of this product were turned by Hadamard matrices at .*:\d+ and .*:\d+, which do not cancel: .* off by \d+%"),
+        (turned_on, r"what was rotated at .*third_recipes.py:\d+ is rotated once more by the same Hadamard matrix; .* its transpose it would"),
+        (sizes_differ, r"the operands of this product were rotated by Hadamard matrices at .*:\d+ and .*:\d+, which do not cancel: .* off by \d+%"),
     ):
         with precheck.watch() as report:
             program(True)
@@ -94,8 +94,8 @@ def test_a_layer_whose_weight_alone_is_turned_is_found_beside_its_original() -> 
         report = precheck.quantised(made, other, normal(64, 128, seed=3))
         assert [error.module for error in report.errors] == ["2"] * bug
         if bug:
-            said = r"2: its columns are turned by an orthogonal matrix, such as a Hadamard matrix, and its input is not: the angles between its rows "
-            assert re.search(said + r"are the weight's \(\d+%\), and its numbers are not", report.errors[0].message)
+            said = r"2: its columns are rotated by an orthogonal matrix, such as a Hadamard matrix, and its input is not: the angles between its "
+            assert re.search(said + r"rows are the weight's \(\d+%\), and its numbers are not", report.errors[0].message)
 
 
 def test_what_is_a_hadamard_matrix() -> None:

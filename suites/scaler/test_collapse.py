@@ -143,7 +143,7 @@ def test_a_scale_below_one_that_holds_is_told_and_is_no_error() -> None:
     (finding,) = (each for each in told(report) if each.rule == "scaler-collapse")
     assert (finding.severity, finding.phase) == ("warning", "scaler")
     assert "fell to 0.5: float16 cannot hold gradients of" in finding.message
-    assert "at a scale of 1 either, and the largest safe one is 2^-" in finding.message
+    assert "even at a scale of 1, and the largest safe one is 2^-" in finding.message
     assert [skipped for _, skipped in report.scaler["history"]][-5:] == [False] * 5
 
 
@@ -151,5 +151,5 @@ def test_a_scale_that_may_not_go_below_one_skips_every_step() -> None:
     report = steep(floor=True)
     assert {"overflow", "scaler-skip", "scaler-collapse"} <= {finding.rule for finding in report.errors}, report.summary()
     (finding,) = (each for each in report.errors if each.rule == "scaler-skip")
-    assert "skipped, and would be at any loss scale from 1 up" in finding.message
+    assert "skipped, as it would be at any loss scale of 1 or more" in finding.message
     assert all(skipped for _, skipped in report.scaler["history"])

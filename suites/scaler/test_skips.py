@@ -53,7 +53,7 @@ def test_what_no_scale_mends_is_named_in_a_hundred_steps_of_a_gpt() -> None:
     assert (finding.severity, finding.phase, finding.module, finding.step) == ("error", "backward", "layers.1.place", 61)
     assert finding.op == "aten._to_copy.default"
     assert finding.source.endswith(line_with("too steep"))
-    for piece in ("skipped, and would be at any loss scale", f"{finding.measured:.3g}", "the largest float16, 65504", "that of layers.1.up."):
+    for piece in ("skipped, as it would be at any loss scale", f"{finding.measured:.3g}", "the largest float16, 65504", "that of layers.1.up."):
         assert piece in finding.message
     assert finding.measured is not None
     assert finding.limit == 65504 < finding.measured < TOO_STEEP  # the scale is divided out: it is no part of the fault

@@ -193,7 +193,7 @@ def test_decay_beside_steps_that_arrive(apart: bool, decay: dict[str, float], st
     report = watched(code)
     assert moved(own)
     assert [finding.rule for finding in told(report)] == ["lost-update"] * found, report.summary()
-    assert all("100 products with a number next to one" in finding.message for finding in told(report))
+    assert all("100 products with a number close to 1" in finding.message for finding in told(report))
 
 
 def test_decay_of_a_copy_in_float32_arrives() -> None:

@@ -52,7 +52,7 @@ def test_a_tail_that_the_format_cuts_off(dtype: torch.dtype) -> None:
     assert (finding.rule, finding.op) == ("amplified-rounding", "aten.rand.default")
     if dtype is HALF and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
         return  # that draw's logarithm is off by more near 1 than the tail is short of, and that is said first
-    assert re.search(r"aten\.log\.default at .* makes numbers up to \d\.\d+ of this draw in b?float16", finding.message)
+    assert re.search(r"aten\.log\.default at .* makes numbers up to \d\.\d+ of it in b?float16", finding.message)
     assert re.search(r"in float32 \d+ of 100000 numbers lie beyond that, up to 1\d\.", finding.message)
     assert finding.measured is not None
     assert finding.limit == 8
@@ -120,7 +120,7 @@ def test_watching_draws_the_same_numbers() -> None:
 def test_a_token_that_has_no_probability() -> None:
     report = seen(lambda: allowed_draws(HALF))
     assert report.errors[0].rule == "underflow"
-    assert re.search(r"\d+ of 48 draws chose what has probability 0: some of the random numbers are zero in float16", report.errors[0].message)
+    assert re.search(r"\d+ of 48 draws chose an outcome of probability 0: some of the random numbers are zero in float16", report.errors[0].message)
     assert not seen(lambda: allowed_draws(WIDE)).findings
 
 
@@ -137,7 +137,7 @@ def looked_up(dtype: torch.dtype, *, added_up: torch.dtype | None = None, led: b
 def test_draws_by_a_sum_whose_steps_have_no_width(dtype: torch.dtype, led: bool) -> None:
     finding = seen(lambda: looked_up(dtype, led=led)).errors[0]
     assert (finding.rule, finding.op) == ("decision-flip", "aten.cumsum.default")
-    told = re.search(r"draws from this cumulative sum, and (\S+)% of its draws differ \(limit (\S+)%\): (\d+) of 80\d\d steps", finding.message)
+    told = re.search(r"draws from this cumulative sum, and (\S+)% of its draws differ \(limit (\S+)%\): (\d+) of 80\d\d outcomes", finding.message)
     assert told is not None, finding.message
     assert float(told[1]) > float(told[2])
     assert int(told[3]) > 100

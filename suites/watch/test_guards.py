@@ -43,8 +43,8 @@ def test_noise_that_a_guard_lets_through(guard: Guard) -> None:
     first = errors(guard)[0]
     assert first.rule == "decision-flip"
     assert "test_guards.py:" in first.source
-    assert ": this guard lets pass what is beyond 1e-12, and 2 of 5 numbers pass that are rounding noise: one is " in first.message
-    assert ", and 0 in the reference. aten.div.Tensor at " in first.message
+    assert ": this guard keeps out numbers up to 1e-12, but 2 of 5 numbers that pass it are rounding noise: one is " in first.message
+    assert " here and 0 in the reference. aten.div.Tensor at " in first.message
 
 
 @pytest.mark.parametrize("guard", [written(1e-5), chosen(1e-5)], ids=["written", "chosen"])

@@ -27,7 +27,7 @@ class Words:
 
 SAID = {
     "overflow": Words("box-area", "above", (r"1\.2e\+05 in the reference", "beyond the largest float16, 65504")),
-    "nan": Words("empty-box", "above", ("NaN from inputs that the reference has too", "where the result is 0")),
+    "nan": Words("empty-box", "above", ("NaN, where the reference gives 0", "for the same inputs")),
     "underflow": Words("narrow-variance", "below", ("1e-12 in the reference became zero", r"aten\.rsqrt\.default at .*:\d+ made Inf")),
     "vanished-constant": Words("unit-rows", "below", ("1e-12 is zero in float16", r"aten\.div\.Tensor at .*:\d+ made NaN")),
     "integer-rounding": Words("rotary-positions", "above", ("up to 999 in bfloat16", "only up to 256", "at least 494 changed")),
@@ -36,7 +36,7 @@ SAID = {
     ),
     "cancellation": Words("one-pass-variance", "above", ("nearly equal numbers", r"off by \d{3}\.\d\d% of its norm", r"its terms by 0\.\d\d%")),
     "local-drift": Words("scattered-mean", "above", (r"the op itself is 7\d% off",)),
-    "biased-rounding": Words("seed-of-each-launch", "above", ("32 calls round by chance with the same random numbers", r"5\.\d times as large")),
+    "biased-rounding": Words("seed-of-each-launch", "above", ("32 calls round stochastically with the same random numbers", r"5\.\d times as large")),
     "absorption": Words("frozen-average", "below", (r"0% of what 3\d\d updates should add arrived",)),
     "accumulated-drift": Words("rotated-state", "above", (r"[56]\d% of the elements have no correct digit",)),
     "decision-flip": Words("router", "above", (r"[23]\.\d% of 1500 rows", r"[23]\.\d% because bfloat16")),

@@ -169,7 +169,7 @@ def test_white_that_becomes_black() -> None:
     assert bytes_of(picture.half()).tolist()[-1] == 0
     finding = seen(lambda: bytes_of(picture.half())).errors[0]
     assert (finding.rule, finding.op) == ("integer-rounding", "aten.mul.Tensor")
-    assert "255.999 in the reference is 256 in float16, beyond the end of uint8 at 255" in finding.message
+    assert "255.999 in the reference is 256 in float16, beyond the range of uint8, which ends at 255" in finding.message
     assert "stores 0" in finding.message
     assert not seen(lambda: bytes_of(picture.half(), clamped=True)).findings
     assert not seen(lambda: bytes_of(picture.half().float())).findings

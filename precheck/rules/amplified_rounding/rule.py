@@ -45,20 +45,20 @@ class AmplifiedRounding(Rule):
             tail = operation.tail
             if tail is not None and tail.beyond >= MISSING:
                 dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
-                text = (f"{placed(operation)} makes numbers up to {tail.end:.3g} of this draw in {dtype}; in float32 {tail.beyond} of {tail.total} "
-                        f"numbers lie beyond that, up to {tail.farthest:.3g}")  # fmt: skip
+                text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {tail.end:.3g} of it in {dtype}, and in float32 "
+                        f"{tail.beyond} of {tail.total} numbers lie beyond that, up to {tail.farthest:.3g}")  # fmt: skip
                 yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Exponent):
             made = fact.operation.outputs[0]
-            picked = f", {fact.taken} of which are read," if fact.taken < elements(made) else ""
-            return (f"stores {list(made.shape)}{picked} in {made.dtype}, off by {percent(fact.own)}%; they are the exponent of "
-                    f"{placed(fact.shown)}, whose result is {percent(fact.off)}% off: so few numbers cost nothing in float32")  # fmt: skip
+            picked = f", of which {fact.taken} numbers are read," if fact.taken < elements(made) else ""
+            return (f"stores the exponent of {placed(fact.shown)} in {made.dtype}, which puts the result {percent(fact.off)}% off. The exponent "
+                    f"has shape {list(made.shape)}{picked} and is {percent(fact.own)}% off: so few numbers cost nothing in float32")  # fmt: skip
         if isinstance(fact, Steep):
             return _steep(fact)
         if isinstance(fact, Repeated):
-            return f"its rounding ({percents(fact.own)}) is one of a factor that {repeated(fact)}"
+            return f"rounds a factor (by {percents(fact.own)}) that {repeated(fact)}"
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
@@ -76,6 +76,6 @@ def _steep(fact: Steep) -> str:
     """The message on a steep function that amplifies a cast, or a table that the model's conversion rounds."""
     what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({percents(fact.own)}), which" if fact.table
             else f"a rounding to {fact.dtype} here ({percents(fact.own)})")  # fmt: skip
-    cure = "; keep that tensor in float32: override _apply, or make it anew after the conversion" if fact.table else ""
+    cure = "; keep that tensor in float32: override _apply, or compute it again after the conversion" if fact.table else ""
     return (f"{what} is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}: {fact.measured:.0f} unit roundoffs, most of them of this "
             f"one rounding{cure}")  # fmt: skip

@@ -37,9 +37,9 @@ class Clipping(Rule):
             )
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Coarse):
             coarse = fact.remark
-            return (f"the greatest of these numbers is {coarse.share:.2g} times the one that their scale was made for, and half of the bits of "
-                    f"their codes are always 0: this loses {percent(coarse.lost)}% of the tensor, and a scale of its own would lose "
-                    f"{percent(coarse.rounding)}%; the scale does not fit this tensor")  # fmt: skip
+            return (f"this scale was made for numbers {1 / coarse.share:.2g} times as large as the greatest of this tensor, so half of the bits "
+                    f"of each code are 0: this loses {percent(coarse.lost)}% of the tensor, and a scale of its own would lose "
+                    f"{percent(coarse.rounding)}%")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
             return _late(fact.remark)
         return super().words(fact)

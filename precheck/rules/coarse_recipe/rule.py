@@ -59,7 +59,7 @@ def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
 
 
 def _lacking(place: Place, recipe: str, missing: float) -> Finding:
-    text = f"{_layer(place)}: {recipe} rounds to zero what makes {missing:.0%} of {_product(place)}, in every step{_outlier(place)}"
+    text = f"{_layer(place)}: {recipe} rounds elements to zero that make up {missing:.0%} of {_product(place)}, in every step{_outlier(place)}"
     return _worded(place, text, "error", missing, MISSING)
 
 

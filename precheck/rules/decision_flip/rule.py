@@ -91,7 +91,7 @@ def _its_own(skew: Skew) -> bool:
 def _skewed(operation: Operation, skew: Skew) -> Candidate:
     limit, dtype = SKEWED * skew.roundoff, skew.summed.outputs[0].dtype
     text = (f"{placed(operation)} draws from this cumulative sum, and {100 * skew.apart:.2g}% of its draws differ (limit {100 * limit:.2g}%): "
-            f"{skew.empty} of {skew.steps} steps have no width in {dtype}, and are never drawn")  # fmt: skip
+            f"{skew.empty} of {skew.steps} outcomes add nothing to the sum in {dtype}, so they are never drawn")  # fmt: skip
     return Candidate("decision-flip", skew.summed, text, skew.apart, limit)
 
 
@@ -99,8 +99,8 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
     """The candidate for a guard that lets rounding noise through, where the reference's number is near zero."""
     seen = operation.let_through
     assert seen is not None
-    text = (f"this guard lets pass what is beyond {seen.bound:.2g}, and {seen.count} of {seen.total} numbers pass that are rounding noise: one is "
-            f"{seen.became:.2g}, and {seen.was:.2g} in the reference. {placed(divided)} divides by them")  # fmt: skip
+    text = (f"this guard keeps out numbers up to {seen.bound:.2g}, but {seen.count} of {seen.total} numbers that pass it are rounding noise: one is "
+            f"{seen.became:.2g} here and {seen.was:.2g} in the reference. {placed(divided)} divides by them")  # fmt: skip
     return Candidate("decision-flip", operation, text, seen.apart, guards.CLEAR)
 
 

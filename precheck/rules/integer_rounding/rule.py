@@ -29,13 +29,13 @@ class IntegerRounding(Rule):
             changes = fact.changes
             several = f"; {changes.moved} different numbers change" if changes.moved > 1 else ""
             return (f"{changes.was:.0f} becomes {changes.became:.0f} in {fact.dtype}, which holds every whole number only up to {changes.reach:.0f}, "
-                    f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
+                    f"and {placed(fact.converted)} makes an integer of it{several}")  # fmt: skip
         if isinstance(fact, Cut):
             cut = fact.changes
-            return (f"{cut.count} of {cut.total} numbers that {placed(fact.converted)} makes integers differ from those in the reference, since they "
-                    f"were rounded to {fact.dtype} before: {cut.was:.0f} becomes {cut.became:.0f}")  # fmt: skip
+            return (f"{cut.count} of {cut.total} integers that {placed(fact.converted)} makes differ from those in the reference, since the numbers "
+                    f"were rounded to {fact.dtype} before the cast: {cut.was:.0f} becomes {cut.became:.0f}")  # fmt: skip
         if isinstance(fact, Passed):
             end = fact.changes
-            return (f"{end.was:.6g} in the reference is {end.became:g} in {fact.dtype}, beyond the end of {end.dtype} at {end.end}, and "
+            return (f"{end.was:.6g} in the reference is {end.became:g} in {fact.dtype}, beyond the range of {end.dtype}, which ends at {end.end}: "
                     f"{placed(fact.converted)} stores {end.stored}")  # fmt: skip
         return super().words(fact)

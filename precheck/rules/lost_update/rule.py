@@ -124,8 +124,9 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
         return
     number, worst = max(enough.items(), key=lambda each: each[1].intended)
     name = observation.parameters.get(number, "")
-    text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as in weight decay, should have changed it by "
-            f"{worst.intended:.1%}, but none changed a bit: {worst.dtype} rounds each back; {len(enough)} such parameters in all")  # fmt: skip
+    text = (f"{name or 'a parameter'}: {worst.times} products with a number close to 1, as in weight decay, should have changed it by "
+            f"{worst.intended:.1%}, but changed no bit: {worst.dtype} rounds each product to the old weight; {len(enough)} such parameters in "
+            "all")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
     yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)
 

@@ -34,7 +34,7 @@ class NotANumber(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "not a number":
-            return f"NaN from inputs that the reference has too, where the result is {fact.root.beyond:.4g}"
+            return f"NaN, where the reference gives {fact.root.beyond:.4g} for the same inputs"
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
     if worst is None or not explained:
         text += "steps are skipped at any scale, so the gradients are not finite for another reason"
         return Candidate("scaler-collapse", event.operation, text, scale, 1.0)
-    text += f"float16 cannot hold gradients of {worst.backward.beyond:.3g}, at a scale of 1 either, {safe(worst.backward)}"
+    text += f"float16 cannot hold gradients of {worst.backward.beyond:.3g} even at a scale of 1, {safe(worst.backward)}"
     lived = all(fits_later(step, steps) for step in skipped)
     return Candidate("scaler-collapse", event.operation, text, scale, 1.0, "warning" if lived else "error")
 

@@ -60,7 +60,7 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
         return []
     (worst, found), many = lost[0], len(lost)
     text = (f"a new GradScaler starts at {worst.scale:g}, although the one before it had settled at {found:g}: "
-            f"{many} of {count(steps)} steps skipped until it is there again; make one scaler for the whole training")  # fmt: skip
+            f"{many} of {count(steps)} steps are skipped until it has come down again; make one scaler for the whole training")  # fmt: skip
     severity: Severity = "error" if many > max(1.0, OFTEN * count(steps)) else "warning"
     return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity)]
 
@@ -92,7 +92,7 @@ def _order(event: ScalingEvent) -> Candidate:
         text = f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}: read the scale before scaler.update()"
         severity = "error" if event.text else "warning"
     elif event.kind == "read":
-        text, severity = f"Python reads a number that is scaled by {scale}", "warning"
+        text, severity = f"Python reads a number that is scaled by {scale}: divide it by scaler.get_scale() first", "warning"
     elif event.kind == "half":
         text = f"{event.factor:.0f} parameters are float16, and a GradScaler unscales float32 gradients only: keep weights in float32, use autocast"
     elif event.kind == "repeated":
@@ -100,10 +100,10 @@ def _order(event: ScalingEvent) -> Candidate:
     elif event.kind == "fresh":
         text = "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict"
     elif event.kind == "scheduled":
-        text = (f"the schedule went on {event.factor:.0f} times although the scaler had skipped the step: "
+        text = (f"the learning rate schedule went on {event.factor:.0f} times although the scaler had skipped the step: "
                 "call scheduler.step() only after a step that was taken")  # fmt: skip
     else:
-        text = f"the scaler refuses ({event.text}): unscale_ once an optimizer and step, after the last backward, and update() after every step"
+        text = f"the scaler raised ({event.text}): for each step call backward(), then unscale_ once for each optimizer, then step, then update()"
     chosen: Severity = "warning" if severity == "warning" else "error"
     return Candidate("scaler-order", event.operation, text, event.factor, event.other, chosen)
 

@@ -50,7 +50,7 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
     for step in steps:
         back = step.backward
         if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not fits_later(step, steps):
-            text = (f"the step is skipped, and would be at any loss scale from 1 up: gradients here reach {back.beyond:.3g}, beyond the largest "
+            text = (f"the step is skipped, as it would be at any loss scale of 1 or more: gradients here reach {back.beyond:.3g}, beyond the largest "
                     f"float16, {HALF_MAX:.0f}; the first is that of {back.parameter or 'no parameter'}")  # fmt: skip
             operation = dataclasses.replace(back.overflowed, step=step.operation.step)
             found.setdefault(placed(operation), Candidate("scaler-skip", operation, text, back.beyond, HALF_MAX))

@@ -33,5 +33,5 @@ def _candidate(operation: Operation, outdated: Outdated) -> Candidate:
     if outdated.implicit:
         text = f"autocast reuses a cast of {outdated.name} that it made before the weight changed; {changed}"
         return Candidate("stale-cast", operation, text, outdated.share, 0.0, tensor=outdated.name)
-    text = f"{placed(operation)} reads this cast of {outdated.name}, and sends it gradients; {changed}"
+    text = f"{placed(operation)} still reads this cast of {outdated.name}, and sends its gradients there; {changed}"
     return Candidate("stale-cast", outdated.made, text, outdated.share, 0.0, tensor=outdated.name)

@@ -41,7 +41,7 @@ class Underflow(Rule):
         for operation in part.observation.judged:
             many, total = operation.impossible
             if many:
-                text = (f"{many} of {total} draws chose what has probability 0: some of the random numbers are zero in "
+                text = (f"{many} of {total} draws chose an outcome of probability 0: some of the random numbers are zero in "
                         f"{operation.inputs[0].dtype}, and 0/0 is NaN, which argmax picks")  # fmt: skip
                 yield Candidate("underflow", operation, text, many, 0)
 

@@ -32,7 +32,7 @@ class UnstableReference(Rule):
 
     @staticmethod
     def _doubted(candidate: Candidate) -> Candidate:
-        text = f"{candidate.message}; but float32 does not determine what follows either: there an error of one millionth (2^-20) changes it as much"
+        text = f"{candidate.message}; but float32 does not determine what follows either, since a relative error of 2^-20 changes that as much"
         return dataclasses.replace(candidate, rule="unstable-reference", severity="note", message=text)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
@@ -48,9 +48,9 @@ class UnstableReference(Rule):
         """Rows beyond the limit of their last rounding alone, where noise runs have Inf or NaN and so give no floor."""
         beyond = [row for row in run.rows if row.floor_unknown and row.r > row.allowed and not row.excess_nonfinite and row.record.kind != "update"]
         for row in beyond[:1]:
-            text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {run.precision}. Whether rounding "
-                    "explains that cannot be told: noise of the size of one rounding makes it Inf or NaN, as it may the root of a number near zero"
-                    f"{f'; {len(beyond) - 1} more so' if len(beyond) > 1 else ''}")  # fmt: skip
+            text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {run.precision}. It is unknown whether "
+                    "rounding explains that: noise of the size of one rounding makes it Inf or NaN, as it would the square root of a number near zero"
+                    f"{f'; {len(beyond) - 1} more tensors too' if len(beyond) > 1 else ''}")  # fmt: skip
             yield at(row.record, "unstable-reference", "note", text, measured=row.r, limit=row.allowed)
 
     @staticmethod
@@ -62,7 +62,7 @@ class UnstableReference(Rule):
         first = next((row for row in results if row.undetermined and row.reference.norm > 0), None)
         if first is not None and run.precision.is_low:
             text = (f"{label(first.record.kind, first.record.name)}: roundings under {run.precision} change it by {share(first):.0%} of its norm, so "
-                    "nothing can be concluded: either the model is chaotic, or it returns something else on every call")  # fmt: skip
+                    "nothing can be concluded: either the model is chaotic, or it returns another result on every call")  # fmt: skip
             yield Finding(
                 "unstable-reference", "warning", text, step=first.record.step, tensor=first.record.name, measured=share(first), limit=UNDETERMINED
             )

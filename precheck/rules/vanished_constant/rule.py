@@ -22,7 +22,7 @@ class VanishedConstant(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
-            return f"its bound rounds onto the pole of {fact.where}, which it guards: {fact.what}"
+            return f"its bound should keep numbers off the pole of {fact.where}, and is itself rounded onto it: {fact.what}"
         if isinstance(fact, Missed):
             return f"{self._constant(fact)} and guards nothing; {fact.then}"
         if isinstance(fact, Repeated):

@@ -94,26 +94,26 @@ def _uncancelled(seen: Uncancelled) -> str:
 def _unfolded(seen: Unfolded) -> str:
     if not seen.rounded:
         return (
-            "what is read here was divided by factors for its channels. Another product multiplies by them again, and what leads here does not: "
-            "multiply the weight of this layer too"
+            "the channels of this input were divided by factors. The weight of another layer multiplies by them again, and the weight of this layer "
+            "does not: multiply it too"
         )
-    why = f"what was divided by them went through {seen.through}, which they do not pass" if seen.through else "nothing was divided by them"
+    why = f"the tensor that was divided by them then went through {seen.through}, so they do not" if seen.through else "no tensor was divided by them"
     return (
-        f"an operand of this product of codes of {shortened(seen.rounded)} was multiplied by factors for its channels. They are made of other data "
-        f"and must cancel, but {why}"
+        f"an operand of this product of codes of {shortened(seen.rounded)} was multiplied by a factor for each channel. The factors come from other "
+        f"data, so they must cancel, but {why}"
     )
 
 
 def _unrotated(remark: Unrotated) -> str:
     if not remark.other:
-        return (f"what was turned at {shortened(remark.rotated)} is turned once more by the same Hadamard matrix; "
-                "multiplied by its transpose it would be turned back")  # fmt: skip
+        return (f"what was rotated at {shortened(remark.rotated)} is rotated once more by the same Hadamard matrix; "
+                "multiplied by its transpose it would be rotated back")  # fmt: skip
     if remark.other == "nowhere":
         return (
-            f"one operand of this product was turned by a Hadamard matrix at {shortened(remark.rotated)}, in the backward pass alone, "
+            f"one operand of this product was rotated by a Hadamard matrix at {shortened(remark.rotated)}, in the backward pass alone, "
             f"and the other was not: without any rounding the result is off by {percent(remark.off)}%"
         )
     return (
-        f"the operands of this product were turned by Hadamard matrices at {shortened(remark.rotated)} and {shortened(remark.other)}, which "
+        f"the operands of this product were rotated by Hadamard matrices at {shortened(remark.rotated)} and {shortened(remark.other)}, which "
         f"do not cancel: without any rounding the result is off by {percent(remark.off)}%"
     )

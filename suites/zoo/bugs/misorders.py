@@ -216,7 +216,7 @@ def divided_by_the_next_scale(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
-REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
+REFUSED = r"the scaler raised \(.*\): for each step call backward"
 STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
 TAKEN = r"this step has been taken already, on the same gradients: scaler\.step\(optimizer\) calls"
 ANEW = r"a new GradScaler starts at 1\.04858e\+06, although the one before it had settled at .* make one scaler for the whole training"
@@ -229,7 +229,7 @@ FAULTS = (
     Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict", link="huggingface/transformers#11323", harm=None),
     Fault(scaler_of_each_epoch, ANEW, link="conservationtechlab/animl-py#304"),
     Fault(scaler_of_each_step, ANEW),
-    Fault(schedule_through_skips, "the schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
+    Fault(schedule_through_skips, "the learning rate schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
     Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="pytorch/pytorch#101569", harm=None),
     Fault(tile_without_data, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="Junjue-Wang/FactSeg#6", harm=None),
     Fault(stepped_twice, TAKEN, link="IAHispano/Applio#860"),

@@ -63,7 +63,7 @@ class Ruling:
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class Ledger:
+class Results:
     """The checks of a session, the goldens that belong to its tests, and the reasons why it is not a complete run."""
 
     settings: Settings
@@ -93,7 +93,7 @@ class Ledger:
         self.ignored += found["ignored"]
         self.partial += found["partial"]
 
-    def hear(self, told: dict[str, Any], *, passed: bool, skipped: bool) -> None:
+    def add(self, told: dict[str, Any], *, passed: bool, skipped: bool) -> None:
         """Reads a test report. `told` is the data that the plugin put on it."""
         self.checks += [Check(**check) for check in told["checks"]]
         if passed:
