@@ -38,8 +38,10 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
 
 def multiplied(call: Call, output: torch.Tensor) -> None:
     """After a product with a boolean mask: counts the NaN at masked places. 0 · Inf is NaN in every format."""
+    if len(call.floats) != 1:
+        return
     masks = [each for each in call.args if isinstance(each, torch.Tensor) and each.dtype is torch.bool]
-    if len(masks) != 1 or len(call.floats) != 1 or call.mode.later.defers(output) or finite([output.detach()]):
+    if len(masks) != 1 or call.mode.later.defers(output) or finite([output.detach()]):
         return
     left = output.detach().isnan() & ~masks[0]
     call.operation.unmasked = int(left.sum())

@@ -77,14 +77,16 @@ class Memory:
         self.fresh_bytes = self.known_bytes = 0
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
-        """The cell of the tensor's storage. None if there is none, or if it belonged to a freed storage or another dtype."""
+        """The cell of the tensor's storage. None if there is none, or if it was made for another dtype."""
         storage = tensor.untyped_storage()
-        cell = self.cells.get(address(storage))
-        if cell is None:
+        return self.at((address(storage), storage.nbytes()), tensor)
+
+    def at(self, place: tuple[int, int], tensor: torch.Tensor) -> Cell | None:
+        """The same for a tensor whose storage has been `located`."""
+        cell = self.cells.get(place[0])
+        if cell is None or (cell.dtype is not tensor.dtype and _real(cell.dtype) != _real(tensor.dtype)):
             return None
-        if cell.reference.expired() or (cell.dtype is not tensor.dtype and _real(cell.dtype) != _real(tensor.dtype)):
-            return None
-        if cell.bytes != storage.nbytes() and cell.payload is None:
+        if cell.bytes != place[1] and cell.payload is None:
             self._resize(cell, tensor)
         return cell
 
@@ -123,12 +125,13 @@ class Memory:
         return cell
 
     def keep(
-        self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None, written: bool, foreign: list[torch.Tensor]
+        self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None, written: bool, foreign: list[int]
     ) -> None:
-        """Stores the shadow of a result in its cell or a new one. It must not share memory with a tensor of `foreign`."""
+        """Stores the shadow of a result in its cell or a new one. It must share memory neither with the result nor with a storage in `foreign`."""
         cell = self.find(tensor) if written else None
         if cell is None:
-            if storage_key(shadow) in map(storage_key, (tensor, *foreign)):
+            key = storage_key(shadow)
+            if key in foreign or key == storage_key(tensor):
                 shadow = shadow.clone()  # a cast to the same dtype does not copy, and an in-place op would then change the user's tensor
             self.put(tensor, shadow, value, perturbed=None if perturbed is None else perturbed.clone())
             return
@@ -169,7 +172,7 @@ class Memory:
 
     def payload(self, tensor: torch.Tensor) -> torch.Tensor | None:
         cell = self.cells.get(storage_key(tensor))
-        return None if cell is None or cell.reference.expired() else cell.payload
+        return None if cell is None else cell.payload
 
     def drop(self, tensor: torch.Tensor) -> None:
         self.cells.pop(storage_key(tensor), None)
@@ -207,7 +210,7 @@ class Memory:
 
     def _count(self, cell: Cell) -> None:
         self.fresh_bytes += cell.cost
-        if self.fresh_bytes > max(COLLECT, self.known_bytes // 4):
+        if self.fresh_bytes > COLLECT and self.fresh_bytes > self.known_bytes // 4:
             self._collect()
 
     def _collect(self) -> None:

@@ -37,8 +37,10 @@ _NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dic
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than one step of a model of 10 000 layers has."""
-CONVERSIONS = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "given"}
+_CONVERTING = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "given"}
 """Code that converts what a model holds, and what a measurement is given."""
+CONVERSIONS = {id(code): word for code, word in _CONVERTING.items()}
+"""The same by id, since hashing code takes two microseconds."""
 
 
 class _Place(NamedTuple):
@@ -154,7 +156,7 @@ class Frames:
 
     def converting(self, depth: int) -> str:
         """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
-        return next((CONVERSIONS[frame.f_code] for frame in self._below_line(sys._getframe(depth)) if frame.f_code in CONVERSIONS), "")
+        return next((CONVERSIONS[id(frame.f_code)] for frame in self._below_line(sys._getframe(depth)) if id(frame.f_code) in CONVERSIONS), "")
 
     def instruction(self, depth: int) -> int:
         """The bytecode offset of the frame of the deepest line."""
@@ -170,7 +172,8 @@ class Frames:
 
     def _below_line(self, frame: Any) -> Iterator[FrameType]:
         """The frames of torch and precheck between an op and the deepest line."""
-        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
+        kinds = self.kinds
+        while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
             yield frame
             frame = frame.f_back
 
