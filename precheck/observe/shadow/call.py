@@ -122,7 +122,7 @@ class Call:
     def described(self) -> Operation:
         mode, where = self.mode, self.mode.where
         backward, derived, line, module, caller = mode.lines.locate(where.module, depth=5)
-        if not backward and backward_node() is None and in_backward():
+        if not backward and in_backward() and backward_node() is None:
             backward = derived = True  # a callback at the end of the backward pass, as DDP and FSDP queue
         phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():

@@ -20,7 +20,7 @@ from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.replay import addressable, continuous
 from precheck.observe.shadow.source import Frames
-from precheck.observe.shadow.statistics import apart, sampled
+from precheck.observe.shadow.statistics import SAMPLE, apart, sampled
 from precheck.torch_internals import MODULE_CALLS, storage_key
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class FunctionReplay:
                 memory.keep(output, shadow.to(mode.replay.wide(output.dtype)), mark, perturbed=None, written=written, foreign=foreign)
         value = next(iter(operation.outputs), None)
         if value is not None and value.maker is operation:
-            run, shadow = sampled(call.results[0]), sampled(made[0])
-            value.call_error = apart(run, shadow)
+            run, shadow = call.results[0], made[0]
+            value.call_error = apart(run, shadow) if run.numel() <= SAMPLE else apart(sampled(run), sampled(shadow))
 
     def _called(self, depth: int) -> Called | None:
         """The call that the op belongs to. None if no function of the user's is on the stack."""

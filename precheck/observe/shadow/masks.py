@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck import ops
 from precheck.observe.shadow.statistics import finite
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ bfloat16, so scores cannot be told apart."""
 
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
-    """Gives the shadow the run's fully masked rows, if the call has other rows too. An offset of all rows is no mask."""
-    if call.plan.base not in ops.SOFTMAXES or not call.inputs[0].roundoff or not call.floats[0].dim():
+    """After a softmax: gives the shadow the run's fully masked rows, if the call has other rows too. An offset of all rows is no mask."""
+    if not call.inputs[0].roundoff or not call.floats[0].dim():
         return
     dim = int(call.op.argument("dim"))
     scores = call.floats[0].detach()

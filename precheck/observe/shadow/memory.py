@@ -118,9 +118,10 @@ class Memory:
     def put(self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None = None) -> Cell:
         """Makes a new cell for the tensor's storage. The run must not be able to change `shadow`."""
         storage = tensor.untyped_storage()
-        cell = self.cells[address(storage)] = Cell(storage, self._whole(tensor, shadow), tensor.dtype, value)
+        elements = storage.nbytes() // tensor.element_size()
+        cell = self.cells[address(storage)] = Cell(storage, _whole(tensor, shadow, elements), tensor.dtype, value)
         if perturbed is not None:
-            cell.perturbed = _flattened(self._whole(tensor, perturbed))
+            cell.perturbed = _flattened(_whole(tensor, perturbed, elements))
         self._count(cell)
         return cell
 
@@ -199,15 +200,6 @@ class Memory:
                     found.append(whole)
         return found
 
-    def _whole(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
-        """The shadow of the tensor's whole storage. The tensor may be a part of it."""
-        elements = length(tensor)
-        if length(shadow) == elements and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
-            return shadow if shadow.numel() == elements else shadow.as_strided((elements,), (1,), 0)
-        flat = torch.zeros(elements, dtype=shadow.dtype, device=shadow.device)
-        flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
-        return flat
-
     def _count(self, cell: Cell) -> None:
         self.fresh_bytes += cell.cost
         if self.fresh_bytes > COLLECT and self.fresh_bytes > self.known_bytes // 4:
@@ -220,6 +212,15 @@ class Memory:
         for cell in gone.values():  # once for each cell, also after an interrupt
             cell.shared[0] -= 1
         self.known_bytes = sum(cell.cost for cell in self.cells.values())
+
+
+def _whole(tensor: torch.Tensor, shadow: torch.Tensor, elements: int) -> torch.Tensor:
+    """The shadow of the tensor's whole storage, which has that many elements. The tensor may be a part of it."""
+    if length(shadow) == elements and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
+        return shadow if shadow.numel() == elements else shadow.as_strided((elements,), (1,), 0)
+    flat = torch.zeros(elements, dtype=shadow.dtype, device=shadow.device)
+    flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
+    return flat
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,16 @@ def lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
     return numbers
 
 
+def listed(tensor: torch.Tensor) -> list[float]:
+    """The elements of a real tensor as Python numbers, in order. For few of them it takes half the time of an array."""
+    if tensor.is_neg():
+        tensor = tensor.clone()  # as above
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    numbers: list[float] = (tensor if tensor.dim() == 1 else tensor.reshape(-1)).tolist()
+    return numbers
+
+
 def _space(shape: torch.Size, dtype: torch.dtype, use: str) -> tuple[torch.Tensor, Numbers]:
     """This thread's buffer, as a tensor of that shape and as a 1-D array. New memory would cost more: the operating system maps large pieces page by
     page."""

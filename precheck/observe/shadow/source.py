@@ -43,12 +43,6 @@ CONVERSIONS = {id(code): word for code, word in _CONVERTING.items()}
 """The same by id, since hashing code takes two microseconds."""
 
 
-class _Place(NamedTuple):
-    line: str
-    module: str
-    caller: str
-
-
 class Located(NamedTuple):
     """An op's place. `derived`: it is autograd's own op, not user code that autograd runs. `caller`: the user's own line, "" if unknown."""
 
@@ -71,6 +65,7 @@ class Frames:
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
+        self.users: dict[str, bool] = {"": False}  # by line, whether it is the user's own
         self.functions: dict[str, Function] = {}  # by line of the user's
         self.engine = (0, -1, "")  # the frame that last called autograd's engine, the backward pass, and the line that called it
         self.within = False  # whether an optimizer step is running
@@ -152,7 +147,10 @@ class Frames:
 
     def own(self, line: str, depth: int) -> tuple[str, bool]:
         """The same as `caller`, for an op at `line`. It is `line` itself if that is the user's own."""
-        return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
+        known = self.users.get(line)
+        if known is None:
+            known = self.users[line] = self.kind(line.rpartition(":")[0]) == "user"
+        return (line, False) if known else self.caller(depth + 1)
 
     def converting(self, depth: int) -> str:
         """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
@@ -200,7 +198,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.frames = Frames()
-        self.forward: dict[int, _Place] = {}
+        self.forward: dict[int, Located] = {}
         self.newest = 0  # newest node when forward ops were last forgotten
 
     def locate(self, module: str, depth: int = 3) -> Located:
@@ -209,12 +207,12 @@ class Lines:
         line, engine, recomputed = self.frames.line(depth, node is not None)
         caller, beyond = self.frames.own(line, depth)
         if node is None or recomputed:
-            newest = next_sequence_number() - 1
+            newest, here = next_sequence_number() - 1, Located(False, False, line, module, caller)
             if newest not in self.forward:
-                self.forward[newest] = _Place(line, module, caller)
+                self.forward[newest] = here
                 if len(self.forward) > REMEMBERED:
                     self._forget()
-            return Located(False, False, line, module, caller)
+            return here
         known = self.forward.get(sequence_number(node))
         if known is not None and (beyond or not caller):  # if the engine runs a library's line, the user's line is the forward op's
             caller = known.caller

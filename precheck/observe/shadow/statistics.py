@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy
 import torch
 
-from precheck.observe.shadow.numpy_views import ROOM, Numbers, lent, scratch
+from precheck.observe.shadow.numpy_views import ROOM, Numbers, lent, listed, scratch
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import no_dispatch
 
@@ -66,7 +66,7 @@ def prime_below(number: int, run: int) -> int:
 
 def norm(tensor: torch.Tensor) -> float:
     if tensor.numel() <= HANDFUL and tensor.is_cpu and not tensor.is_complex() and tensor.dtype not in NARROW:
-        return math.hypot(*lent(tensor, torch.float64).tolist())
+        return math.hypot(*listed(tensor))
     return _norm(tensor)
 
 
@@ -101,6 +101,7 @@ def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
         off, size = _length(numpy.subtract(mine, exact, out=scratch(mine, "error"))), _length(exact)
         if math.isfinite(off) and FAINT < size < MASKED:
             return ratio(off, size)
+    run, shadow = run.reshape(-1), shadow.reshape(-1)
     error = torch.nan_to_num(run.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)
     return ratio(norm(error), norm(shadow))
 
@@ -125,9 +126,9 @@ def compare(
 
 def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool) -> bool:
     """The same as `compare` for up to `HANDFUL` real numbers. False if the full comparison is needed."""
-    mine, exact = lent(run, torch.float64).tolist(), lent(shadow, torch.float64).tolist()
+    mine, exact = listed(run), listed(shadow)
     off, size = math.dist(mine, exact), math.hypot(*exact)
-    astray = 0.0 if perturbed is None else math.dist(lent(perturbed, torch.float64).tolist(), exact)
+    astray = 0.0 if perturbed is None else math.dist(listed(perturbed), exact)
     if not math.isfinite(off) or not math.isfinite(astray) or size > MASKED or (value.low and size > 1 / value.roundoff):
         return False
     if off and (value.low or zeros) and 0.0 in mine:
