@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.function_replay import Called
     from precheck.observe.shadow.mode import Shadow
 
-_NONE: frozenset[int] = frozenset()
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 
 
@@ -73,7 +72,7 @@ class Call:
         mode, planned, memory, shadows = self.mode, self.plan, self.mode.memory, self.shadows
         if planned.mutable:
             self.written = list(filter(addressable, self.op.written()))
-        written = {id(tensor) for tensor in self.written} if self.written else _NONE
+        written = {id(tensor) for tensor in self.written}
         inputs = []
         for place, tensor in enumerate(self.floats):
             key, cell = id(tensor), self.cells[place]
