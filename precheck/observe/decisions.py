@@ -27,6 +27,7 @@ from precheck.observe.module_hooks import LOW, Position
 from precheck.observe.op_sequence import Program
 from precheck.observe.shadow import storages
 from precheck.observe.shadow.source import Frames
+from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.torch_internals import in_backward, once_an_op, overload, schema, storage_key
 
 aten = torch.ops.aten
@@ -265,7 +266,7 @@ def _roundings(kind: Nature, args: Any, output: torch.Tensor) -> int:
     """How many roundings with unit gain a result has: one, or one for each time step of a recurrent kernel.
     The cast of a weight has none, since its noise is added to the weight. Neither has a view.
     """
-    if args and isinstance(args[0], torch.nn.Parameter):
+    if args and is_parameter(args[0]):
         return 0
     if not kind.mutable and any(_same_storage(arg, output) for arg in args):
         return 0  # shares storage without being declared a view: _unsafe_view, unsafe_split

@@ -135,24 +135,15 @@ class Call:
             scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
             caller=caller, converts=mode.lines.frames.converting(4) if casts else "", plain=phase == "forward" and where.plain,
             instruction=mode.lines.frames.instruction(4) if casts or (self.plan.base in ops.ADDITIONS and not derived) else 0,
-            mixed=len(self.floats) > 1 and self._mixed(),
+            mixed=len(self.floats) > 1 and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
             autocast=nesting() > mode.autocasts,
         )  # fmt: skip
-
-    def _mixed(self) -> bool:
-        """Whether its operands have several formats, single numbers aside."""
-        first = self.floats[0].dtype
-        others = [tensor for tensor in self.floats if tensor.dtype is not first]
-        return bool(others) and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1
 
     def _parameter(self) -> int:
         for tensor in self.floats:
             if is_parameter(tensor):
                 return int(self.mode.where.identity(tensor))
-        for cell in self.cells:
-            if cell is not None and cell.parameter:
-                return cell.parameter
-        return 0
+        return next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
     def _follow(self, result: Any) -> None:
         """Replays the op in the reference precision, compares both results and records the operation."""

@@ -158,17 +158,15 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: t
     low, wide = (run, shadow) if alike else (sampled(run, limit), sampled(shadow, limit))
     dtype = torch.float64 if torch.float64 in (low.dtype, wide.dtype) else torch.float32
     mine, exact = lent(low, dtype, "run"), lent(wide, dtype, "shadow")
-    squares = _squares(exact)
-    if math.isfinite(squares) and math.isfinite(_squares(mine)) and (run.numel() <= limit or finite([run])):
-        error = numpy.subtract(mine, exact, out=scratch(mine, "error"))
-        size = math.sqrt(squares)
-    else:
+    error = numpy.subtract(mine, exact, out=scratch(mine, "error"))
+    size, off = _length(exact), _length(error)
+    if not (math.isfinite(size) and math.isfinite(off) and (run.numel() <= limit or finite([run]))):  # both are finite only if the run is
         error, mine, exact = _nonfinite(value, run, shadow, limit)
-        size = _length(exact)
+        size, off = _length(exact), _length(error)
     if size < FAINT and exact.dtype == numpy.float32 and exact.any():
         mine, exact = mine.astype(numpy.float64), exact.astype(numpy.float64)
-        error, size = mine - exact, _length(exact)
-    off = _length(error)
+        error = mine - exact
+        size, off = _length(exact), _length(error)
     if size > MASKED:
         kept = numpy.abs(exact) <= MASKED
         error, mine, exact = error * kept, mine * kept, exact * kept
