@@ -53,7 +53,8 @@ try:  # needed
     CustomOpDef = torch._library.custom_ops.CustomOpDef  # what torch.library.custom_op makes
     CAST = torch.ops.aten._to_copy.default  # what `tensor.to(dtype)` runs
     CONVERSION = torch.nn.Module._apply.__code__  # what `model.to(...)` and its like run
-    MODULE_CALLS = frozenset({torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__})  # what calling a module runs
+    _MODULE_CODE = torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__  # what calling a module runs
+    MODULE_CALLS = frozenset(map(id, _MODULE_CODE))  # by id, since hashing code takes two microseconds
     TorchDispatchMode = _python_dispatch.TorchDispatchMode
     without_modes = _python_dispatch._disable_current_modes
     innermost_mode = _python_dispatch._get_current_dispatch_mode
@@ -100,9 +101,15 @@ def nesting() -> int:
 
 
 def address(storage: torch.UntypedStorage) -> int:
-    """The address of torch's storage object. It is unique while a weak reference to this storage is held."""
+    """The address of torch's storage object. It is unique while a weak reference to this storage is held, even if the storage has been freed.
+    So what was kept under the address of a living storage, with such a reference, is of this storage."""
     place: int = storage._cdata
     return place
+
+
+def located(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """For each tensor the address of its storage, as in `storage_key`, and the storage's bytes."""
+    return [(storage._cdata, storage.nbytes()) for storage in [tensor.untyped_storage() for tensor in tensors]]
 
 
 def storage_key(tensor: torch.Tensor) -> int:

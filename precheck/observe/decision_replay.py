@@ -11,7 +11,7 @@ import torch
 from precheck import ops
 from precheck.dense_parts import composed, continuous
 from precheck.observe.decision_modes import DecisionMode
-from precheck.observe.decisions import DecisionLog, Key, Places, aten, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.decisions import DecisionLog, Key, Nature, Places, aten, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
 from precheck.observe.module_hooks import LOW, Position
@@ -78,7 +78,7 @@ class DecisionReplay(DecisionMode):
         if kind.masked:
             self.busy.add(place)
             mask = gradient_mask(func, args)
-            recorded = self.log.entries.get(self.places.key(func, tuple(mask.shape)))
+            recorded = self.log.entries.get(self.places.key(kind, tuple(mask.shape)))
             if recorded is not None and recorded[0] is not None:
                 return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # multiplying by the mask would turn Inf into NaN
             return func(*args, **kwargs)
@@ -87,14 +87,14 @@ class DecisionReplay(DecisionMode):
         if not outputs:
             return result
         if self.disturbs and not kind.moves and continuous(outputs[0]):
-            result, outputs = self._disturbed(func, args, kwargs, result, outputs)
-        if not (decides(func, args, outputs) or kind.draws):
+            result, outputs = self._disturbed(func, kind, args, kwargs, result, outputs)
+        if not (kind.draws or decides(kind, args, outputs)):
             return result
         self.busy.add(place)
-        key = self.places.key(func, tuple(outputs[0].shape))
+        key = self.places.key(kind, tuple(outputs[0].shape))
         recorded = self.log.entries.get(key)
         if not kind.draws:
-            self._decided(func, key, outputs)
+            self._decided(kind, key, outputs)
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
@@ -122,9 +122,11 @@ class DecisionReplay(DecisionMode):
                 return True
         return False
 
-    def _disturbed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+    def _disturbed(
+        self, func: Any, kind: Nature, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor]
+    ) -> tuple[Any, list[torch.Tensor]]:
         """The result with noise where the recorded run rounded."""
-        key = self.results.key(func, tuple(outputs[0].shape))
+        key = self.results.key(kind, tuple(outputs[0].shape))
         if self.read is not None and key in self.log.entered:
             args = replaced(args, self.log.entered[key], self.read)
             result = func(*args, **kwargs)
@@ -172,12 +174,12 @@ class DecisionReplay(DecisionMode):
                     own.copy_(values)
         return result
 
-    def _decided(self, func: Any, key: Key, outputs: list[torch.Tensor]) -> None:
+    def _decided(self, kind: Nature, key: Key, outputs: list[torch.Tensor]) -> None:
         """Counts the decisions of this op that differ from the rival's. Backward kernels are left out: they repeat decisions of the forward pass."""
         if key[0] == "backward":
             return
         if self.own is not None:
-            self.own.entries[key] = discrete(func, outputs)
+            self.own.entries[key] = discrete(kind, outputs)
         for mine, other in zip(outputs, self.rival.entries.get(key, ()), strict=False):
             if other is not None and other.shape == mine.shape:
                 place = f"{key[0]}|{key[1]}"

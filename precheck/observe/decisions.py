@@ -27,6 +27,7 @@ from precheck.observe.module_hooks import LOW, Position
 from precheck.observe.op_sequence import Program
 from precheck.observe.shadow import storages
 from precheck.observe.shadow.source import Frames
+from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.torch_internals import in_backward, once_an_op, overload, schema, storage_key
 
 aten = torch.ops.aten
@@ -101,10 +102,10 @@ class Places:
         self.position = position
         self.seen: Counter[tuple[Any, ...]] = Counter()
 
-    def key(self, func: Any, shape: tuple[int, ...]) -> Key:
-        place = ("backward" if in_backward() else self.position.call, nature(func).name, shape)
-        self.seen[place] += 1
-        return (*place, self.seen[place])
+    def key(self, kind: Nature, shape: tuple[int, ...]) -> Key:
+        place = ("backward" if in_backward() else self.position.call, kind.name, shape)
+        number = self.seen[place] = self.seen.get(place, 0) + 1
+        return (*place, number)
 
 
 class Recording(DecisionMode):
@@ -150,20 +151,21 @@ class Recording(DecisionMode):
         if not outputs:
             return result
         if mask is not None:
-            self.log.entries[self.places.key(func, tuple(mask.shape))] = (mask,)
-        elif decides(func, args, outputs) or kind.draws:
-            key = self.places.key(func, tuple(outputs[0].shape))
-            self.log.entries[key] = discrete(func, outputs)
+            self.log.entries[self.places.key(kind, tuple(mask.shape))] = (mask,)
+        elif kind.draws or decides(kind, args, outputs):
+            key = self.places.key(kind, tuple(outputs[0].shape))
+            self.log.entries[key] = discrete(kind, outputs)
             if kind.draws:
                 self.log.drawn.add(key)
         if not kind.moves and continuous(outputs[0]):
-            self._count(func, kind, args, outputs[0])
-            if func.overloadpacket is aten._to_copy and not in_backward():
+            self._count(kind, args, outputs[0])
+            if kind.casts and not in_backward():
                 self._cast(args[0], outputs[0])
-        if (kind.moves or func.overloadpacket is aten._to_copy) and args and isinstance(args[0], torch.Tensor) and in_backward():
-            self._narrow(args[0], outputs[0])
-        if self.given and (kind.moves or func.overloadpacket is aten._to_copy) and continuous(outputs[0]):
-            self._enter(args, outputs)
+        if kind.moves or kind.casts:
+            if args and isinstance(args[0], torch.Tensor) and in_backward():
+                self._narrow(args[0], outputs[0])
+            if self.given and continuous(outputs[0]):
+                self._enter(args, outputs)
         return result
 
     def gives(self, inputs: Any) -> None:
@@ -199,14 +201,14 @@ class Recording(DecisionMode):
             if line is not None and line == self.frames.line(1)[0] and line not in self.log.imposed and not _counts(source):
                 self.log.meant.add((line, tuple(source.shape)))
 
-    def _count(self, func: Any, kind: Nature, args: Any, output: torch.Tensor) -> None:
-        key = self.results.key(func, tuple(output.shape))
+    def _count(self, kind: Nature, args: Any, output: torch.Tensor) -> None:
+        key = self.results.key(kind, tuple(output.shape))
         roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
-        if self.narrow and not kind.mutable and func.overloadpacket is not aten._to_copy and in_backward():
+        if self.narrow.known and not kind.mutable and not kind.casts and in_backward():
             places = tuple(place for place, arg in enumerate(args) if arg in self.narrow)
             if places:
                 self.log.narrowed[key] = places
-        if self.entered and kind.multiplies:
+        if kind.multiplies and self.entered:
             paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
             if paths:
                 self.log.entered[key] = paths
@@ -236,8 +238,7 @@ def _floats(args: Any) -> bool:
     )
 
 
-def decides(func: Any, args: Any, outputs: list[torch.Tensor]) -> bool:
-    kind = nature(func)
+def decides(kind: Nature, args: Any, outputs: list[torch.Tensor]) -> bool:
     if kind.steps:
         return _floats(args)
     if kind.workspace or all(map(continuous, outputs)):
@@ -245,9 +246,9 @@ def decides(func: Any, args: Any, outputs: list[torch.Tensor]) -> bool:
     return any(not continuous(output) and output.numel() for output in outputs) and _floats(args)
 
 
-def discrete(func: Any, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+def discrete(kind: Nature, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     """Copies of an op's decisions: all results of a draw or a step function, else only those that are not floating."""
-    whole = nature(func).draws or nature(func).steps
+    whole = kind.draws or kind.steps
     return tuple(o.clone() if whole or not continuous(o) else None for o in outputs)
 
 
@@ -265,7 +266,7 @@ def _roundings(kind: Nature, args: Any, output: torch.Tensor) -> int:
     """How many roundings with unit gain a result has: one, or one for each time step of a recurrent kernel.
     The cast of a weight has none, since its noise is added to the weight. Neither has a view.
     """
-    if args and isinstance(args[0], torch.nn.Parameter):
+    if args and is_parameter(args[0]):
         return 0
     if not kind.mutable and any(_same_storage(arg, output) for arg in args):
         return 0  # shares storage without being declared a view: _unsafe_view, unsafe_split

@@ -33,7 +33,7 @@ _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERAT
 @dataclasses.dataclass(slots=True)
 class _Call:
     frame: FrameType
-    lines: set[tuple[CodeType, int]] = dataclasses.field(default_factory=set)  # lines that rounded something, also in functions that it called
+    lines: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # ids of code and lines that rounded something, also in functions it called
 
 
 class Functions:
@@ -42,7 +42,7 @@ class Functions:
     def __init__(self, recorder: Recorder, forwards: Collection[CodeType], position: Position) -> None:
         self.recorder, self.forwards, self.position = recorder, forwards, position
         self.frames, self.kinds = Frames(), dict[int, tuple[bool, CodeType]]()  # by id, since hashing code is slow
-        self.calls: Counter[CodeType] = Counter()
+        self.calls: Counter[int] = Counter()  # by id of the code
         self.stack: list[_Call] = []
         self.made: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self.step = 1
@@ -79,7 +79,7 @@ class Functions:
         """Something was rounded on the current line of the innermost function."""
         if self.stack:
             frame = self.stack[-1].frame
-            self.stack[-1].lines.add((frame.f_code, frame.f_lineno))
+            self.stack[-1].lines.add((id(frame.f_code), frame.f_lineno))
 
     def _own(self, code: CodeType) -> bool:
         known = self.kinds.get(id(code))
@@ -94,8 +94,8 @@ class Functions:
         if in_backward() or result is None:
             return
         code = call.frame.f_code
-        self.calls[code] += 1
-        number = f"#{self.calls[code]}" if self.calls[code] > 1 else ""
+        self.calls[id(code)] += 1
+        number = f"#{self.calls[id(code)]}" if self.calls[id(code)] > 1 else ""
         for path, tensor in tensors(result):
             if self._fresh(tensor):
                 name = f"{getattr(code, 'co_qualname', code.co_name)}(){number}{path}"

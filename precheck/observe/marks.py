@@ -27,8 +27,7 @@ class Storages:
     def __contains__(self, value: Any) -> bool:
         if not self.known or not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
             return False
-        known = self.known.get(storage_key(value))
-        return known is not None and not known.expired()
+        return storage_key(value) in self.known
 
     def add(self, tensor: torch.Tensor) -> None:
         if tensor.layout is torch.strided:

@@ -15,6 +15,7 @@ from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.window import Window
+from precheck.torch_internals import located, storage_key
 
 
 def value() -> Value:
@@ -195,7 +196,7 @@ def test_weak_references_do_not_keep_memory() -> None:
 def test_a_shadow_that_is_somebody_elses_is_copied() -> None:
     """A cast to the dtype a tensor has is no copy: the next in-place op on the shadow would reach the tensor it was made of."""
     cells, x, foreign = Memory(), torch.zeros(4, dtype=torch.bfloat16), torch.ones(4)
-    cells.keep(x, foreign.to(torch.float32), value(), perturbed=None, written=False, foreign=[foreign])
+    cells.keep(x, foreign.to(torch.float32), value(), perturbed=None, written=False, foreign=[storage_key(foreign)])
     cell = cells.find(x)
     assert cell is not None
     cells.view(cell, x).add_(1)
@@ -209,3 +210,15 @@ def test_floats_read_as_another_format_are_exact() -> None:
         halves = x.view(torch.bfloat16)
         assert same(seen(halves * 1), halves.float())
     assert report.facts["opaque"] == {}
+
+
+def test_no_tensor_finds_what_was_kept_of_a_freed_one() -> None:
+    """Torch gives the address of a freed storage to no other while its cell is kept: so a look-up does not check that the cell's storage lives."""
+    cells = Memory()
+    for _ in range(1000):
+        x = torch.zeros(4, dtype=torch.bfloat16)
+        assert cells.find(x) is None
+        cells.put(x, torch.zeros(4), value())
+        assert cells.find(x[1:]) is cells.at(located([x])[0], x) is not None
+        del x
+    assert len(cells.cells) == 1000

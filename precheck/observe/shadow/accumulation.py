@@ -57,8 +57,6 @@ class Accumulation:
         self, operation: Operation, planned: OpPlan, floats: list[torch.Tensor], cells: list[Cell | None], written: set[int],
     ) -> dict[int, Samples]:  # fmt: skip
         """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
-        if not written:
-            return {}
         stored = planned.base == "copy" and bool(cells) and stores.from_overwritten(operation, cells[0])
         adding = planned.base in ops.ACCUMULATING or stored
         if not adding or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):

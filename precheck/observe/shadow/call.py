@@ -28,13 +28,13 @@ class Call:
     """One op of the run with its replay. `prepare` comes before the op, `finish` after it."""
 
     __slots__ = (
-        "args", "before", "before_scatter", "called", "cells", "failure", "floats", "inputs", "mode", "op", "operation", "plan", "results", "shadows",
-        "written",
+        "args", "before", "before_scatter", "called", "cells", "failure", "floats", "inputs", "mode", "op", "operation", "places", "plan", "results",
+        "shadows", "written",
     )  # fmt: skip
 
-    def __init__(self, mode: Shadow, op: OpCall, floats: list[torch.Tensor], cells: list[Cell | None]) -> None:
+    def __init__(self, mode: Shadow, op: OpCall, floats: list[torch.Tensor], cells: list[Cell | None], places: list[tuple[int, int]]) -> None:
         self.mode, self.op, self.plan, self.args = mode, op, op.plan, op.args
-        self.floats, self.cells = floats, cells
+        self.floats, self.cells, self.places = floats, cells, places  # operands, their cells, and their storages as `located`
         self.inputs: tuple[Value, ...] = ()
         self.written: list[torch.Tensor] = []
         self.shadows: dict[int, torch.Tensor] = {}
@@ -69,37 +69,43 @@ class Call:
         self.failure = f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
     def _read(self) -> None:
-        mode, planned = self.mode, self.plan
+        mode, planned, memory, shadows = self.mode, self.plan, self.mode.memory, self.shadows
         if planned.mutable:
             self.written = list(filter(addressable, self.op.written()))
         written = {id(tensor) for tensor in self.written}
         inputs = []
         for place, tensor in enumerate(self.floats):
-            cell = self.cells[place] = self.cells[place] or mode.memory.find(tensor)  # an earlier operand on the same storage may have made it
+            key, cell = id(tensor), self.cells[place]
             if cell is None:
-                if id(tensor) in written or tensor.dtype in mode.low:
+                cell = self.cells[place] = memory.at(self.places[place], tensor)  # an earlier operand on the same storage may have made it
+            if cell is None:
+                if key in written or tensor.dtype in mode.low:
                     cell = self.cells[place] = self._given(tensor)
                 else:
                     if is_parameter(tensor):
                         mode.where.saw(tensor)
                     inputs.append(measuring.outside(tensor))
-                    self.shadows[id(tensor)] = tensor
+                    shadows[key] = tensor
                     continue
-            if id(tensor) in written:
+            if key in written:
                 cell.own()
             if is_parameter(tensor):
                 cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
-            inputs.append(partial_writes.read(self, cell, tensor, id(tensor) in written and planned.base in ops.OVERWRITING))
-            self.shadows[id(tensor)] = (mode.memory.written_view if id(tensor) in written else mode.memory.view)(cell, tensor)
+            if cell.parts is None:
+                inputs.append(cell.value)
+            else:
+                inputs.append(partial_writes.read(self, cell, tensor, key in written and planned.base in ops.OVERWRITING))
+            shadows[key] = (memory.written_view if key in written else memory.view)(cell, tensor)
         self.inputs = tuple(inputs)
         self.operation = self.described()
         if self.written and mode.any_perturbed and any(cell is not None and cell.perturbed is not None for cell in self.cells):
             for tensor, cell in zip(self.floats, self.cells, strict=True):
                 if cell is not None and id(tensor) in written and cell.perturbed is None:
                     cell.perturbed = cell.flat.clone()
-        self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written)
-        self.before_scatter = measuring.before_scatter(self)
+        self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written) if written else {}
+        if written:
+            self.before_scatter = measuring.before_scatter(self)
         if mode.outdated.made:
             mode.outdated.read(self)
 
@@ -115,13 +121,14 @@ class Call:
     def described(self) -> Operation:
         mode, where = self.mode, self.mode.where
         backward, derived, line, module, caller = mode.lines.locate(where.module, depth=5)
-        if not backward and backward_node() is None and in_backward():
+        if not backward and in_backward() and backward_node() is None:
             backward = derived = True  # a callback at the end of the backward pass, as DDP and FSDP queue
         phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
             phase = "data"
         numbers = (int, float) if self.plan.base == "pow" else float  # an integer exponent matters as much as a float
-        scalars = tuple(float(value) for value in (*self.args, *self.op.kwargs.values()) if isinstance(value, numbers))
+        given = (*self.args, *self.op.kwargs.values()) if self.op.kwargs else self.args
+        scalars = tuple([float(value) for value in given if isinstance(value, numbers)])
         casts = self.plan.packet == "_to_copy"
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
@@ -147,9 +154,9 @@ class Call:
             mode.record(operation)
             return
         outputs = self._outputs(result)
-        if not self.written and outputs and all(self._is_alias(tensor) for tensor in outputs):
+        if not self.written and outputs and not [tensor for tensor in outputs if not self._is_alias(tensor)]:
             return  # a view that the op's schema does not declare
-        if not any(continuous(output) for output in outputs):
+        if not [output for output in outputs if continuous(output)]:
             flips.decided(self, outputs)
             mode.observation.followed += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
             mode.record(operation)
@@ -168,12 +175,12 @@ class Call:
         mode.record(operation)
 
     def _outputs(self, result: Any) -> list[torch.Tensor]:
-        outputs = list(tensors_in(result))
+        outputs = [result] if type(result) is torch.Tensor else list(tensors_in(result))
         self.results = with_written(outputs, self.written) if self.plan.mutable else outputs
         return self.results
 
     def _is_alias(self, output: torch.Tensor) -> bool:
-        return addressable(output) and storage_key(output) in map(storage_key, self.floats)
+        return addressable(output) and storage_key(output) in [place[0] for place in self.places]
 
     def _replayed(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         mode, planned = self.mode, self.plan
@@ -189,9 +196,10 @@ class Call:
             if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # the run chooses the bins; what each bin sums is computed exactly
             return flips.where_finite(self, outputs)
-        if self.op.draws():
+        if planned.tagged and self.op.draws():
             return self._same_draw(outputs)
-        shadows = mode.replay.call(self.reference_op()._replace(kwargs=self._reference_kwargs(outputs[0])), self.shadow_of)
+        op, named = self.reference_op(), self._reference_kwargs(outputs[0])
+        shadows = mode.replay.call(op if named is op.kwargs else op._replace(kwargs=named), self.shadow_of)
         if len(shadows) < len(outputs) and "attention" not in planned.packet:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
         flips.followed(self, outputs, shadows, self.shadows)
@@ -203,7 +211,7 @@ class Call:
         An eps of float32 is kept, as are those of torch's own optimizers (Adafactor asks for one) and all under a float64 reference.
         """
         where, wide = self.mode.where, self.mode.replay.reference is torch.float64
-        if wide or self.operation.base not in ops.GUARDS_BELOW or not self.operation.scalars or (where.optimizing and where.shipped):
+        if not self.operation.scalars or wide or self.plan.base not in ops.GUARDS_BELOW or (where.optimizing and where.shipped):
             return self.op
         lent = [arg for arg in self.args if isinstance(arg, float) and arg in EPSILONS]
         if lent:
@@ -276,13 +284,16 @@ class Call:
                 value.roundoff = value.roundoff if value.low else 0.0
                 memory.seed(output, wide.to_real() if wide.is_complex else wide, value)
             return value
-        shadow = shadow.to(mode.replay.wide(output.dtype))
+        wide = mode.replay.wide(output.dtype)
+        if shadow.dtype is not wide:
+            shadow = shadow.to(wide)
         measuring.measure(self, value, output, shadow, perturbed, place)
-        draws.tail(self, output, shadow)
+        if self.plan.base in ops.SINGULAR:
+            draws.tail(self, output, shadow)
         if perturbed is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
             mode.any_perturbed, perturbed = True, perturbation.from_disturbed_inputs(self, place)
             perturbed = perturbation.disturbed(mode, shadow) if perturbed is None else perturbed
             compare(value, output, shadow, perturbed)
-        foreign = [*self.floats, *(cell.content for cell in self.cells if cell is not None)]
+        foreign = [place[0] for place in self.places] + [storage_key(cell.content) for cell in self.cells if cell is not None]
         memory.keep(output, shadow, value, perturbed=perturbed, written=written, foreign=foreign)
         return value

@@ -28,9 +28,9 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.scale_roots import combined
-from precheck.observe.shadow.scaled_tensors import Scaled, Scales, begins, counts, single, steps
+from precheck.observe.shadow.scaled_tensors import EXTREMES, Scaled, Scales, begins, counts, single, steps
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
-from precheck.observe.shadow.turns import Rotations
+from precheck.observe.shadow.turns import FACTORS, Rotations
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num"}
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
+BEGINNING = EXTREMES | FACTORS.keys() | {"mul", "div", "add", "sub"}
+"""Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
 """Ops that look at codes and compute no result from them."""
 
@@ -63,18 +65,21 @@ class Codes:
         if not self.off and op.plan.known:
             try:
                 eight = isinstance(result, torch.Tensor) and result.dtype in code_rounding.FLOATS
-                starts = begins, self.rotations.begins, self.foldings.begins
-                if eight or any(start(op.base, op.args) for start in starts) or self._concerned(op.args):
+                if eight or (op.plan.base in BEGINNING and self._begins(op.plan.base, op.args)) or self._concerned(op.args):
                     with self.mode.unseen():
                         self._followed(op, result)
             except Exception:
                 self.off = True
 
+    def _begins(self, base: str, args: tuple[Any, ...]) -> bool:
+        """Whether an op makes something that is followed."""
+        return begins(base, args) or self.rotations.begins(base, args) or self.foldings.begins(base, args)
+
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
         own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held
-        known = [each.entries for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
+        known = [each.entries for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each.entries]
         if not known:
             return False
         keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)

@@ -16,7 +16,7 @@ from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.ranks import Ranks
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.statistics import compare
-from precheck.torch_internals import TorchDispatchMode, awaited, group_named
+from precheck.torch_internals import TorchDispatchMode, awaited, group_named, located
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -46,7 +46,7 @@ class Exchange:
 
     def _copied(self) -> None:
         mode, floats = self.mode, list(self.op.tensors())
-        call = self.call = Call(mode, self.op, floats, [mode.memory.find(tensor) for tensor in floats])
+        call = self.call = Call(mode, self.op, floats, [mode.memory.find(tensor) for tensor in floats], located(floats))
         self.known = [cell is not None for cell in call.cells]
         call.prepare()
         if call.failure:

@@ -155,7 +155,8 @@ def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
     """Makes the shadows of chosen values follow the run's indices, and those of masked rows the run's rows. `shadows` were computed from `inputs`."""
-    masks.followed(call, outputs, shadows)
+    if call.plan.base in ops.SOFTMAXES:
+        masks.followed(call, outputs, shadows)
     if len(outputs) < 2:
         return
     eigenvectors.as_in_run(call, outputs, shadows)

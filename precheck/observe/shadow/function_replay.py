@@ -20,8 +20,8 @@ from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.replay import addressable, continuous
 from precheck.observe.shadow.source import Frames
-from precheck.observe.shadow.statistics import apart, sampled
-from precheck.torch_internals import MODULE_CALLS
+from precheck.observe.shadow.statistics import SAMPLE, apart, sampled
+from precheck.torch_internals import MODULE_CALLS, storage_key
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -65,12 +65,12 @@ class FunctionReplay:
         operation, plan = call.operation, call.plan
         if operation.phase not in ("forward", "data") or operation.in_optimizer or call.failure or not plan.known or plan.base in ops.PACKED:
             return {}
-        called = None if any(tensor.is_complex() for tensor in call.floats) else self._called(depth)
+        called = None if [tensor for tensor in call.floats if tensor.is_complex()] else self._called(depth)
         if called is None:
             return {}
         call.called, operation.call, memory, seen = called, called.number, called.memory, {}
-        for tensor in call.floats:
-            cell = memory.find(tensor)
+        for place, tensor in zip(call.places, call.floats, strict=True):
+            cell = memory.at(place, tensor)
             written = bool(call.written) and any(tensor is each for each in call.written)
             if cell is None and written:
                 cell = memory.seed(tensor, call.mode.replay.wide(tensor.dtype), _NOTHING)
@@ -96,30 +96,33 @@ class FunctionReplay:
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
         dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands
-        if plan.steps or call.op.draws() or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
+        if plan.steps or (plan.tagged and call.op.draws()) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
             return
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
         made = mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, wide, tensor))
         flips.followed(call, call.results, made, wide)
-        foreign, mark = [*call.floats, *wide.values()], _CAST if _moves_cast(call, memory, seen) else _NOTHING
+        foreign = [place[0] for place in call.places] + list(map(storage_key, wide.values()))
+        mark = _CAST if _moves_cast(call, memory, seen) else _NOTHING
         for output, shadow in zip(call.results, made, strict=False):
             if addressable(output) and continuous(output):
-                written = any(output is tensor for tensor in call.written)
+                written = bool(call.written) and any(output is tensor for tensor in call.written)
                 memory.keep(output, shadow.to(mode.replay.wide(output.dtype)), mark, perturbed=None, written=written, foreign=foreign)
         value = next(iter(operation.outputs), None)
         if value is not None and value.maker is operation:
-            run, shadow = sampled(call.results[0]), sampled(made[0])
-            value.call_error = apart(run, shadow)
+            run, shadow = call.results[0], made[0]
+            value.call_error = apart(run, shadow) if run.numel() <= SAMPLE else apart(sampled(run), sampled(shadow))
 
     def _called(self, depth: int) -> Called | None:
         """The call that the op belongs to. None if no function of the user's is on the stack."""
         frame: Any = sys._getframe(depth)
         found = inner = None
-        while frame is not None and id(frame) not in self.outside:
-            if frame.f_code in MODULE_CALLS:
+        outside, kinds = self.outside, self.frames.kinds
+        while frame is not None and id(frame) not in outside:
+            code = frame.f_code
+            if id(code) in MODULE_CALLS:
                 found = inner or found
                 break
-            kind = self.frames.kind(frame.f_code.co_filename)
+            kind = kinds.get(code.co_filename) or self.frames.kind(code.co_filename)
             if kind == "runner":
                 break
             if kind == "user":
@@ -154,8 +157,9 @@ def _moves_cast(call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bo
     """
     if not seen:
         return call.plan.base in ops.CASTS
-    cells = [memory.find(tensor) for tensor in call.floats]
-    return call.plan.base in ops.MOVING and not call.written and all(cell is not None and cell.value is _CAST for cell in cells)
+    if call.plan.base not in ops.MOVING or call.written:
+        return False
+    return all(cell is not None and cell.value is _CAST for cell in map(memory.find, call.floats))
 
 
 _NOTHING, _CAST = Value(None, (), "", 0.0), Value(None, (), "", 0.0)

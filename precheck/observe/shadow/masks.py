@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck import ops
 from precheck.observe.shadow.statistics import finite
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ bfloat16, so scores cannot be told apart."""
 
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
-    """Gives the shadow the run's fully masked rows, if the call has other rows too. An offset of all rows is no mask."""
-    if call.plan.base not in ops.SOFTMAXES or not call.inputs[0].roundoff or not call.floats[0].dim():
+    """After a softmax: gives the shadow the run's fully masked rows, if the call has other rows too. An offset of all rows is no mask."""
+    if not call.inputs[0].roundoff or not call.floats[0].dim():
         return
     dim = int(call.op.argument("dim"))
     scores = call.floats[0].detach()
@@ -38,8 +37,10 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
 
 def multiplied(call: Call, output: torch.Tensor) -> None:
     """After a product with a boolean mask: counts the NaN at masked places. 0 · Inf is NaN in every format."""
+    if len(call.floats) != 1:
+        return
     masks = [each for each in call.args if isinstance(each, torch.Tensor) and each.dtype is torch.bool]
-    if len(masks) != 1 or len(call.floats) != 1 or call.mode.later.defers(output) or finite([output.detach()]):
+    if len(masks) != 1 or call.mode.later.defers(output) or finite([output.detach()]):
         return
     left = output.detach().isnan() & ~masks[0]
     call.operation.unmasked = int(left.sum())

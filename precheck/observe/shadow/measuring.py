@@ -43,7 +43,7 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
     An emulated format rounds inside products and is stored in a wider one, so its unit roundoff is passed on to all later values.
     """
     packet, low = call.plan.packet, output.dtype in call.mode.low
-    coarsest = max((value.roundoff for value in call.inputs), default=0.0)
+    coarsest = max([value.roundoff for value in call.inputs], default=0.0)
     kept = low or (call.plan.base in ops.MOVING and any(value.kept_low for value in call.inputs))
     unit = roundoff(output.dtype, call.mode.low) if low else coarsest
     if emulation.active():
@@ -77,11 +77,11 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         else:
             compare(value, sampled(output, GLANCE), sampled(shadow, GLANCE))
         return
-    if not value.low and not any(source.drift or source.nonfinite for source in inputs):
+    if not value.low and not [source for source in inputs if source.drift or source.nonfinite]:
         return  # run and shadow computed the same op on the same numbers
     # in an optimizer step most tensors are intermediate results that live for one op
     limit = LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
-    compare(value, output, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=limit)
+    compare(value, output, shadow, perturbed, zeros=bool([source for source in inputs if source.zeros]), limit=limit)
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.part_drift = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)

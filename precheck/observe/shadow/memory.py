@@ -77,14 +77,16 @@ class Memory:
         self.fresh_bytes = self.known_bytes = 0
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
-        """The cell of the tensor's storage. None if there is none, or if it belonged to a freed storage or another dtype."""
+        """The cell of the tensor's storage. None if there is none, or if it was made for another dtype."""
         storage = tensor.untyped_storage()
-        cell = self.cells.get(address(storage))
-        if cell is None:
+        return self.at((address(storage), storage.nbytes()), tensor)
+
+    def at(self, place: tuple[int, int], tensor: torch.Tensor) -> Cell | None:
+        """The same for a tensor whose storage has been `located`."""
+        cell = self.cells.get(place[0])
+        if cell is None or (cell.dtype is not tensor.dtype and _real(cell.dtype) != _real(tensor.dtype)):
             return None
-        if cell.reference.expired() or (cell.dtype is not tensor.dtype and _real(cell.dtype) != _real(tensor.dtype)):
-            return None
-        if cell.bytes != storage.nbytes() and cell.payload is None:
+        if cell.bytes != place[1] and cell.payload is None:
             self._resize(cell, tensor)
         return cell
 
@@ -116,19 +118,21 @@ class Memory:
     def put(self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None = None) -> Cell:
         """Makes a new cell for the tensor's storage. The run must not be able to change `shadow`."""
         storage = tensor.untyped_storage()
-        cell = self.cells[address(storage)] = Cell(storage, self._whole(tensor, shadow), tensor.dtype, value)
+        elements = storage.nbytes() // tensor.element_size()
+        cell = self.cells[address(storage)] = Cell(storage, _whole(tensor, shadow, elements), tensor.dtype, value)
         if perturbed is not None:
-            cell.perturbed = _flattened(self._whole(tensor, perturbed))
+            cell.perturbed = _flattened(_whole(tensor, perturbed, elements))
         self._count(cell)
         return cell
 
     def keep(
-        self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None, written: bool, foreign: list[torch.Tensor]
+        self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None, written: bool, foreign: list[int]
     ) -> None:
-        """Stores the shadow of a result in its cell or a new one. It must not share memory with a tensor of `foreign`."""
+        """Stores the shadow of a result in its cell or a new one. It must share memory neither with the result nor with a storage in `foreign`."""
         cell = self.find(tensor) if written else None
         if cell is None:
-            if storage_key(shadow) in map(storage_key, (tensor, *foreign)):
+            key = storage_key(shadow)
+            if key in foreign or key == storage_key(tensor):
                 shadow = shadow.clone()  # a cast to the same dtype does not copy, and an in-place op would then change the user's tensor
             self.put(tensor, shadow, value, perturbed=None if perturbed is None else perturbed.clone())
             return
@@ -169,7 +173,7 @@ class Memory:
 
     def payload(self, tensor: torch.Tensor) -> torch.Tensor | None:
         cell = self.cells.get(storage_key(tensor))
-        return None if cell is None or cell.reference.expired() else cell.payload
+        return None if cell is None else cell.payload
 
     def drop(self, tensor: torch.Tensor) -> None:
         self.cells.pop(storage_key(tensor), None)
@@ -196,18 +200,9 @@ class Memory:
                     found.append(whole)
         return found
 
-    def _whole(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
-        """The shadow of the tensor's whole storage. The tensor may be a part of it."""
-        elements = length(tensor)
-        if length(shadow) == elements and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
-            return shadow if shadow.numel() == elements else shadow.as_strided((elements,), (1,), 0)
-        flat = torch.zeros(elements, dtype=shadow.dtype, device=shadow.device)
-        flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
-        return flat
-
     def _count(self, cell: Cell) -> None:
         self.fresh_bytes += cell.cost
-        if self.fresh_bytes > max(COLLECT, self.known_bytes // 4):
+        if self.fresh_bytes > COLLECT and self.fresh_bytes > self.known_bytes // 4:
             self._collect()
 
     def _collect(self) -> None:
@@ -217,6 +212,15 @@ class Memory:
         for cell in gone.values():  # once for each cell, also after an interrupt
             cell.shared[0] -= 1
         self.known_bytes = sum(cell.cost for cell in self.cells.values())
+
+
+def _whole(tensor: torch.Tensor, shadow: torch.Tensor, elements: int) -> torch.Tensor:
+    """The shadow of the tensor's whole storage, which has that many elements. The tensor may be a part of it."""
+    if length(shadow) == elements and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
+        return shadow if shadow.numel() == elements else shadow.as_strided((elements,), (1,), 0)
+    flat = torch.zeros(elements, dtype=shadow.dtype, device=shadow.device)
+    flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
+    return flat
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
+from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
@@ -161,7 +161,8 @@ class Shadow(UncompiledMode):
         if planned.mutable:
             self.where.on_write()
             self._forgotten(op)
-        cells = [self.memory.find(tensor) for tensor in floats]
+        places = located(floats)
+        cells = [self.memory.at(place, tensor) for place, tensor in zip(places, floats, strict=True)]
         if not any(cells) and not self.replay.lowers(op, floats):
             result = self.run(func, args, kwargs)
             if floats or planned.tagged:
@@ -169,7 +170,7 @@ class Shadow(UncompiledMode):
             else:
                 self.amounts.made(planned, result)
             return result
-        call = Call(self, op, floats, cells)
+        call = Call(self, op, floats, cells, places)
         with self.unseen():
             call.prepare()
             call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.places.draws(floats)

@@ -108,7 +108,7 @@ def entered(mode: Shadow, tensor: torch.Tensor) -> None:
         return
     numbers = given[-1]
     alone: tuple[float, ...] = (float(numbers),) if isinstance(numbers, (int, float, numpy.floating)) else ()
-    call = Call(mode, OpCall(CAST, plan(CAST), alone, {}), [], [])
+    call = Call(mode, OpCall(CAST, plan(CAST), alone, {}), [], [], [])
     with mode.lock, mode.unseen(), contextlib.suppress(Exception):
         wide = _tensor(numbers, dtype=mode.replay.reference, device=tensor.device)
         if wide.shape != tensor.shape or torch.equal(wide.to(tensor.dtype).to(wide.dtype), wide):

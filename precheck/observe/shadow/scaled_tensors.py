@@ -179,9 +179,11 @@ def begins(base: str, args: tuple[Any, ...]) -> bool:
     """Whether an op may make a scale, or may scale a tensor by fewer numbers than it has. An expanded scale has fewer numbers in memory."""
     if base in EXTREMES:
         return True
-    if base not in ("mul", "div") or not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in args[:2]):
+    if base not in ("mul", "div"):
         return False
     left, right = args[:2]
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or {left.layout, right.layout} != {torch.strided}:
+        return False
     return left.numel() != right.numel() or not (left.is_contiguous() and right.is_contiguous())
 
 

@@ -37,14 +37,10 @@ _NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dic
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than one step of a model of 10 000 layers has."""
-CONVERSIONS = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "given"}
+_CONVERTING = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "given"}
 """Code that converts what a model holds, and what a measurement is given."""
-
-
-class _Place(NamedTuple):
-    line: str
-    module: str
-    caller: str
+CONVERSIONS = {id(code): word for code, word in _CONVERTING.items()}
+"""The same by id, since hashing code takes two microseconds."""
 
 
 class Located(NamedTuple):
@@ -69,6 +65,7 @@ class Frames:
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
+        self.users: dict[str, bool] = {"": False}  # by line, whether it is the user's own
         self.functions: dict[str, Function] = {}  # by line of the user's
         self.engine = (0, -1, "")  # the frame that last called autograd's engine, the backward pass, and the line that called it
         self.within = False  # whether an optimizer step is running
@@ -150,11 +147,14 @@ class Frames:
 
     def own(self, line: str, depth: int) -> tuple[str, bool]:
         """The same as `caller`, for an op at `line`. It is `line` itself if that is the user's own."""
-        return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
+        known = self.users.get(line)
+        if known is None:
+            known = self.users[line] = self.kind(line.rpartition(":")[0]) == "user"
+        return (line, False) if known else self.caller(depth + 1)
 
     def converting(self, depth: int) -> str:
         """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
-        return next((CONVERSIONS[frame.f_code] for frame in self._below_line(sys._getframe(depth)) if frame.f_code in CONVERSIONS), "")
+        return next((CONVERSIONS[id(frame.f_code)] for frame in self._below_line(sys._getframe(depth)) if id(frame.f_code) in CONVERSIONS), "")
 
     def instruction(self, depth: int) -> int:
         """The bytecode offset of the frame of the deepest line."""
@@ -170,7 +170,8 @@ class Frames:
 
     def _below_line(self, frame: Any) -> Iterator[FrameType]:
         """The frames of torch and precheck between an op and the deepest line."""
-        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
+        kinds = self.kinds
+        while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
             yield frame
             frame = frame.f_back
 
@@ -197,7 +198,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.frames = Frames()
-        self.forward: dict[int, _Place] = {}
+        self.forward: dict[int, Located] = {}
         self.newest = 0  # newest node when forward ops were last forgotten
 
     def locate(self, module: str, depth: int = 3) -> Located:
@@ -206,12 +207,12 @@ class Lines:
         line, engine, recomputed = self.frames.line(depth, node is not None)
         caller, beyond = self.frames.own(line, depth)
         if node is None or recomputed:
-            newest = next_sequence_number() - 1
+            newest, here = next_sequence_number() - 1, Located(False, False, line, module, caller)
             if newest not in self.forward:
-                self.forward[newest] = _Place(line, module, caller)
+                self.forward[newest] = here
                 if len(self.forward) > REMEMBERED:
                     self._forget()
-            return Located(False, False, line, module, caller)
+            return here
         known = self.forward.get(sequence_number(node))
         if known is not None and (beyond or not caller):  # if the engine runs a library's line, the user's line is the forward op's
             caller = known.caller

@@ -79,16 +79,16 @@ class Casts:
 
     def read(self, call: Call) -> None:
         """Before an op: sets `operation.outdated` if it reads a cast that is out of date."""
-        for tensor in call.floats:
-            cast = self.made.get(storage_key(tensor))
-            if cast is None or cast.copy.expired():
+        for key, _ in call.places:
+            cast = self.made.get(key)
+            if cast is None:
                 continue
             if cast.position is not None:
                 cast.implicit, cast.position = cast.position == self._position(), None
             connected = cast.operation.recording and call.operation.recording
             if cast.written is not None and call.operation.phase == "forward" and (cast.implicit or connected):
                 call.operation.outdated = self._beside(cast)
-                self.made.pop(storage_key(tensor))
+                self.made.pop(key)
 
     def _beside(self, cast: _Cast) -> Outdated | None:
         """Compares the cast with the weight as it is now. None if they are equal, or if one is gone."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy
 import torch
 
-from precheck.observe.shadow.numpy_views import ROOM, Numbers, lent, scratch
+from precheck.observe.shadow.numpy_views import ROOM, Numbers, lent, listed, scratch
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import no_dispatch
 
@@ -66,7 +66,7 @@ def prime_below(number: int, run: int) -> int:
 
 def norm(tensor: torch.Tensor) -> float:
     if tensor.numel() <= HANDFUL and tensor.is_cpu and not tensor.is_complex() and tensor.dtype not in NARROW:
-        return math.hypot(*lent(tensor, torch.float64).tolist())
+        return math.hypot(*listed(tensor))
     return _norm(tensor)
 
 
@@ -103,6 +103,7 @@ def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
         off, size = _length(numpy.subtract(mine, exact, out=scratch(mine, "error"))), _length(exact)
         if math.isfinite(off) and FAINT < size < MASKED:
             return ratio(off, size)
+    run, shadow = run.reshape(-1), shadow.reshape(-1)
     error = torch.nan_to_num(run.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)
     return ratio(norm(error), norm(shadow))
 
@@ -127,9 +128,9 @@ def compare(
 
 def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool) -> bool:
     """The same as `compare` for up to `HANDFUL` real numbers. False if the full comparison is needed."""
-    mine, exact = lent(run, torch.float64).tolist(), lent(shadow, torch.float64).tolist()
+    mine, exact = listed(run), listed(shadow)
     off, size = math.dist(mine, exact), math.hypot(*exact)
-    astray = 0.0 if perturbed is None else math.dist(lent(perturbed, torch.float64).tolist(), exact)
+    astray = 0.0 if perturbed is None else math.dist(listed(perturbed), exact)
     if not math.isfinite(off) or not math.isfinite(astray) or size > MASKED or (value.low and size > 1 / value.roundoff):
         return False
     if off and (value.low or zeros) and 0.0 in mine:
@@ -159,17 +160,15 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: t
     low, wide = (run, shadow) if alike else (sampled(run, limit), sampled(shadow, limit))
     dtype = torch.float64 if torch.float64 in (low.dtype, wide.dtype) else torch.float32
     mine, exact = lent(low, dtype, "run"), lent(wide, dtype, "shadow")
-    squares = _squares(exact)
-    if math.isfinite(squares) and math.isfinite(_squares(mine)) and (run.numel() <= limit or finite([run])):
-        error = numpy.subtract(mine, exact, out=scratch(mine, "error"))
-        size = math.sqrt(squares)
-    else:
+    error = numpy.subtract(mine, exact, out=scratch(mine, "error"))
+    size, off = _length(exact), _length(error)
+    if not (math.isfinite(size) and math.isfinite(off) and (run.numel() <= limit or finite([run]))):  # both are finite only if the run is
         error, mine, exact = _nonfinite(value, run, shadow, limit)
-        size = _length(exact)
+        size, off = _length(exact), _length(error)
     if size < FAINT and exact.dtype == numpy.float32 and exact.any():
         mine, exact = mine.astype(numpy.float64), exact.astype(numpy.float64)
-        error, size = mine - exact, _length(exact)
-    off = _length(error)
+        error = mine - exact
+        size, off = _length(exact), _length(error)
     if size > MASKED:
         kept = numpy.abs(exact) <= MASKED
         error, mine, exact = error * kept, mine * kept, exact * kept

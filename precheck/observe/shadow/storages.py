@@ -28,7 +28,7 @@ class Storages(Generic[Kept]):
 
     def get(self, tensor: torch.Tensor) -> Kept | None:
         found = self.entries.get(storage_key(tensor))
-        return None if found is None or found[0].expired() else found[1]
+        return None if found is None else found[1]
 
     def put(self, tensor: torch.Tensor, kept: Kept) -> None:
         key = storage_key(tensor)
