@@ -27,6 +27,13 @@ class Matching:
     missed: list[str]  # parameters of `model` without a counterpart
     first: dict[str, str]  # maps each name of a parameter of `model` to its first name
 
+    def agrees(self, module: str) -> bool:
+        """Whether all weights of a module of `other` hold numbers of `model`, whose modules with these have no weights that `other` lacks."""
+        held = [link for link in self.links for name in link.others if _owner(name) == module]
+        owners = {_owner(name) for link in held for name in link.models}
+        lacking = owners & {_owner(name) for name in self.missed} or module in {_owner(name) for name in self.lonely}
+        return not lacking and all(link.same for link in held)
+
 
 def checked(match: object, model: torch.nn.Module, other: torch.nn.Module) -> dict[str, str]:
     """The argument `match`, validated. Every name in it must exist on its side, as a full name or as a prefix."""
@@ -203,13 +210,30 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = owners[name]
         elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
+    owned = [_owner(each) for each in _parameters(other) if mapped(users_name(each), match) is None]
     if owners.get(""):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         parent, wanted = _owner(name), modules.get(name)
         if name and wanted and parent not in modules and (holder := _holder(parent, wanted, found)) is not None and holder in ours:
             modules[parent] = holder
+    for name in (each for each in owned if each):
+        below = _named_below(name, modules.get(_owner(name)), found)
+        if below in ours and (name not in modules or _within(modules[name], below)):
+            modules[name] = below
     return modules
+
+
+def _named_below(name: str, parent: str | None, found: Mapping[str, Link]) -> str | None:
+    """The module of `model` that has the name's last part below the parent's counterpart, if its weights are matched with none elsewhere in `other`.
+
+    It may hold more weights: `other` may have folded them into one, as where an adapter was merged.
+    """
+    if parent is None:
+        return None
+    below = ".".join(filter(None, (parent, name.rpartition(".")[2])))
+    inside = [link for link in found.values() if any(_within(each, below) for each in link.models)]
+    return below if all(_within(each, name) for link in inside for each in link.others) else None
 
 
 def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:

@@ -1,10 +1,12 @@
 """A tenth batch, third part: weights in shards, in stacks and in one vector, Muon, norms that are folded, rows of other lengths, bags of words.
 
 Faults as such rewrites have them: a bias that each shard adds, a layer twice, a weight read by columns, padding that is counted.
+In its first form the sharded model also kept the whole weights, unused, and was rightly told so.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -115,8 +117,9 @@ class Sharded(nn.Module):
 
     def __init__(self, theirs: Blocks, ranks: int = 3, twice: int = -1, lost: int = -1) -> None:
         super().__init__()
-        self.theirs, self.lost, self.shards = theirs.blocks, lost, nn.ModuleList()
-        self.norm = theirs.norm
+        self.theirs, self.norm, self.lost, self.shards = copy.deepcopy(theirs.blocks), copy.deepcopy(theirs.norm), lost, nn.ModuleList()
+        for block in self.theirs:
+            del block.up, block.down
         for number, block in enumerate(theirs.blocks):
             self.shards.append(nn.ModuleList([Shard(block, rank, ranks, rank == 0 or (rank == 1 and number == twice)) for rank in range(ranks)]))  # type: ignore[arg-type]
 
