@@ -28,10 +28,10 @@ class Matching:
     first: dict[str, str]  # maps each name of a parameter of `model` to its first name
 
     def agrees(self, module: str) -> bool:
-        """Whether all weights of a module of `other` hold numbers of `model`, whose modules with these have no weights that `other` lacks."""
-        held = [link for link in self.links for name in link.others if _owner(name) == module]
+        """Whether all weights in a module of `other` hold numbers of `model`, whose modules with these have no weights that `other` lacks."""
+        held = [link for link in self.links if any(_within(name, module) for name in link.others)]
         owners = {_owner(name) for link in held for name in link.models}
-        lacking = owners & {_owner(name) for name in self.missed} or module in {_owner(name) for name in self.lonely}
+        lacking = owners & {_owner(name) for name in self.missed} or any(_within(name, module) for name in self.lonely)
         return not lacking and all(link.same for link in held)
 
 
@@ -184,11 +184,13 @@ def _owner(name: str) -> str:
 
 
 def _owners(found: Mapping[str, Link]) -> dict[str, str]:
+    """Modules of `other` with those of `model` that hold their weights. With a part of a weight, or several in one, it computes another thing."""
     votes: dict[str, Counter[str]] = {}
+    joined = {_owner(name) for link in found.values() if len(link.models) + len(link.others) > 2 for name in link.others}
     for link in found.values():
         if len(link.models) == len(link.others) == 1 and link.order is None:
             votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
-    return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items()}
+    return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items() if theirs not in joined}
 
 
 def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str], found: Mapping[str, Link]) -> dict[str, str]:
