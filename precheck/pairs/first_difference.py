@@ -221,15 +221,12 @@ def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage
     contents.learn([tensor for each in right for tensor in reads(each)])
     off = [each for each in made if each not in right and not contents.hold(each.tensor)]
     for each in off:
-        beside = any(one.module != each.module and one.tensor.shape == each.tensor.shape and _equal(reads(one), reads(each)) for one in off)
+        rivals = [reads(one) for one in off if one.module != each.module and one.tensor.shape == each.tensor.shape]
+        beside = any(len(one) == len(reads(each)) and all(map(torch.equal, one, reads(each))) for one in rivals)
         innocent = (each.linear or beside) and contents.comparison.matching.agrees(each.module)
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None
-
-
-def _equal(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(map(torch.equal, a, b))
 
 
 def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], differs: Callable[[Passage], bool]) -> Place | None:

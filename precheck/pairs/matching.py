@@ -219,7 +219,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
         parent, wanted = _owner(name), modules.get(name)
         if name and wanted and parent not in modules and (holder := _holder(parent, wanted, found)) is not None and holder in ours:
             modules[parent] = holder
-    for name in (each for each in owned if each):
+    for name in (each for each in owned if each and each not in reordered):
         below = _named_below(name, modules.get(_owner(name)), found)
         if below in ours and (name not in modules or _within(modules[name], below)):
             modules[name] = below

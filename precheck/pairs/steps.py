@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from precheck.observe.exact import Exact
 from precheck.observe.job import Job
 from precheck.pairs.capture import Captured, copied
 from precheck.pairs.layouts import Link
@@ -56,6 +57,11 @@ class Steps:
             return original(*args, **kwargs)
 
         optimizer.step = step  # type: ignore[method-assign]
+
+    def exactly(self, gradients: Sequence[Gradients] | None = None) -> Captured | None:
+        """The same without the formats that the optimizer itself casts to, as Muon does to bfloat16."""
+        with Exact():  # type: ignore[no-untyped-call]
+            return self.again(gradients)
 
     def again(self, gradients: Sequence[Gradients] | None = None) -> Captured | None:
         """The updates by name, as in a captured run, or None if the optimizer cannot step so. `gradients` replaces the recorded ones, if given."""
