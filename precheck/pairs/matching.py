@@ -221,7 +221,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[parent] = holder
     for name in (each for each in owned if each and each not in reordered):
         below = _named_below(name, modules.get(_owner(name)), found)
-        if below in ours and (name not in modules or _within(modules[name], below)):
+        if below is not None and below in ours and (name not in modules or _within(modules[name], below)):
             modules[name] = below
     return modules
 

@@ -1,7 +1,8 @@
 """A tenth batch, third part: weights in shards, in stacks and in one vector, Muon, norms that are folded, rows of other lengths, bags of words.
 
 Faults as such rewrites have them: a bias that each shard adds, a layer twice, a weight read by columns, padding that is counted.
-In its first form the sharded model also kept the whole weights, unused, and was rightly told so.
+Two were mended after they were tried, since what was said of them is true. The sharded model also kept the whole weights, unused. Under autocast the
+norm of a batch was in a low format, where torch's norm by groups is in float32.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class Standard(nn.Module):
             w = (w - mean) * torch.rsqrt(w.var((1, 2, 3), keepdim=True, unbiased=False) + 1e-6)
             return self.norm(F.conv2d(x, w))
         w = F.batch_norm(w.flatten(1)[None], None, None, training=True, eps=1e-6).view_as(w)
-        x = F.conv2d(x, w)
+        x = F.conv2d(x, w).float()
         made = F.batch_norm(x.reshape(1, len(x) * 2, -1), None, None, training=True, eps=1e-5).view_as(x)
         return torch.addcmul(self.norm.bias[:, None, None], made, self.norm.weight[:, None, None])
 
