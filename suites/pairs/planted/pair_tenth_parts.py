@@ -67,7 +67,7 @@ class Forces(nn.Module):
         with torch.enable_grad():
             places = places.requires_grad_() if places.is_leaf else places
             energy = self.energy(places)
-            made = torch.autograd.grad(energy.sum(), places, create_graph=self.kind != "detached")[0]
+            made = torch.autograd.grad(energy.sum(), places, create_graph=self.kind != "detached", retain_graph=True)[0]
         return energy, made if self.kind == "signed" else -made
 
 
