@@ -2,6 +2,7 @@
 
 import pair_bert
 import pair_eighth
+import pair_eleventh
 import pair_fifth
 import pair_fifth_parts
 import pair_fifth_training
@@ -41,4 +42,5 @@ FAMILIES = (
     pair_eighth,
     pair_ninth,
     pair_tenth, pair_tenth_parts, pair_tenth_layouts,
+    pair_eleventh,
 )  # fmt: skip
