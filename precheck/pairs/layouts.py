@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
+
+from precheck.dense_parts import composed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +56,14 @@ class Link:
             rows = torch.cat([_rows(each) for each in values])
             return rows[list(self.order)] if self.ordered == side else rows
         return values[0] if len(values) == 1 else torch.cat(values, self.dim)
+
+
+def numbers(value: torch.Tensor) -> torch.Tensor:
+    """The numbers that a weight stands for, one by one: those of a quantised weight of torchao, say, whose class compares nothing."""
+    if composed(value) and hasattr(value, "dequantize"):
+        with contextlib.suppress(NotImplementedError, RuntimeError, TypeError), torch.no_grad():
+            return value.dequantize()
+    return value
 
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:

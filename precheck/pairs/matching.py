@@ -14,7 +14,7 @@ import torch
 
 from precheck.observe.job import InputError
 from precheck.pairs.callables import users_name
-from precheck.pairs.layouts import Link, equal, one_to_one, rearranged, taken_apart
+from precheck.pairs.layouts import Link, equal, numbers, one_to_one, rearranged, taken_apart
 
 
 @dataclasses.dataclass(slots=True)
@@ -56,13 +56,15 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
     found: dict[str, Link] = {}
     shared: dict[str, list[str]] = {}  # names that the user maps to one parameter of another shape; each is a part of it
     by_identity = {id(value): name for name, value in ours.items()}
+    same_object = {name: by_identity[id(value)] for name, value in theirs.items() if id(value) in by_identity}
+    ours, theirs = ({name: numbers(value) for name, value in each.items()} for each in (ours, theirs))
     plain = {users_name(name): name for name in first}  # the same, if parts of `model` are not compiled
     for name, value in theirs.items():
         told = mapped(users_name(name), match)
         wanted: str | None = None if told is None else plain.get(told, told)
         same = plain.get(users_name(name), name)
-        if id(value) in by_identity:
-            found[name] = Link((name,), (by_identity[id(value)],))
+        if name in same_object:
+            found[name] = Link((name,), (same_object[name],))
         elif wanted is not None and wanted in first and not _shaped_alike(value, ours[first[wanted]]):
             shared.setdefault(first[wanted], []).append(name)
         elif wanted is not None and wanted in first:

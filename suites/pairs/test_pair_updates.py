@@ -197,3 +197,16 @@ class Across(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x @ self.first) @ self.last
+
+
+@pytest.mark.parametrize("fused", ["ours", "theirs"])
+def test_a_fused_optimizer_beside_weights_that_are_stored_across(fused: str) -> None:
+    """Fused kernels read gradients in the order of memory, so a gradient that is handed over transposed needs the weight's strides."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 16, bias=False), nn.Tanh(), nn.Linear(16, 8, bias=False)), torch.randn(12, 6)
+
+    def optimizer(held: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(held, lr=1e-2, fused=(held[0].shape == (6, 16)) == (fused == "theirs"))
+
+    report = precheck.compare(model, Across(model), x, optimizer=optimizer, loss=lambda out: out.square().mean(), steps=3)
+    assert not report.errors, report.summary()

@@ -1,4 +1,4 @@
-"""Weights that one model has in parts, joined or folded: the module that is named is the one with the fault, not one that computes a part."""
+"""Weights that one model has in parts, joined, folded or in another form: the module named has the fault, and not only a part of the work."""
 
 from __future__ import annotations
 
@@ -168,3 +168,40 @@ def test_layers_that_are_given_more_rows_are_not_blamed(act: Any) -> None:
             layer.weight.data = weight.data.clone()
     errors = precheck.compare(model, other, X).errors
     assert [error.module for error in errors[:1]] == ([] if act is F.gelu else [""]), errors
+
+
+class Words(nn.Module):
+    """A table of words and a head. `sparse`: whether the table's gradient is a sparse tensor; `factor`: of its gradient."""
+
+    def __init__(self, sparse: bool, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor, self.words, self.head = factor, nn.Embedding(9, W, sparse=sparse), nn.Linear(W, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids)
+        return self.head(x.detach() + (x - x.detach()) * self.factor)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-true"])
+def test_a_sparse_gradient_is_the_numbers_it_stands_for(precision: str) -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([[1, 5, 5], [0, 5, 8]])
+    model = Words(False)
+    for other, wrong in ((Words(True), False), (Words(True, 1.5), True)):
+        other.load_state_dict(model.state_dict())
+        report = precheck.compare(model, other, ids, precision=precision, loss=lambda out: out.float().square().mean())
+        assert [error.tensor for error in report.errors[:1]] == (["words.weight"] if wrong else []), report.summary()
+        assert any(row.tensor == "gradient of words.weight" or row.kind == "parameter-gradient" for row in report.boundaries)
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_a_quantised_weight_is_the_numbers_it_stands_for(rounded: bool) -> None:
+    quantization = pytest.importorskip("torchao.quantization")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)).requires_grad_(False)
+    other = copy.deepcopy(model)
+    quantization.quantize_(other, quantization.Int8WeightOnlyConfig())
+    for place in (0, 2) if rounded else (0,):
+        model[place].weight.data = other[place].weight.dequantize().clone()
+    errors = precheck.compare(model, other, torch.randn(5, 32)).errors
+    assert [error.module for error in errors[:1]] == ([] if rounded else ["2"]), errors
