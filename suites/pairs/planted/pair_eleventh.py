@@ -264,7 +264,7 @@ broken(
     "torch's layers",
     "a mask that shows what comes later",
     lambda: pair(Layers(), Layers(inverted=True), 2, LENGTH, W),
-    "net.layers.0.self_attn",
+    "net",
     "net.layers.0",
     "",
 )
