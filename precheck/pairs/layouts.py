@@ -68,7 +68,7 @@ def numbers(value: torch.Tensor) -> torch.Tensor:
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors hold equal numbers. If their formats differ, both are compared in the lower one."""
-    if a.shape != b.shape or a.layout != b.layout or a.layout is not torch.strided:
+    if a.shape != b.shape or a.layout != b.layout or a.layout is not torch.strided or a.is_complex() != b.is_complex():
         return False
     if a.dtype != b.dtype:
         lower = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)

@@ -127,7 +127,7 @@ def _sorted_rows(name: str, whole: torch.Tensor, parts: Mapping[str, torch.Tenso
 
 
 def _shaped_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape)
+    return a.is_complex() == b.is_complex() and (a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape))
 
 
 def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor], found: dict[str, Link], match: Mapping[str, str]) -> None:
@@ -170,7 +170,7 @@ def _by_shape(left: Mapping[str, torch.Tensor], free: Mapping[str, torch.Tensor]
     owners = _owners(found)
     rest = {name: value for name, value in left.items() if name not in found}
     for name, value in rest.items():
-        alike = [wanted for wanted, candidate in free.items() if candidate.shape == value.shape]
+        alike = [wanted for wanted, candidate in free.items() if candidate.shape == value.shape and candidate.is_complex() == value.is_complex()]
         home = [wanted for wanted in alike if owners.get(_owner(name)) == _owner(wanted)]
         rivals = sum(each.shape == value.shape for each in rest.values())
         if home or (len(alike) == 1 and rivals == 1):

@@ -205,3 +205,28 @@ def test_a_quantised_weight_is_the_numbers_it_stands_for(rounded: bool) -> None:
         model[place].weight.data = other[place].weight.dequantize().clone()
     errors = precheck.compare(model, other, torch.randn(5, 32)).errors
     assert [error.module for error in errors[:1]] == ([] if rounded else ["2"]), errors
+
+
+class Magnitude(nn.Module):
+    """The magnitude of a complex product, with one complex weight or with two real ones. `factor`: of the imaginary part."""
+
+    def __init__(self, whole: torch.Tensor, real: bool = False, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor, self.head, parts = factor, nn.Linear(W, 3), {"re": whole.real, "im": whole.imag} if real else {"whole": whole}
+        self.parts = nn.ParameterDict({name: nn.Parameter(part.clone()) for name, part in parts.items()})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "whole" in self.parts:
+            return self.head((x.to(torch.complex64) @ self.parts["whole"]).abs())
+        return self.head(((x @ self.parts["re"]).square() + (self.factor * (x @ self.parts["im"])).square()).sqrt())
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.9])
+def test_a_complex_weight_is_not_its_real_part(factor: float) -> None:
+    torch.manual_seed(0)
+    whole = torch.randn(W, W, dtype=torch.complex64)
+    model, other = Magnitude(whole), Magnitude(whole, True, factor)
+    other.head.load_state_dict(model.head.state_dict())
+    report = precheck.compare(model, other, X, loss=lambda out: out.square().mean())
+    assert bool(report.errors) == (factor != 1), report.summary()
+    assert report.facts["unmatched_in_model"] == ["parts.whole"]
