@@ -71,6 +71,13 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 
+def written_out(func: Any) -> Callable[..., Any] | None:
+    """What flexible attention runs without a compiler: Python code that calls other ops. None for other operators, such as torch.cond, whose code
+    runs under no mode."""
+    kernels = func.py_kernels if isinstance(func, torch._ops.HigherOrderOperator) and func.name().startswith("flex_attention") else {}
+    return kernels.get(DispatchKey.CompositeExplicitAutograd)
+
+
 def set_cudnn_tf32(allowed: bool) -> None:
     """Sets `torch.backends.cudnn.allow_tf32`, also after torch's own test utilities have frozen the flags. Without the private setter it sets the
     attribute."""

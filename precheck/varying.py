@@ -139,7 +139,8 @@ def _add(report: Report, varied: Varied, variation: Variation) -> None:
     judged = comparison.judged()
     found = reporting.report(comparison, judged)
     spread = tokens.spread(comparison.model.low().captured, comparison.other.low().captured, varied.job.inputs)
-    pinned = unequal(comparison) if found.verdict == "rounding" and not found.errors else None
+    alike = found.verdict == "rounding" and not found.errors and not variation.ranks  # ranks get rows in another order, so bits differ anywhere
+    pinned = unequal(comparison) if alike else None
     where = f"; bits first differ in {users_name(pinned.module) or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
     nats = f"; {spread}" if spread else ""
     report.add(_said(each, variation.name, where + nats, pinned) for each in found.findings)

@@ -11,8 +11,8 @@ import torch
 from precheck import ops
 from precheck.kernels import masks, running
 from precheck.kernels.bench import Bench
-from precheck.kernels.exact import Exact, widened, written
 from precheck.kernels.trial_result import Judged
+from precheck.observe.exact import Exact, widened, written
 from precheck.ops import base_name
 
 LOW = (torch.bfloat16, torch.float16)

@@ -11,9 +11,9 @@ import torch
 from precheck import ops
 from precheck.kernels import contents, running
 from precheck.kernels.bench import Bench
-from precheck.kernels.exact import Exact, widened
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made
+from precheck.observe.exact import Exact, widened
 from precheck.torch_internals import overload, schema
 
 _BEHIND = 0.01

@@ -13,7 +13,7 @@ import torch
 
 from precheck import formats, ops
 from precheck.analysis.kernel_floor import ROUNDINGS
-from precheck.kernels.exact import widened, written
+from precheck.observe.exact import widened, written
 from precheck.observe.profiling import UncompiledMode
 from precheck.ops import Kind, base_name
 from precheck.torch_internals import in_backward, schema

@@ -12,11 +12,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.formats import Format
-from precheck.kernels.exact import Exact, widened
 from precheck.kernels.examples import Example, parameters
 from precheck.kernels.noise import Rounded
 from precheck.kernels.parts import Parts
 from precheck.observe.containers import call, tensors
+from precheck.observe.exact import Exact, widened
 from precheck.precisions import Precision
 from precheck.torch_internals import without_modes
 

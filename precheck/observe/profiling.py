@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from precheck.torch_internals import TorchDispatchMode, set_eval_frame
+from precheck.torch_internals import OpOverload, TorchDispatchMode, set_eval_frame, written_out
 
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
 _told: list[Any] = []  # profile functions that may be turned off, the innermost last
@@ -41,7 +41,13 @@ class Unheard:
 class UncompiledMode(TorchDispatchMode):
     """A dispatch mode that torch.compile does not compile, and that precheck's profile function does not see.
     Torch's own way to do this imports its compiler, which takes seconds, and costs several microseconds for each op.
+    It sees the ops that flexible attention is made of. Other operators of higher order, such as torch.cond, run as a whole.
     """
+
+    supports_higher_order_operators = True
+
+    def unseen_within(self, func: Any) -> None:
+        """Told of an operator of higher order whose ops the mode does not see."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -53,12 +59,30 @@ class UncompiledMode(TorchDispatchMode):
             cls.__torch_dispatch__ = _uncompiled(cls.__torch_dispatch__)  # type: ignore[method-assign]
 
 
+def _of_higher_order(mode: UncompiledMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs an operator of higher order: as the ops it is made of, with the mode on again, or else as a whole."""
+    parts = written_out(func)
+    if parts is None:
+        mode.unseen_within(func)
+        return func(*args, **kwargs)
+    TorchDispatchMode.__enter__(mode)
+    try:
+        return parts(*args, **kwargs)
+    finally:
+        TorchDispatchMode.__exit__(mode, None, None, None)
+
+
 def _uncompiled(dispatch: Dispatch) -> Dispatch:
-    """Wraps a mode's `__torch_dispatch__` to run without the two hooks."""
+    """Wraps a mode's `__torch_dispatch__` to run without the two hooks, and to see operators of higher order as `UncompiledMode` says."""
 
     @functools.wraps(dispatch)
     def plain(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         hook = set_eval_frame(None)
+        if not isinstance(func, OpOverload):
+            try:
+                return _of_higher_order(self, func, args, kwargs or {})
+            finally:
+                set_eval_frame(hook)
         told = _told[-1] if _told and sys.getprofile() is _told[-1] else None
         if hook is None and told is None:
             return dispatch(self, func, types, args, kwargs)

@@ -207,6 +207,8 @@ class Training:
         for name, param in self.named.items():
             if param.grad is not None and param.grad.layout == torch.strided:
                 self.recorder.add("parameter-gradient", name, 1, param.grad, alone=id(self.masters[name]) in told)
+            elif param.grad is not None and self.recorder.witness is not None:  # a sparse gradient has no record
+                self.recorder.witness.boundary("parameter-gradient", name, 1, param.grad)
         if scale != 1:
             self.recorder.unscale(scale)
 

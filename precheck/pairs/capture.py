@@ -23,6 +23,14 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()
 
 
+def written_out(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that has all numbers one by one, also of a sparse tensor, such as the gradient of a table of embeddings."""
+    if tensor.layout is torch.strided:
+        return copied(tensor)
+    with no_dispatch(), torch.no_grad():
+        return tensor.detach().to_dense()
+
+
 @dataclasses.dataclass(slots=True)
 class Captured:
     """Copies of the tensors of one run, in the order of the run."""
@@ -56,9 +64,8 @@ class Capture:
             self._inputs()
         if kind == "result":
             self._moved(step)
-        if kind in COMPARED and tensor.layout is torch.strided:
-            with no_dispatch(), torch.no_grad():
-                self.found.tensors[kind, name, step] = tensor.detach().clone()
+        if kind in COMPARED:
+            self.found.tensors[kind, name, step] = written_out(tensor)
 
     def moves(self, step: int, moved: Sequence[Moved]) -> None:
         """Does nothing, since each update also arrives at `boundary`."""
@@ -84,7 +91,6 @@ class Capture:
         for path, tensor in self.inputs:
             if tensor.grad is None:
                 self.found.without.add(path)
-            elif tensor.grad.layout is torch.strided:
-                with no_dispatch(), torch.no_grad():
-                    self.found.tensors["input-gradient", path, 1] = tensor.grad.detach().clone()
+            else:
+                self.found.tensors["input-gradient", path, 1] = written_out(tensor.grad)
         self.inputs = []

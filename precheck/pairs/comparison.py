@@ -92,14 +92,17 @@ class Comparison:
         if not moved:
             return {}
         steps = self.model.steps, self.other.steps
-        made = [each.again() for each in steps]
-        if made[0] is None or made[1] is None or len(steps[0].gradients) != len(steps[1].gradients):
+        if len(steps[0].gradients) != len(steps[1].gradients):
             return {}
-        alike = self.other.steps.again(handed_on(*steps, self.matching.links))
-        if alike is None:
+        made, alike = [each.exactly() for each in steps], self.other.steps.exactly(handed_on(*steps, self.matching.links))
+        if made[0] is None or made[1] is None or alike is None:
             return {}
         yard = Yardstick(self.precision, ObservedRun(self.model.low().trace, made[0]), moved)
-        return {subject: self._by_step(subject, made[0], made[1], alike, yard) for subject in moved}
+        found = {subject: self._by_step(subject, made[0], made[1], alike, yard) for subject in moved}
+        off = [subject for subject, verdict in found.items() if verdict is not None and "less accurate" in verdict.verdict]
+        if off and (own := self.model.steps.again()) is not None:
+            yard.allow(own)
+        return found | {subject: self._by_step(subject, made[0], made[1], alike, yard) for subject in off}
 
     def _by_step(self, subject: Subject, ours: Captured, theirs: Captured, alike: Captured, yard: Yardstick) -> Judged | None:
         sided, exact = self._sided(subject), subject.of_model(ours)

@@ -203,17 +203,28 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passag
 
 
 def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str | None:
-    """The first module inside `owner` without a counterpart whose inputs occur in `model`, but whose result does not."""
+    """The first module inside `owner` without a counterpart whose inputs occur in `model`, but whose result does not.
+
+    Two kinds with `model`'s weights are innocent: a linear layer, which may compute more rows than `model`, and one of several that read the same and
+    return results of one shape, such as experts for all tokens or parts of a sum. The module around them joins them.
+    """
     prefix = f"{owner}." if owner else ""
     made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
     taken: dict[tuple[str, int], list[Passage]] = {}
     for one in (each for each in before if each.kind == "in"):
         taken.setdefault((one.module, one.call), []).append(one)
+
+    def reads(each: Passage) -> list[torch.Tensor]:
+        return [one.tensor for one in taken.get((each.module, each.call), [])]
+
     right = [each for each in made if contents.hold(each.tensor)]
-    contents.learn([one.tensor for each in right for one in taken.get((each.module, each.call), [])])
-    for each in made:
-        given = all(contents.hold(one.tensor) for one in taken.get((each.module, each.call), []))
-        if each not in right and given and not contents.hold(each.tensor):
+    contents.learn([tensor for each in right for tensor in reads(each)])
+    off = [each for each in made if each not in right and not contents.hold(each.tensor)]
+    for each in off:
+        rivals = [reads(one) for one in off if one.module != each.module and one.tensor.shape == each.tensor.shape]
+        beside = any(len(one) == len(reads(each)) and all(map(torch.equal, one, reads(each))) for one in rivals)
+        innocent = (each.linear or beside) and contents.comparison.matching.agrees(each.module)
+        if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None
 

@@ -62,6 +62,13 @@ class Yardstick:
                 fourth = Squares(found.whole**2, [each.square() for each in found.blocks])
                 self.fourths[subject] = self.fourths[subject] + fourth if subject in self.fourths else fourth
 
+    def allow(self, own: Captured) -> None:
+        """Adds what formats cost that the reference's optimizer itself casts to. `own`: its steps with them."""
+        for subject in self.stored:
+            value = self.of(subject)(own)
+            if value is not None and value.shape == self.exact[subject].shape:
+                self.stored[subject] += squared_distance(value, self.exact[subject]).whole
+
     def floor(self, subject: Subject, *, roundoff: float | None = None) -> Floor:
         """The floor under the precision, or under another unit roundoff."""
         taken = self.roundoff if roundoff is None else roundoff

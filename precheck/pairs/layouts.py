@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
+
+from precheck.dense_parts import composed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,9 +58,17 @@ class Link:
         return values[0] if len(values) == 1 else torch.cat(values, self.dim)
 
 
+def numbers(value: torch.Tensor) -> torch.Tensor:
+    """The numbers that a weight stands for, one by one: those of a quantised weight of torchao, say, whose class compares nothing."""
+    if composed(value) and hasattr(value, "dequantize"):
+        with contextlib.suppress(NotImplementedError, RuntimeError, TypeError), torch.no_grad():
+            return value.dequantize()
+    return value
+
+
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors hold equal numbers. If their formats differ, both are compared in the lower one."""
-    if a.shape != b.shape or a.layout != b.layout or a.layout is not torch.strided:
+    if a.shape != b.shape or a.layout != b.layout or a.layout is not torch.strided or a.is_complex() != b.is_complex():
         return False
     if a.dtype != b.dtype:
         lower = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)

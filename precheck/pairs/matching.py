@@ -14,7 +14,7 @@ import torch
 
 from precheck.observe.job import InputError
 from precheck.pairs.callables import users_name
-from precheck.pairs.layouts import Link, equal, one_to_one, rearranged, taken_apart
+from precheck.pairs.layouts import Link, equal, numbers, one_to_one, rearranged, taken_apart
 
 
 @dataclasses.dataclass(slots=True)
@@ -26,6 +26,13 @@ class Matching:
     lonely: list[str]  # parameters of `other` without a counterpart
     missed: list[str]  # parameters of `model` without a counterpart
     first: dict[str, str]  # maps each name of a parameter of `model` to its first name
+
+    def agrees(self, module: str) -> bool:
+        """Whether all weights in a module of `other` hold numbers of `model`, whose modules with these have no weights that `other` lacks."""
+        held = [link for link in self.links if any(_within(name, module) for name in link.others)]
+        owners = {_owner(name) for link in held for name in link.models}
+        lacking = owners & {_owner(name) for name in self.missed} or any(_within(name, module) for name in self.lonely)
+        return not lacking and all(link.same for link in held)
 
 
 def checked(match: object, model: torch.nn.Module, other: torch.nn.Module) -> dict[str, str]:
@@ -49,13 +56,15 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
     found: dict[str, Link] = {}
     shared: dict[str, list[str]] = {}  # names that the user maps to one parameter of another shape; each is a part of it
     by_identity = {id(value): name for name, value in ours.items()}
+    same_object = {name: by_identity[id(value)] for name, value in theirs.items() if id(value) in by_identity}
+    ours, theirs = ({name: numbers(value) for name, value in each.items()} for each in (ours, theirs))
     plain = {users_name(name): name for name in first}  # the same, if parts of `model` are not compiled
     for name, value in theirs.items():
         told = mapped(users_name(name), match)
         wanted: str | None = None if told is None else plain.get(told, told)
         same = plain.get(users_name(name), name)
-        if id(value) in by_identity:
-            found[name] = Link((name,), (by_identity[id(value)],))
+        if name in same_object:
+            found[name] = Link((name,), (same_object[name],))
         elif wanted is not None and wanted in first and not _shaped_alike(value, ours[first[wanted]]):
             shared.setdefault(first[wanted], []).append(name)
         elif wanted is not None and wanted in first:
@@ -118,7 +127,7 @@ def _sorted_rows(name: str, whole: torch.Tensor, parts: Mapping[str, torch.Tenso
 
 
 def _shaped_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape)
+    return a.is_complex() == b.is_complex() and (a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape))
 
 
 def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor], found: dict[str, Link], match: Mapping[str, str]) -> None:
@@ -161,7 +170,7 @@ def _by_shape(left: Mapping[str, torch.Tensor], free: Mapping[str, torch.Tensor]
     owners = _owners(found)
     rest = {name: value for name, value in left.items() if name not in found}
     for name, value in rest.items():
-        alike = [wanted for wanted, candidate in free.items() if candidate.shape == value.shape]
+        alike = [wanted for wanted, candidate in free.items() if candidate.shape == value.shape and candidate.is_complex() == value.is_complex()]
         home = [wanted for wanted in alike if owners.get(_owner(name)) == _owner(wanted)]
         rivals = sum(each.shape == value.shape for each in rest.values())
         if home or (len(alike) == 1 and rivals == 1):
@@ -177,11 +186,13 @@ def _owner(name: str) -> str:
 
 
 def _owners(found: Mapping[str, Link]) -> dict[str, str]:
+    """Modules of `other` with those of `model` that hold their weights. With a part of a weight, or several in one, it computes another thing."""
     votes: dict[str, Counter[str]] = {}
+    joined = {_owner(name) for link in found.values() if len(link.models) + len(link.others) > 2 for name in link.others}
     for link in found.values():
         if len(link.models) == len(link.others) == 1 and link.order is None:
             votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
-    return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items()}
+    return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items() if theirs not in joined}
 
 
 def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str], found: Mapping[str, Link]) -> dict[str, str]:
@@ -203,13 +214,30 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = owners[name]
         elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
+    owned = [_owner(each) for each in _parameters(other) if mapped(users_name(each), match) is None]
     if owners.get(""):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         parent, wanted = _owner(name), modules.get(name)
         if name and wanted and parent not in modules and (holder := _holder(parent, wanted, found)) is not None and holder in ours:
             modules[parent] = holder
+    for name in (each for each in owned if each and each not in reordered):
+        below = _named_below(name, modules.get(_owner(name)), found)
+        if below is not None and below in ours and (name not in modules or _within(modules[name], below)):
+            modules[name] = below
     return modules
+
+
+def _named_below(name: str, parent: str | None, found: Mapping[str, Link]) -> str | None:
+    """The module of `model` that has the name's last part below the parent's counterpart, if its weights are matched with none elsewhere in `other`.
+
+    It may hold more weights: `other` may have folded them into one, as where an adapter was merged.
+    """
+    if parent is None:
+        return None
+    below = ".".join(filter(None, (parent, name.rpartition(".")[2])))
+    inside = [link for link in found.values() if any(_within(each, below) for each in link.models)]
+    return below if all(_within(each, name) for link in inside for each in link.others) else None
 
 
 def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:

@@ -27,6 +27,7 @@ class Passage:
     maker: str = ""  # the first module that returned it; if none did, the module whose own code made it
     given: bool = False  # whether a module returned exactly this tensor
     caller: str = ""  # the module whose forward made the call
+    linear: bool = False  # whether a linear layer of torch returned it
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -87,7 +88,7 @@ class Passages:
             for place, tensor in enumerate(_floats(output)):
                 known = self.made.get(id(tensor))
                 first = known[1] if known is not None and known[0] is tensor else name
-                self.found.append(Passage("out", name, call, place, copied(tensor), first))
+                self.found.append(Passage("out", name, call, place, copied(tensor), first, linear=type(module) is torch.nn.Linear))
                 if known is None or known[0] is not tensor:
                     self.made[id(tensor)] = (tensor, name)
                     if tensor.requires_grad:

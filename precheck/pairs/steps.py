@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from precheck.observe.exact import Exact
 from precheck.observe.job import Job
 from precheck.pairs.capture import Captured, copied
 from precheck.pairs.layouts import Link
@@ -57,6 +58,11 @@ class Steps:
 
         optimizer.step = step  # type: ignore[method-assign]
 
+    def exactly(self, gradients: Sequence[Gradients] | None = None) -> Captured | None:
+        """The same without the formats that the optimizer itself casts to, as Muon does to bfloat16."""
+        with Exact():  # type: ignore[no-untyped-call]
+            return self.again(gradients)
+
     def again(self, gradients: Sequence[Gradients] | None = None) -> Captured | None:
         """The updates by name, as in a captured run, or None if the optimizer cannot step so. `gradients` replaces the recorded ones, if given."""
         make, names = self.job.optimizer, self.names()
@@ -67,7 +73,7 @@ class Steps:
             optimizer = make(copies)
             for given in gradients or self.gradients:
                 for name, copy in zip(names, copies, strict=True):
-                    copy.grad = _wide(given[name]) if name in given else None
+                    copy.grad = _laid_out(_wide(given[name]), copy) if name in given else None
                 optimizer.step()
             return self._moved(names, copies)
         return None
@@ -99,6 +105,11 @@ def handed_on(model: Steps, other: Steps, links: Sequence[Link]) -> list[Gradien
             given |= {name: part for name, part in parts.items() if name in theirs}
         found.append(given)
     return found
+
+
+def _laid_out(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """With the strides of the weight, as backward passes make gradients and fused optimizers need them."""
+    return torch.empty_like(weight, requires_grad=False).copy_(gradient) if gradient.layout is torch.strided else gradient
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -146,3 +146,67 @@ def test_a_loss_that_is_divided_twice_is_found_by_its_gradient_though_the_step_i
     report = precheck.compare(model, Divided(), x, loss=lambda out: out.square().mean(), optimizer=OPTIMIZERS["AdamW"])
     assert report.verdict == "different"
     assert report.errors[0].message.startswith("gradient of")
+
+
+class Orthogonal(torch.optim.Optimizer):
+    """Steps along an orthogonal matrix near the gradient, found in bfloat16 as Muon finds it. `turns`: of the iteration; `order`: of its sums."""
+
+    def __init__(self, held: Any, turns: int = 5, order: str = "one", low: bool = True) -> None:
+        super().__init__(held, {})
+        self.turns, self.order, self.low = turns, order, low
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for each in self.param_groups[0]["params"]:
+            x = each.grad.bfloat16() if self.low else each.grad
+            x = x / x.norm()
+            for _ in range(self.turns):
+                if self.order == "one":
+                    x = 1.5 * x - 0.5 * (x @ x.mT) @ x
+                else:
+                    x = torch.addmm(x, x, x.mT @ x, beta=1.5, alpha=-0.5)
+            each.add_(x, alpha=-0.05)
+
+
+@pytest.mark.parametrize("precision", ["32-true", *LOW])
+def test_formats_that_an_optimizer_chooses_itself_are_allowed_for(precision: str) -> None:
+    """Both round in bfloat16, in another order. Fewer turns give another step, and bfloat16 beside float32 a less accurate one."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 16, bias=False), nn.Tanh(), nn.Linear(16, 8, bias=False)), torch.randn(12, 6)
+
+    def stepped(ours: dict[str, Any], theirs: dict[str, Any]) -> precheck.Report:
+        def optimizer(held: list[nn.Parameter]) -> torch.optim.Optimizer:
+            return Orthogonal(held, **(theirs if held[0].shape == (6, 16) else ours))
+
+        given: dict[str, Any] = {"loss": lambda out: out.float().square().mean(), "precision": precision, "steps": 2}
+        return precheck.compare(model, Across(model), x, optimizer=optimizer, **given)
+
+    assert not stepped({}, {"order": "other"}).errors
+    assert stepped({}, {"turns": 3}).verdict == "different"
+    if precision == "32-true":
+        assert stepped({"low": False}, {}).verdict == "less accurate"
+        assert not stepped({}, {"low": False}).errors
+
+
+class Across(nn.Module):
+    """The same network with weights stored (in, out), by which optimizers tell the sides apart."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.first, self.last = (nn.Parameter(model[place].weight.detach().t().clone()) for place in (0, 2))  # type: ignore[union-attr, operator]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.first) @ self.last
+
+
+@pytest.mark.parametrize("fused", ["ours", "theirs"])
+def test_a_fused_optimizer_beside_weights_that_are_stored_across(fused: str) -> None:
+    """Fused kernels read gradients in the order of memory, so a gradient that is handed over transposed needs the weight's strides."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 16, bias=False), nn.Tanh(), nn.Linear(16, 8, bias=False)), torch.randn(12, 6)
+
+    def optimizer(held: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(held, lr=1e-2, fused=(held[0].shape == (6, 16)) == (fused == "theirs"))
+
+    report = precheck.compare(model, Across(model), x, optimizer=optimizer, loss=lambda out: out.square().mean(), steps=3)
+    assert not report.errors, report.summary()

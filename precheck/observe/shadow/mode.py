@@ -43,7 +43,7 @@ from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
+from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
@@ -52,8 +52,6 @@ _ANCESTRY = 8  # most ops between a parameter and the parameter that it was made
 
 class Shadow(UncompiledMode):
     """Watches the block inside `with`. Each op adds to `observation`."""
-
-    supports_higher_order_operators = True
 
     def __init__(
         self, where: ModuleTracker, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Deferred | None = None,
@@ -86,12 +84,12 @@ class Shadow(UncompiledMode):
         where.on_call = self._called
         where.belongs = lambda: any(mode is self for mode in active_modes())
 
+    def unseen_within(self, func: Any) -> None:
+        self.observation.seen += 1
+        self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(func, OpOverload):  # a higher-order op cannot be replayed
-            self.observation.seen += 1
-            self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
-            return func(*args, **kwargs)
         wrappers = () if PLAIN.issuperset(types) else [kind for kind in types if wraps(kind)]
         if wrappers:  # a subclass runs ops on plain tensors, which are seen then; fake tensors compute nothing
             return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented

@@ -2,6 +2,7 @@
 
 import pair_bert
 import pair_eighth
+import pair_eleventh
 import pair_fifth
 import pair_fifth_parts
 import pair_fifth_training
@@ -24,6 +25,9 @@ import pair_sixth_masks
 import pair_sixth_parts
 import pair_sixth_training
 import pair_t5
+import pair_tenth
+import pair_tenth_layouts
+import pair_tenth_parts
 import pair_third
 import pair_third_losses
 import pair_third_parts
@@ -37,4 +41,6 @@ FAMILIES = (
     pair_seventh, pair_seventh_parts, pair_seventh_training,
     pair_eighth,
     pair_ninth,
+    pair_tenth, pair_tenth_parts, pair_tenth_layouts,
+    pair_eleventh,
 )  # fmt: skip
