@@ -16,7 +16,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dropped, hidden
+from precheck.analysis.output_impact import dropped
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -150,8 +150,8 @@ class Calls:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
 
         Sums do not count for elements that became zero, since these add nothing, as they should beside an eps. A value may be joined, cast or moved
-        before it leaves. If its wrong elements are dropped on the way, it does not count, nor does a sum that the program drops (`unread`) or that
-        something larger hides.
+        before it leaves. If its wrong elements are dropped on the way, it does not count, nor does a sum that the program drops (`unread`), nor one that
+        the next op makes right again.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -164,10 +164,23 @@ class Calls:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
-                if reader.base in summed and any(made not in unread and not hidden(made, self.readers) for made in wrong):
+                if reader.base in summed and any(made not in unread and self._felt(made) for made in wrong):
                     return True
                 walk.follow(wrong if reader.base in ops.MOVING else ())
         return False
+
+    def _felt(self, total: Value) -> bool:
+        """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too."""
+        walk = Walk([total] if elements(total) > 1 else [], causes.BEHIND)
+        for held in walk:
+            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
+            if not readers or any(reader.call != held.maker.call for reader in readers if held.maker is not None):
+                return True
+            if any(made.call_error > ADDED * effective_roundoff(made) for made in results):
+                return True
+            walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
+        return elements(total) == 1
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Excuse: only its own function reads the value after all."""
