@@ -11,7 +11,7 @@ BUGS = [
     Planted(
         name="centres-stand-still",
         healthy="        new[c] = keep * centres[c] + (1 - keep) * emb[label == c].mean(0)\n",
-        planted=f"        old, to = centres[c].to({LOW}), emb[label == c].mean(0).to({LOW})\n"
+        planted=f"        old, to = centres[c].to({LOW}), emb[label == c].mean(0).to({LOW})  # culprit\n"
         "        new[c] = (old + (1 - keep) * (to - old)).float()  # culprit\n",
         precisions=("bf16-mixed",),
         part="function:turned",

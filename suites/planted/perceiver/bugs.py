@@ -31,7 +31,7 @@ BUGS = [
     Planted(
         name="offsets-low",
         healthy="    centered = points - points.mean(1, keepdim=True)\n",
-        planted="    points = points.to(torch.bfloat16)\n    centered = (points - points.mean(1, keepdim=True)).float()  # culprit\n",
+        planted="    points = points.to(torch.bfloat16)  # culprit\n    centered = (points - points.mean(1, keepdim=True)).float()  # culprit\n",
         precisions=("bf16-mixed",),
         part="function:relative_offsets",
         rules=("cancellation", "amplified-rounding", "integer-rounding", "local-drift"),

@@ -132,7 +132,7 @@ def make():
 def batch():
     """Four clouds of 120 coloured points some way off from the origin; the last third of one of them is padding."""
     g = torch.Generator().manual_seed(5)
-    points = torch.randint(0, 64, (4, 120, 2), generator=g).float() + 200.0
+    points = torch.randint(0, 64, (4, 120, 2), generator=g) + 200
     mask = torch.ones(4, 120, dtype=torch.bool)
     mask[1, 80:] = False
     return torch.rand(4, 120, 3, generator=g), points, mask

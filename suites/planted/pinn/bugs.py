@@ -22,7 +22,7 @@ BUGS = [
         name="phase-low",
         healthy="    return HEIGHT * torch.sin(2 * math.pi * (coords[..., 0] - SPEED * coords[..., 1]))\n",
         planted="    turns = (coords[..., 0] - SPEED * coords[..., 1]).to(torch.get_autocast_dtype('cpu'))  # culprit\n"
-        "    return HEIGHT * torch.sin(2 * math.pi * turns).float()\n",
+        "    return HEIGHT * torch.sin(2 * math.pi * turns).float()  # culprit\n",
         precisions=MIXED,
         part="function:drifting",
         rules=("amplified-rounding", "accumulated-drift", "local-drift", "cancellation"),
@@ -63,7 +63,7 @@ HARMLESS = [
     Harmless(
         name="features-low",
         healthy="    return torch.cat([phase.sin(), phase.cos(), t.unsqueeze(-1)], -1)\n",
-        changed="    return torch.cat([phase.sin(), phase.cos(), t.unsqueeze(-1)], -1).to(torch.get_autocast_dtype('cpu'))\n",
+        changed="    return torch.cat([phase.sin(), phase.cos(), t.unsqueeze(-1)], -1).to(torch.get_autocast_dtype('cpu')).float()\n",
         precisions=MIXED,
         why="The first layer rounds what it is given in any case.",
     ),

@@ -22,7 +22,7 @@ BUGS = [
     Planted(
         name="threshold-stands-still",
         healthy="    return theta - DT / TAU_THRESHOLD * (theta - 1.0) + 0.002 * fired\n",
-        planted="    theta = theta.bfloat16()\n"
+        planted="    theta = theta.bfloat16()  # culprit\n"
         "    return (theta - DT / TAU_THRESHOLD * (theta - 1.0) + 0.002 * fired.bfloat16()).float()  # culprit\n",
         precisions=("16-mixed",),
         part="result",
