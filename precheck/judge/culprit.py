@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution, Splits
-from precheck.analysis.function_errors import ADDED, OWN, OwnError, error_in, owns
+from precheck.analysis.function_errors import ADDED, OWN, OwnError, error_in
 from precheck.analysis.nonfinite import Broken
 from precheck.analysis.provenance import determined, effective_roundoff, placed, via
 from precheck.analysis.rounding import Misrounded
@@ -68,8 +69,8 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
 
     A function's result is a warning up to twice its limit, since many rows may lose the same term where noise averages out. That doubt is about the
     floor. Here a second measure confirms it, which needs no floor: on the inputs that the call had, the function's own error alone is beyond the
-    limit and larger than that of a function that rounds its result. A low difference made it, or lines that the user wrote in the function. What
-    torch's own modules round is no fault.
+    limit and larger than that of a function that rounds its result. A low difference made it, or ops that the user wrote in the function. What
+    torch's own modules round is no fault, nor is the low result of a product, for which the precision asks.
     """
     found, call = _largest_error(finding, observation, record), 0
     if found is not None:
@@ -83,8 +84,9 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
     difference = None if cause is None else attributed.difference(cause, observation.functions)
-    made = difference or (cause if owns(cause, attributed, observation.functions) else None)
-    if made is None or not lies_in(made, record.place):
+    made = difference or attributed.cause(_chosen)
+    here = sum(share for each, share in attributed.shares.items() if _chosen(each) and lies_in(each, record.place))
+    if made is None or not lies_in(made, record.place) or (difference is None and here < OWN):
         return finding
     rule = "amplified-rounding" if difference is None else "cancellation"
     shows = f"the relative error is {percents(made.drift_in)} before it and {percents(made.outputs[0].drift)} after it"
@@ -92,6 +94,11 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
     named = dataclasses.replace(finding, severity="error", op=made.title, source=shortened(made.blamed), via=via(made))
     return dataclasses.replace(named, cause=text, cause_rule=rule)
+
+
+def _chosen(operation: Operation) -> bool:
+    """Whether an op of the user's rounds where the precision does not ask for it, as it does at products."""
+    return attribution.written(operation) and operation.base not in ops.PRODUCTS
 
 
 def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Operation] | None:
