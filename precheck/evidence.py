@@ -60,15 +60,15 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
 
 def imposed(job: Job, precision: Precision, log: DecisionLog, meant: Set[str]) -> frozenset[str]:
     """The lines of `meant`, which cast to a low format and back, on which a float32 run does not round: `x.to(dtype).float()` with the dtype of the
-    autocast or of a weight. What a program means, it does in any precision. These roundings come with the low one."""
-    lines = {line for line, _ in log.meant} & meant
+    autocast or of a weight. What a program means, it does in any precision and to the same format. These roundings come with the low one."""
+    lines = {line for line, *_ in log.meant} & meant
     if lines:
         try:
             with doing("looking for roundings that are meant"):
                 run(job, reference(torch.float32, precision, follows=log))
         except Exception:  # nobody knows then, and the roundings count as meant
             return frozenset()
-    return frozenset(meant - {line for line, _ in log.kept})
+    return frozenset(meant - {line for line, *_ in log.kept})
 
 
 def _gathered(job: Job, precision: Precision, depth: Depth, log: DecisionLog, *, functions: bool, refers: bool) -> Evidence:

@@ -114,7 +114,7 @@ def with_cause(
     if finding.rule == "lost-update":
         return culprit.written(finding, observation), None
     if finding.severity == "warning" and finding.rule == "accumulated-drift" and record is not None and record.kind == "returned":
-        finding = culprit.cancelling(finding, observation, record)
+        finding = culprit.confirmed(finding, observation, record)
         return finding, None
     has_cause = finding.severity == "error" and finding.rule in EFFECTS
     return culprit.explained(finding, observation, candidates, record) if has_cause else (finding, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution, Splits
 from precheck.analysis.function_errors import ADDED, OWN, OwnError, error_in
@@ -18,7 +19,7 @@ from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Candidate
-from precheck.words import percents
+from precheck.words import of_norm, percents
 
 _CAUSES = {
     "overflow": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
@@ -63,12 +64,13 @@ def explained(
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
 
 
-def cancelling(finding: Finding, observation: Observation, record: Record) -> Finding:
-    """Returns a warning on what a function returns as an error if a low difference in the function made that error.
+def confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
+    """Returns a warning on what a function returns as an error if the function's own lines made that error.
 
     A function's result is a warning up to twice its limit, since many rows may lose the same term where noise averages out. That doubt is about the
-    floor. Here a second measure confirms it: on the inputs that the call had, the function's own error alone is beyond the limit, it is larger
-    than that of any healthy function, and it comes from two bits or more that one difference loses.
+    floor. Here a second measure confirms it, which needs no floor: on the inputs that the call had, the function's own error alone is beyond the
+    limit and larger than that of a function that rounds its result. A low difference made it, or ops that the user wrote in the function. What
+    torch's own modules round is no fault, nor is the low result of a product, for which the precision asks.
     """
     found, call = _largest_error(finding, observation, record), 0
     if found is not None:
@@ -76,18 +78,27 @@ def cancelling(finding: Finding, observation: Observation, record: Record) -> Fi
     if not call or record.place is None or finding.measured is None or finding.limit is None or not finding.measured > finding.limit:
         return finding
     own = value.call_error
-    alone = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
-    if not alone or own**2 < OWN * value.drift**2 or not determined(operation, value):
+    beyond = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
+    if not beyond or own**2 < OWN * value.drift**2 or not determined(operation, value):
         return finding
     attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
     difference = None if cause is None else attributed.difference(cause, observation.functions)
-    if difference is None or not lies_in(difference, record.place):
+    made = difference or attributed.cause(_chosen)
+    here = sum(share for each, share in attributed.shares.items() if _chosen(each) and lies_in(each, record.place))
+    if made is None or not lies_in(made, record.place) or (difference is None and here < OWN):
         return finding
-    grown = f"{percents(difference.drift_in)} before it and {percents(difference.outputs[0].drift)} after it"
-    text = f"cancellation: {placed(difference)}: the relative error is {grown}"
-    named = dataclasses.replace(finding, severity="error", op=difference.title, source=shortened(difference.blamed), via=via(difference))
-    return dataclasses.replace(named, cause=text, cause_rule="cancellation")
+    rule = "amplified-rounding" if difference is None else "cancellation"
+    shows = f"the relative error is {percents(made.drift_in)} before it and {percents(made.outputs[0].drift)} after it"
+    alone = f"on the inputs that it gets, the function alone is off by {of_norm(own)}"
+    text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
+    named = dataclasses.replace(finding, severity="error", op=made.title, source=shortened(made.blamed), via=via(made))
+    return dataclasses.replace(named, cause=text, cause_rule=rule)
+
+
+def _chosen(operation: Operation) -> bool:
+    """Whether an op of the user's rounds where the precision does not ask for it, as it does at products."""
+    return attribution.written(operation) and operation.base not in ops.PRODUCTS
 
 
 def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Operation] | None:

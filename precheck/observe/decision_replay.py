@@ -151,8 +151,8 @@ class DecisionReplay(DecisionMode):
 
     def _meant(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """The rounded result of a cast that is one half of a deliberate round trip, in this run's dtype. None for any other cast."""
-        trip = self.frames.line(1)[0], tuple(args[0].shape)
-        if kwargs.get("dtype") not in LOW or trip not in self.log.meant:
+        trip = self.frames.line(1)[0], tuple(args[0].shape), kwargs.get("dtype")
+        if trip not in self.log.meant:
             return None
         self.log.kept.add(trip)
         low: torch.Tensor = func(*args, **kwargs)

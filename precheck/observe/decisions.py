@@ -32,6 +32,8 @@ from precheck.torch_internals import in_backward, once_an_op, overload, schema, 
 
 aten = torch.ops.aten
 Key = tuple[str, str, tuple[int, ...], int]
+Trip = tuple[str, tuple[int, ...], torch.dtype]
+"""A cast to a low format and back on one line: the line, the shape and the format."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -41,8 +43,8 @@ class DecisionLog:
     entries: dict[Key, tuple[torch.Tensor | None, ...]] = dataclasses.field(default_factory=dict)
     rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose results the run stored in a low format
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
-    meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of deliberate round trips, `x.half().float()`
-    kept: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # those of `meant` that a float32 run has made too
+    meant: set[Trip] = dataclasses.field(default_factory=set)  # deliberate round trips, `x.half().float()`
+    kept: set[Trip] = dataclasses.field(default_factory=set)  # those of `meant` that a float32 run has made too
     imposed: frozenset[str] = frozenset()  # lines of round trips that float32 does not make: the precision asks for them, and nobody means them
     narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # places of arguments of backward ops that are gradients cast low
     entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # paths of arguments of products that are inputs cast low
@@ -199,7 +201,7 @@ class Recording(DecisionMode):
         elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
             line = self.casts.get(source)
             if line is not None and line == self.frames.line(1)[0] and line not in self.log.imposed and not _counts(source):
-                self.log.meant.add((line, tuple(source.shape)))
+                self.log.meant.add((line, tuple(source.shape), source.dtype))
 
     def _count(self, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(kind, tuple(output.shape))

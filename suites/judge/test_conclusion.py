@@ -146,32 +146,34 @@ def test_a_decision_that_flips_too_often_is_named_where_the_numbers_that_decide_
     assert "the numbers that aten.argmin.default at model.py:3 compares are off by 0.16% of their norm" in first.cause
 
 
-def losing(name: str, *, drift: float = 10 * U) -> Graph:
-    """A function whose low op on line 2 makes an error of ten unit roundoffs of its own, of what line 1 has rounded once."""
+def losing(name: str, *, rounding: str = "mul.Tensor", drift: float = 10 * U) -> Graph:
+    """A function whose low op on line 2 makes an error of ten unit roundoffs of its own, of what `rounding` on line 1 has rounded once."""
     graph = Graph()
     graph.observation.functions = {f"model.py:{line}": Function("model.py:1", "waves") for line in (1, 2)}
-    scaled = graph.op("mul.Tensor", given(), given(), makes={"drift": ROUNDED, "call_error": ROUNDED}, call=1)
+    scaled = graph.op(rounding, given(), given(), makes={"drift": ROUNDED, "call_error": ROUNDED}, call=1)
     graph.op(name, scaled, given(), makes={"drift": drift, "call_error": 10 * U, "norm": 8 * ROUNDED / (10 * U), "alive": True}, call=1)
     return graph
 
 
-@pytest.mark.parametrize(("name", "drift", "r", "severity"), [
-    ("sub.Tensor", 10 * U, 4.5, "error"),
-    ("mul.Tensor", 10 * U, 4.5, "warning"),
-    ("sub.Tensor", 15 * U, 4.5, "warning"),
-    ("sub.Tensor", 10.9 * U, 3.1, "warning"),
-    ("sub.Tensor", 10 * U, 2.9, "warning"),
+@pytest.mark.parametrize(("rounding", "name", "drift", "r", "found_by"), [
+    ("mul.Tensor", "sub.Tensor", 10 * U, 4.5, ("cancellation", "model.py:2")),
+    ("mul.Tensor", "exp.default", 10 * U, 4.5, ("amplified-rounding", "model.py:1")),
+    ("mm.default", "exp.default", 10 * U, 4.5, None),
+    ("mul.Tensor", "sub.Tensor", 15 * U, 4.5, None),
+    ("mul.Tensor", "sub.Tensor", 10.9 * U, 3.1, None),
+    ("mul.Tensor", "sub.Tensor", 10 * U, 2.9, None),
 ])  # fmt: skip
-def test_a_low_difference_beyond_its_functions_limit_is_an_error(name: str, drift: float, r: float, severity: str) -> None:
-    """It is a warning if no difference makes it, if the function was given half of it, and if its own error alone is within the limit."""
+def test_an_error_that_a_function_makes_beyond_its_limit_is_no_warning(
+    rounding: str, name: str, drift: float, r: float, found_by: tuple[str, str] | None
+) -> None:
+    """It is a warning if a product makes it, if the function was given half of it, and if its own error alone is within the limit."""
     warning = Finding(
         "accumulated-drift", "warning", "what waves() returns: off", phase="forward", step=1, tensor="waves()", measured=r, limit=3.0
     )
     record = SimpleNamespace(place=("model.py", 1, 9), shape=(64,), kind="returned")
-    found = concluded(losing(name, drift=drift), [warning], Trace(records={"returned:waves()@1": record}))  # type: ignore[dict-item]
+    found = concluded(losing(name, rounding=rounding, drift=drift), [warning], Trace(records={"returned:waves()@1": record}))  # type: ignore[dict-item]
     [first] = [finding for finding in found if finding.rule == "accumulated-drift"]
-    assert first.severity == severity
-    assert (first.cause_rule, first.source) == (("cancellation", "model.py:2") if severity == "error" else ("", ""))
+    assert (first.severity, first.cause_rule, first.source) == (("error", *found_by) if found_by else ("warning", "", ""))
 
 
 def waves(positions: torch.Tensor) -> torch.Tensor:

@@ -64,3 +64,27 @@ def test_a_round_trip_of_what_is_read_as_it_is_does_no_harm(precision: str) -> N
     torch.manual_seed(0)
     report = precheck.measure(Attention(), torch.randn(2, 24, 16), precision=precision, loss=lambda out: out.square().mean())
     assert report.errors == [], report.summary()
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_a_round_trip_to_another_format_than_in_float32_comes_with_the_precision(coarse: bool) -> None:
+    """In a float32 run autocast's dtype is bfloat16, which nobody asked for: the run in float16 must not be held against its coarser rounding."""
+
+    class Shares(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", enabled=False):
+                shares = self.shares(x.float())
+            return self.layer(shares)
+
+        @staticmethod
+        def shares(x: torch.Tensor) -> torch.Tensor:
+            low = torch.get_autocast_dtype("cpu")
+            return (x.square() + 100 * coarse).to(low).float() - 100 * coarse
+
+    torch.manual_seed(0)
+    report = precheck.measure(Shares(), torch.randn(64, 16), precision="16-mixed")
+    assert bool(report.errors) == coarse, report.summary()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import precheck
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation, Operation
@@ -147,3 +149,41 @@ def test_nothing_of_a_call_outlives_it() -> None:
     gc.collect()
     assert seen.operations
     assert kept[0]() is None
+
+
+class Centres(nn.Module):
+    """Averages that are written row by row, and how far each has moved."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer, self.dtype = nn.Linear(8, 8), dtype
+        self.register_buffer("centres", 1 + torch.rand(4, 8))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen = self.layer(x)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            moved = self.followed(seen.float())
+        return seen, moved
+
+    def followed(self, seen: torch.Tensor) -> torch.Tensor:
+        new = self.centres.clone()
+        for row in range(len(new)):
+            new[row] = self.nearer(self.centres[row], seen[row::4].mean(0))
+        return self.distance(self.centres, new)
+
+    def nearer(self, old: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return (old.to(self.dtype) + 0.002 * (to - old).to(self.dtype)).float()
+
+    @staticmethod
+    def distance(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        return (old - new).norm(dim=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_a_call_writes_keep_the_error_that_it_added_to_them(dtype: torch.dtype) -> None:
+    """The function that reads the rows together has no error of its own: the line that rounded them is named."""
+    torch.manual_seed(0)
+    report = precheck.measure(Centres(dtype), torch.randn(32, 8), precision="bf16-mixed")
+    assert bool(report.errors) == (dtype is torch.bfloat16), report.summary()
+    for error in report.errors:
+        assert error.source.endswith(f":{inspect.getsourcelines(Centres.nearer)[1] + 1}"), report.summary()

@@ -31,6 +31,10 @@ SEVENTH = ("codec", "hierarchy", "spline_flow", "tabular", "transducer", "video"
 """The seventh batch, frozen in the same way. It has changes that look like bugs and do no harm, too."""
 EIGHTH = ("energy", "equilibrium", "hybrid", "routes", "slots", "turing")
 """The eighth batch, frozen in the same way. Most of its changes do no harm."""
+NINTH = ("em_routing", "faces", "hyena", "lightgcn", "perceiver", "pinn", "spiking", "tracking")
+"""The ninth batch, frozen in the same way, in styles that the others do not have."""
+NINTH_HEALTHY = ("byol", "cells", "ensemble", "fourier_operator", "hidden_markov", "kan", "neural_ode", "tcn")
+"""Networks of the ninth batch into which nothing is planted: what healthy code is accused of rests on more of them."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,9 +117,18 @@ def read(call: Call, cell: Cell, tensor: torch.Tensor, overwritten: bool) -> Val
         measuring.cast(gathering, value, tensor, shadow, None)
     else:
         compare(value, tensor, shadow, zeros=any(each.zeros for each in values))
+        _of_one_call(value, values)
     mode.observation.add(made)
     cell.parts.append((region(tensor), value))
     return value
+
+
+def _of_one_call(value: Value, parts: list[Value]) -> None:
+    """The joined value belongs to the call of a user's function that wrote its last part, and has the errors that this call added to its parts."""
+    made, last = value.maker, parts[0].maker
+    if made is not None and last is not None and last.call and value.norm:
+        added = (each.call_error * each.norm for each in parts if each.maker is not None and each.maker.call == last.call)
+        made.call, value.call_error = last.call, math.hypot(*added) / value.norm
 
 
 def present(cell: Cell) -> Iterator[Value]:
