@@ -103,13 +103,24 @@ def _numbered(value: Value, readers: Readers) -> bool:
     needed_by=("nine_hundred_terms", "certain_gate"),
 )  # fmt: skip
 def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A small difference to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
-    consumers = readers.get(value, ())
-    if any((reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in consumers):
-        return False  # a weight is stepped again and again
-    made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
-    only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
-    return only_compared or (bool(made) and all(dominated(reader, result, value) for reader, result in made))
+    """A small number to which something large is added, or that is only compared, and so are all its multiples: a loop halves its step. A weight does
+    not outweigh a step without a digit."""
+    walk, hidden = Walk([value]), []
+    for held in walk:
+        consumers = readers.get(held, ())
+        if any((reader.parameter or reader.in_optimizer) and thrown_off(reader, held) for reader in consumers):
+            return False  # a weight is stepped again and again
+        others = [reader for reader in consumers if not _multiplies(reader, held)]
+        walk.follow(made for reader in consumers if reader not in others for made in reader.outputs)
+        made = [(reader, result) for reader in others for result in reader.outputs if result is not held]
+        unseen = not held.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in others)
+        hidden.append(all(dominated(*pair, held) for pair in made) if made else unseen and (bool(consumers) or held is not value))
+    return all(hidden)
+
+
+def _multiplies(reader: Operation, value: Value) -> bool:
+    """Whether an op multiplies a value by a number, or divides it by one."""
+    return reader.base in ("mul", "div") and reader.inputs == (value,) and reader.phase == "forward"
 
 
 @exempts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -79,3 +80,34 @@ def test_a_wide_product_that_cancels_names_the_line_that_stored_its_terms_low(sh
     assert bool(report.errors) is (shift == 0), report.summary()
     if report.errors:
         assert report.errors[0].rule in ("cancellation", "amplified-rounding")
+
+
+HALVED = torch.linspace(-2, 2, 64).repeat(8, 1) + torch.arange(8)[:, None] / 7
+
+
+def bisected(*, added: bool) -> torch.Tensor:
+    """The threshold beyond which the squares of a row add up to one. In float16 the last steps are subnormal, and nothing beside the threshold."""
+    scores = HALVED.half()
+    low = scores.amax(-1, keepdim=True) - 1
+    step = torch.full_like(low, 0.7)
+    for _ in range(30):
+        step /= 2
+        middle = low + step
+        low = torch.where((scores - middle).clamp(min=0).square().sum(-1, keepdim=True) >= 1, middle, low)
+    return low if added else torch.stack([low, 1e6 * step])
+
+
+def nudged(*, added: bool) -> torch.Tensor:
+    """Steps of few bits, and a third of each, are added to numbers near one."""
+    step = torch.linspace(0.5, 1, 64).half() * 2e-7
+    third = step / 3
+    return torch.stack([1 + step, 1 + third if added else 1e6 * third])
+
+
+@pytest.mark.parametrize(("program", "rule"), [(bisected, "accumulated-drift"), (nudged, "underflow")])
+def test_a_step_and_its_parts_are_nothing_beside_what_they_are_added_to(program: Callable[..., torch.Tensor], rule: str) -> None:
+    for added in (True, False):
+        with precheck.watch() as report:
+            kept = program(added=added)
+        assert kept.isfinite().all()
+        assert rules(report) == ([] if added else [rule]), report.summary()
