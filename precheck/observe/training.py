@@ -236,7 +236,8 @@ class Training:
         for name, master in self.masters.items():
             if master is not (param := self.named[name]):
                 master.grad = None if param.grad is None else param.grad.float()
-        with undecided(self.optimizer, self.recording, self.following):
+        kept = optimizer_rollout.gradients_kept(self.masters.values() if step == self.job.steps else ())
+        with undecided(self.optimizer, self.recording, self.following), kept:
             self.scaler.step(self.optimizer)
         self.scaler.update()
         with torch.no_grad():
@@ -256,7 +257,7 @@ class Training:
         pulled = [each for each in self.moved if each.parameter.grad is not None and each.parameter.grad.layout is torch.strided]
         low = [each for each in pulled if each.parameter.dtype in LOW and self._may_stand(each.name)]
         still = {id(each.parameter): each.name for each, (stuck, moving) in zip(low, self._standing(low), strict=True) if 2 * stuck > moving}
-        found = optimizer_rollout.aged(self.optimizer, set(still), another)
+        found = optimizer_rollout.aged(self.optimizer, set(still), another, kept=self.updated == self.job.steps)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
     def _may_stand(self, name: str) -> bool:
