@@ -107,6 +107,8 @@ class Training:
         job = self.job
         for param in self.parameters.values():
             param.grad = None
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()  # may clear more than gradients, such as those of each sample
         inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)

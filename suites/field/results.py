@@ -29,7 +29,7 @@ DOMAINS = {
     "images": "images",
     "optimizers": "optimizers",
     "physics": "geometry, optics, robots, transforms",
-    "pictures": "layers, losses and metrics of images",
+    "image_layers": "layers, losses and metrics of images",
     "probability": "probability, uncertainty, ranking",
     "recommenders": "recommendation",
     "science": "science and losses",
