@@ -103,19 +103,27 @@ def _numbered(value: Value, readers: Readers) -> bool:
     needed_by=("nine_hundred_terms", "certain_gate"),
 )  # fmt: skip
 def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A small number to which something large is added, or that is only compared, and so are all its multiples: a loop halves its step. A weight does
-    not outweigh a step without a digit."""
-    walk, hidden = Walk([value]), []
+    """A small number to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
+    consumers = readers.get(value, ())
+    seen = value.alive or any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
+    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error")
+
+
+def hidden(value: Value, readers: Readers, *, multiples: bool) -> bool:
+    """Whether something large is added to a small number wherever it is read, so that no result shows its error. `multiples`: or a multiple of it is
+    read, such as the step that a bisection halves; a note on an error that is made good stays."""
+    walk, sums = Walk([value]), list[bool]()
     for held in walk:
         consumers = readers.get(held, ())
-        if any((reader.parameter or reader.in_optimizer) and thrown_off(reader, held) for reader in consumers):
+        if any((held is not value or reader.parameter or reader.in_optimizer) and thrown_off(reader, held) for reader in consumers):
             return False  # a weight is stepped again and again
-        others = [reader for reader in consumers if not _multiplies(reader, held)]
-        walk.follow(made for reader in consumers if reader not in others for made in reader.outputs)
-        made = [(reader, result) for reader in others for result in reader.outputs if result is not held]
-        unseen = not held.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in others)
-        hidden.append(all(dominated(*pair, held) for pair in made) if made else unseen and (bool(consumers) or held is not value))
-    return all(hidden)
+        scaled_by = [reader for reader in consumers if multiples and _multiplies(reader, held)]
+        walk.follow(made for reader in scaled_by for made in reader.outputs)
+        made = [(reader, result) for reader in consumers if reader not in scaled_by for result in reader.outputs if result is not held]
+        if not made and held is not value and (held.alive or len(consumers) > len(scaled_by)):
+            return False
+        sums += [dominated(reader, result, held) for reader, result in made]
+    return bool(sums) and all(sums)
 
 
 def _multiplies(reader: Operation, value: Value) -> bool:
