@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis import causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, thrown_off
-from precheck.analysis.provenance import FINEST, effective_roundoff
+from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
@@ -106,12 +106,17 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small number to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
     consumers = readers.get(value, ())
     seen = value.alive or any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
-    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error")
+    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error" and below(value))
+
+
+def below(value: Value) -> bool:
+    """Whether a value is off by at most the smallest spacing of its format, which is at most one rounding of any normal number it is added to."""
+    return value.low and value.drift * rms(value) <= formats.of_dtype(value.dtype).min_subnormal
 
 
 def hidden(value: Value, readers: Readers, *, multiples: bool) -> bool:
     """Whether something large is added to a small number wherever it is read, so that no result shows its error. `multiples`: or a multiple of it is
-    read, such as the step that a bisection halves; a note on an error that is made good stays."""
+    read, such as the step that a bisection halves until it is subnormal. (A difference may be added to what the next turn subtracts again.)"""
     walk, sums = Walk([value]), list[bool]()
     for held in walk:
         consumers = readers.get(held, ())

@@ -19,7 +19,7 @@ from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.causes import computed_from
 from precheck.analysis.errors import DIGIT, UNSTABLE
-from precheck.analysis.excuses import hidden
+from precheck.analysis.excuses import below, hidden
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
@@ -71,7 +71,7 @@ class Recurrence:
             for value in _latest_and_worst(values, lambda value: _read_outside(value, self.turns.states[value], readers)):
                 made = value not in explained and _wrong(value, self.turns.states[value])
                 facts = _facts(value, self.turns.states, observation, readers) if made else []
-                if facts and not hidden(value, readers, multiples=True):
+                if facts and not (below(value) and hidden(value, readers, multiples=True)):
                     found += facts
                     break
         return found
