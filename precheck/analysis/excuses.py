@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis import causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
-from precheck.analysis.provenance import FINEST, effective_roundoff
+from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
@@ -103,14 +103,37 @@ def _numbered(value: Value, readers: Readers) -> bool:
     needed_by=("nine_hundred_terms", "certain_gate"),
 )  # fmt: skip
 def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A small difference to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
+    """A small number to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
     consumers = readers.get(value, ())
-    if any((reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in consumers):
-        return False  # a weight is stepped again and again
-    made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
-    felt = (reader.outputs or reader.reads or blurred(reader) or misled(reader) for reader in consumers)
-    only_compared = bool(consumers) and not value.alive and not any(felt)
-    return only_compared or (bool(made) and all(dominated(reader, result, value) for reader, result in made))
+    seen = value.alive or any(reader.outputs or reader.reads or blurred(reader) or misled(reader) for reader in consumers)
+    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error" and below(value))
+
+
+def below(value: Value) -> bool:
+    """Whether a value is off by at most the smallest spacing of its format, which is at most one rounding of any normal number it is added to."""
+    return value.low and value.drift * rms(value) <= formats.of_dtype(value.dtype).min_subnormal
+
+
+def hidden(value: Value, readers: Readers, *, multiples: bool) -> bool:
+    """Whether something large is added to a small number wherever it is read, so that no result shows its error. `multiples`: or a multiple of it is
+    read, such as the step that a bisection halves until it is subnormal. (A difference may be added to what the next turn subtracts again.)"""
+    walk, sums = Walk([value]), list[bool]()
+    for held in walk:
+        consumers = readers.get(held, ())
+        if any((held is not value or reader.parameter or reader.in_optimizer) and thrown_off(reader, held) for reader in consumers):
+            return False  # a weight is stepped again and again
+        scaled_by = [reader for reader in consumers if multiples and _multiplies(reader, held)]
+        walk.follow(made for reader in scaled_by for made in reader.outputs)
+        made = [(reader, result) for reader in consumers if reader not in scaled_by for result in reader.outputs if result is not held]
+        if not made and held is not value and (held.alive or len(consumers) > len(scaled_by)):
+            return False
+        sums += [dominated(reader, result, held) for reader, result in made]
+    return bool(sums) and all(sums)
+
+
+def _multiplies(reader: Operation, value: Value) -> bool:
+    """Whether an op multiplies a value by a number, or divides it by one."""
+    return reader.base in ("mul", "div") and reader.inputs == (value,) and reader.phase == "forward"
 
 
 @exempts(

@@ -177,7 +177,7 @@ class Calls:
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
             if not readers or any(reader.call != held.maker.call for reader in readers if held.maker is not None):
                 return True
-            if any(made.call_error > ADDED * effective_roundoff(made) for made in results):
+            if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
         return elements(total) == 1

@@ -189,7 +189,7 @@ def dominated(reader: Operation, result: Value, value: Value) -> bool:
     return reader.base in ops.SUMS and small and 2 * result.drift <= value.drift
 
 
-def hidden(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
+def hidden_by_sum(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether each op that reads a wrong value, which may be moved or cast before, adds it to something so large that the sum is right. A step of a
     weight is never hidden, since it is taken again and again."""
     walk = Walk([wrong])

@@ -19,6 +19,7 @@ from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.causes import computed_from
 from precheck.analysis.errors import DIGIT, UNSTABLE
+from precheck.analysis.excuses import below, hidden
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
@@ -69,7 +70,8 @@ class Recurrence:
         for values in self.turns.ended():
             for value in _latest_and_worst(values, lambda value: _read_outside(value, self.turns.states[value], readers)):
                 made = value not in explained and _wrong(value, self.turns.states[value])
-                if made and (facts := _facts(value, self.turns.states, observation, readers)):
+                facts = _facts(value, self.turns.states, observation, readers) if made else []
+                if facts and not (below(value) and hidden(value, readers, multiples=True)):
                     found += facts
                     break
         return found

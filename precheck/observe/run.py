@@ -157,7 +157,7 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
     """Gives the model new storage in the run's format, and sets seeds. Modules that are kept in float32 are neither rounded nor disturbed.
     The buffers that it returns are still in float32: they are rounded later, where the shadow sees it.
     """
-    copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
+    copy = state.floats_to(setting.dtype, model=job.model) if setting.dtype is not None else (lambda value: value.detach().clone())
     apart = float32_parts.kept_in_float32(job.model)
     kept = float32_parts.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
     wide = state.floats_to(torch.float32) if setting.dtype in LOW else copy

@@ -228,11 +228,15 @@ def refresh(model: torch.nn.Module, *, parameter: Change, buffer: Change) -> Non
                 module._buffers[name] = seen[id(value)]
 
 
-def floats_to(dtype: torch.dtype) -> Change:
-    """A change that casts floating tensors to `dtype` and copies all others. The result never shares storage with the original."""
+def floats_to(dtype: torch.dtype, *, model: torch.nn.Module | None = None) -> Change:
+    """A change that casts floating tensors to `dtype` and copies all others. The result never shares storage with the original.
+    If `model` has float64 weights, what is float64 stays so in a float32 run: its code may hold float64 numbers that are no weights.
+    """
+    double = dtype is torch.float32 and model is not None and any(weight.dtype is torch.float64 for weight in model.parameters())
+    kept = (torch.float64,) if double else ()
 
     def change(value: torch.Tensor) -> torch.Tensor:
-        return cast(value, dtype) if value.is_floating_point() else value.detach().clone()
+        return cast(value, dtype) if value.is_floating_point() and value.dtype not in kept else value.detach().clone()
 
     return change
 
@@ -254,6 +258,6 @@ def copied(value: torch.Tensor, dtype: torch.dtype | None, *, model: torch.nn.Mo
     """
     if isinstance(value, torch.nn.Parameter) and any(value is own for own in model.parameters()):
         return value
-    fresh = floats_to(dtype)(value) if dtype is not None else value.detach().clone()
+    fresh = floats_to(dtype, model=model)(value) if dtype is not None else value.detach().clone()
     return fresh.requires_grad_(value.requires_grad)
 

@@ -107,6 +107,8 @@ class Training:
         job = self.job
         for param in self.parameters.values():
             param.grad = None
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()  # may clear more than gradients, such as those of each sample
         inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
@@ -238,7 +240,8 @@ class Training:
         for name, master in self.masters.items():
             if master is not (param := self.named[name]):
                 master.grad = None if param.grad is None else param.grad.float()
-        with undecided(self.optimizer, self.recording, self.following):
+        kept = optimizer_rollout.gradients_kept(self.masters.values() if step == self.job.steps else ())
+        with undecided(self.optimizer, self.recording, self.following), kept:
             self.scaler.step(self.optimizer)
         self.scaler.update()
         with torch.no_grad():
@@ -258,7 +261,7 @@ class Training:
         pulled = [each for each in self.moved if each.parameter.grad is not None and each.parameter.grad.layout is torch.strided]
         low = [each for each in pulled if each.parameter.dtype in LOW and self._may_stand(each.name)]
         still = {id(each.parameter): each.name for each, (stuck, moving) in zip(low, self._standing(low), strict=True) if 2 * stuck > moving}
-        found = optimizer_rollout.aged(self.optimizer, set(still), another)
+        found = optimizer_rollout.aged(self.optimizer, set(still), another, kept=self.updated == self.job.steps)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
     def _may_stand(self, name: str) -> bool:

@@ -131,6 +131,8 @@ its own elements in their own order: taken by the other run's indices, they woul
 (A shadow is compared with the run element by element, and has the run's indices.)"""
 EXTREMES = where(lambda op: op.chooses == "extreme")
 """Choices of the largest or smallest elements."""
+CHOSEN = where(lambda op: op.kind is Kind.CHOICE and op.exact)
+"""Ops whose result is some elements of their input, chosen by their size."""
 SIDES = {name: row.side for name, row in REGISTRY.items() if row.side is not None}
 """Derivatives that depend on the side of a threshold, with the place of the argument that is compared with it."""
 THRESHOLDS = {name: row.thresholds for name, row in REGISTRY.items() if row.thresholds}

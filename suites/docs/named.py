@@ -24,7 +24,7 @@ OTHERS = {
     "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
     "--quiet": "git diff", "--cached": "git diff",
     "--profile": "suites/bench/verdict_costs.py", "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
-    "--set": "suites/kernels/benchmark.py",
+    "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
     "--lines": "suites/planted/score.py", "--hook-type": "pre-commit", "--master": "examples/training_loop/train.py",
 }  # fmt: skip
 """Options of other programs that pages name, and whose."""

@@ -8,6 +8,7 @@ Euclidean norm in float64: of the values that each line makes, of outputs, loss 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import random
 import sys
@@ -132,9 +133,11 @@ class SameNumbers(TorchFunctionMode):
         return function(*args, **kwargs).to(torch.float64 if torch.get_default_dtype() is torch.float64 else dtype)
 
 
-def passed(case: Case, precision: str, lines: list[str], kept: Callable[[FrameType], bool] | None = None) -> Left:
-    """What one pass leaves, in float64."""
+def passed(case: Case, precision: str, lines: list[str], kept: Callable[[FrameType], bool] | None = None, *, given: bool = False) -> Left:
+    """What one pass leaves, in float64. `given`: weights and inputs are those that bfloat16 holds, in every precision."""
     made = case.made()
+    if given:
+        made = dataclasses.replace(made, model=made.model.to(torch.bfloat16), inputs=cast(made.inputs, torch.bfloat16))
     dtype = {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
     model, inputs = made.model.train().to(dtype), cast(made.inputs, dtype)
     low, scale, default = AUTOCAST.get(precision), SCALE if precision == "16-mixed" else 1.0, torch.get_default_dtype()
@@ -180,22 +183,22 @@ def _by_line(errors: dict[str, float]) -> dict[str, float]:
     return found
 
 
-def evidence(case: Case, precision: str, lines: list[str], files: list[str]) -> dict[str, dict[str, float]]:
+def evidence(case: Case, precision: str, lines: list[str], files: list[str], *, given: bool = False) -> dict[str, dict[str, float]]:
     """Columns of errors beside float64."""
-    exact = passed(case, "64-true", lines)
-    columns = {"32-true": off(passed(case, "32-true", lines), exact), precision: off(passed(case, precision, lines), exact)}
+    exact = passed(case, "64-true", lines, given=given)
+    columns = {each: off(passed(case, each, lines, given=given), exact) for each in ("32-true", precision)}
     kept = {"line kept": _at(lines[0]), "function kept": _in_function(lines[0])} if lines else {}
     if files:
         kept["files kept"] = lambda frame: frame.f_code.co_filename.endswith(tuple(files))
     for name, chosen in kept.items():
         try:
-            columns[name] = off(passed(case, precision, lines, chosen), exact)
+            columns[name] = off(passed(case, precision, lines, chosen, given=given), exact)
         except Exception as error:
             columns[f"{name}: {error}".splitlines()[0][:80]] = {}
     return {head: _by_line(column) for head, column in columns.items()}
 
 
-def steps(case: Case, dtype: torch.dtype, count: int = 3) -> Left:
+def steps(case: Case, dtype: torch.dtype, count: int) -> Left:
     """How far each weight moves in so many steps of the case's optimizer, in float64."""
     made = case.made()
     assert made.optimizer is not None
@@ -209,9 +212,9 @@ def steps(case: Case, dtype: torch.dtype, count: int = 3) -> Left:
     return {name: value.detach().double() - before[name] for name, value in model.named_parameters()}
 
 
-def arrived(case: Case) -> dict[str, tuple[float, float]]:
+def arrived(case: Case, count: int = 3) -> dict[str, tuple[float, float]]:
     """By weight: the share of float64's move that bfloat16's covers, and the share of elements that move."""
-    exact, low = steps(case, torch.float64), steps(case, torch.bfloat16)
+    exact, low = steps(case, torch.float64, count), steps(case, torch.bfloat16, count)
     return {
         name: (float((low[name] * moved).sum() / moved.square().sum().clamp_min(1e-300)), float((low[name] != 0).double().mean()))
         for name, moved in exact.items()
@@ -234,17 +237,19 @@ def main() -> int:
     parser.add_argument("--files", nargs="*", default=[], help="all that these files call is kept in float32 in one pass more")
     parser.add_argument("--most", type=int, default=4, help="gradients that are shown")
     parser.add_argument("--cuda", action="store_true", help="autocast follows CUDA's list of ops, as in `measure`")
-    parser.add_argument("--moved", action="store_true", help="what arrives in bfloat16 weights of three steps of the case's optimizer")
+    parser.add_argument("--moved", type=int, nargs="?", const=3, help="what arrives in bfloat16 weights of so many steps of the case's optimizer")
+    parser.add_argument("--given", action="store_true", help="weights and inputs are those that bfloat16 holds, in float64 too")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    torch.nn.RNNBase.check_input = lambda *given: None  # type: ignore[method-assign]  # weights that are stored low meet what is kept in float32
     if asked.moved:
-        for name, (share, some) in arrived(loaded()[asked.case]).items():
+        for name, (share, some) in arrived(loaded()[asked.case], asked.moved).items():
             print(f"{name:30} {share:7.0%} of float64's move arrives, {some:.0%} of the elements move")
         return 0
     with cuda_policy_on_cpu() if asked.cuda else nullcontext():
-        columns = evidence(loaded()[asked.case], asked.precision, asked.lines, asked.files)
+        columns = evidence(loaded()[asked.case], asked.precision, asked.lines, asked.files, given=asked.given)
     names = rows(columns, asked.most)
     if asked.json:
         print("JSON" + json.dumps({head: {name: column.get(name) for name in names} for head, column in columns.items()}))

@@ -22,16 +22,20 @@ KINDS = {"true": "a fault of the code", "chosen": "true, and the price of the pr
 """What an error is judged to be. The first two are true."""
 DOMAINS = {
     "attention": "attention",
+    "forecasts": "forecasts",
     "generative": "generative models",
     "geometry": "rotations, spheres, rendering",
     "graphs": "graphs, tables, decisions",
     "images": "images",
     "optimizers": "optimizers",
+    "physics": "geometry, optics, robots, transforms",
+    "image_layers": "layers, losses and metrics of images",
     "probability": "probability, uncertainty, ranking",
     "recommenders": "recommendation",
     "science": "science and losses",
     "sequences": "sequences",
     "sound": "sound",
+    "structured": "layers whose weights are bound",
 }
 
 

@@ -200,3 +200,12 @@ def test_the_commands_of_the_page_are_taken() -> None:
             asked = [word for word in words[2:] if not re.search(r"[:.]|^(bf)?16-|^--", word)]
             assert asked
             assert all(any(word in name for name in cases) for word in asked)
+
+
+def test_float64_may_start_from_what_bfloat16_holds() -> None:
+    """A network whose weights are off by their storage alone: nothing of it is the code's."""
+    case = of(healthy, "bf16-true")
+    (stored, _), (given, low) = (list(evidence.evidence(case, "bf16-true", [], [], given=given).values()) for given in (False, True))
+    assert stored["output 0"] < 1e-5
+    assert given["output 0"] < 1e-5
+    assert low["output 0"] < list(evidence.evidence(case, "bf16-true", [], []).values())[1]["output 0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -110,3 +111,56 @@ def test_lost_numbers_whose_sums_a_larger_number_hides_do_no_harm(start: float, 
         kept = corrected(start=start) * 1.0
     assert kept.isfinite().all()
     assert ("underflow" in rules(report)) is accused, report.summary()
+HALVED = torch.linspace(-2, 2, 64).repeat(8, 1) + torch.arange(8)[:, None] / 7
+
+
+def bisected(*, added: bool) -> torch.Tensor:
+    """The threshold beyond which the squares of a row add up to one. In float16 the last steps are subnormal, and nothing beside the threshold."""
+    scores = HALVED.half()
+    low = scores.amax(-1, keepdim=True) - 1
+    step = torch.full_like(low, 0.7)
+    for _ in range(30):
+        step /= 2
+        middle = low + step
+        low = torch.where((scores - middle).clamp(min=0).square().sum(-1, keepdim=True) >= 1, middle, low)
+    return low if added else torch.stack([low, 1e6 * step])
+
+
+def nudged(*, added: bool) -> torch.Tensor:
+    """Steps of few bits, and a third of each, are added to numbers near one."""
+    step = torch.linspace(0.5, 1, 64).half() * 2e-7
+    third = step / 3
+    return torch.stack([1 + step, 1 + third if added else 1e6 * third])
+
+
+@pytest.mark.parametrize(("program", "rule"), [(bisected, "accumulated-drift"), (nudged, "underflow")])
+def test_a_step_and_its_parts_are_nothing_beside_what_they_are_added_to(program: Callable[..., torch.Tensor], rule: str) -> None:
+    for added in (True, False):
+        with precheck.watch() as report:
+            kept = program(added=added)
+        assert kept.isfinite().all()
+        assert rules(report) == ([] if added else [rule]), report.summary()
+
+
+def weighted_spectrum(seed: int, *, near: float) -> torch.Tensor:
+    """Focal frequency loss: each difference of spectra is weighted by its own size. That the weights are in range is checked by the smallest."""
+    generator = torch.Generator().manual_seed(seed)
+    image, kernel = torch.rand(2, 3, 16, 16, generator=generator), torch.randn(3, 3, 3, 3, generator=generator) / 5
+    with torch.autocast("cpu", LOW):
+        restored = torch.nn.functional.conv2d(image, kernel, padding=1)
+    target = torch.nn.functional.conv2d(image, kernel, padding=1) * (1 + near) if near else torch.rand(2, 3, 16, 16, generator=generator)
+    one, other = (torch.view_as_real(torch.fft.fft2(each.float(), norm="ortho")) for each in (restored, target))
+    difference = (one - other).square().sum(-1).sqrt()
+    weight = difference / difference.max()
+    assert weight.min().item() >= 0
+    return (weight * difference.square()).mean()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_smallest_of_many_numbers_is_no_more_wrong_than_it_was_among_them(seed: int) -> None:
+    for near in (0.0, 1e-4):  # one target is unlike the image, the other nearly equal to it
+        with precheck.watch() as report:
+            kept = weighted_spectrum(seed, near=near)
+        assert kept.isfinite()
+        assert rules(report) == (["amplified-rounding"] if near else []), report.summary()
+        assert not near or "rounding error grows at aten.sub" in report.errors[0].message

@@ -188,3 +188,25 @@ def test_a_compiled_model_is_measured_as_it_is() -> None:
     assert [row.tensor for row in report.boundaries if row.kind == "output"] == ["_orig_mod.0", "_orig_mod.1"]
     assert F.gelu(plain[0](x())).equal(compiled(x()))  # and compiles afterwards, as it would have
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0
+
+
+class Calibrated(nn.Module):
+    """Interpolates between keypoints, as lattice models do: its weights are float64, and so are numbers that it keeps beside them."""
+
+    def __init__(self, *, low: bool) -> None:
+        super().__init__()
+        self.low, self.keypoints = low, torch.linspace(0, 300, 7, dtype=torch.float64)
+        self.weight = nn.Parameter(torch.randn(7, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(300).to(torch.bfloat16 if self.low else torch.float64).double()[:, None] + x
+        return ((places - self.keypoints) / 50).clamp(0, 1) @ self.weight
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("low", [False, True])
+def test_float64_weights_stay_beside_float64_numbers(precision: str, low: bool) -> None:
+    x = torch.rand(300, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    report = precheck.measure(Calibrated(low=low), x, precision=precision, loss=lambda out: out.square().mean())
+    assert bool(report.errors) is low, report.summary()
+    assert not low or "integer-rounding" in (report.errors[0].rule, report.errors[0].cause_rule)

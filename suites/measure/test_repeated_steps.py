@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -24,3 +26,36 @@ def test_masks_are_those_of_the_step_that_counts(size: float) -> None:
     )  # fmt: skip
     assert report.scaler["skipped"] >= 1
     assert report.errors == []
+
+
+class OncePerGradient(torch.optim.SGD):
+    """An optimizer that takes each gradient once, as private training does: between two steps the loop has to clear them by `zero_grad`."""
+
+    taken = False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        self.taken = False
+
+    def step(self, closure: Any = None) -> None:
+        if self.taken:
+            raise ValueError("gradients have not been cleared since the last step")
+        self.taken = True
+        super().step()
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true"])
+def test_gradients_are_cleared_by_the_optimizer_too(precision: str) -> None:
+    report = precheck.measure(
+        noisy(), torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), precision=precision,
+        loss=lambda out: out.float().square().mean(), optimizer=lambda parameters: OncePerGradient(parameters, lr=0.1), steps=3,
+    )  # fmt: skip
+    assert report.errors == []
+
+
+def test_a_benchmark_clears_them_so_too() -> None:
+    found = precheck.benchmark(
+        noisy(), torch.randn(32, 8), precisions=["bf16-mixed"], loss=lambda out: out.float().square().mean(), min_rounds=2, max_time=0.1,
+        optimizer=lambda parameters: OncePerGradient(parameters, lr=0.1),
+    )  # fmt: skip
+    assert len(found.rows) == 1

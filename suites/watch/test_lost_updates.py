@@ -249,6 +249,36 @@ def test_one_step_rounded_to_nearest_is_lost_to_measure() -> None:
     assert "would arrive after" in finding.message
 
 
+class KahanInTheGradient(Rounded):
+    """Kahan summation that works the remainder out in the memory of the gradient, as low-precision optimizers do. `owes`: keeps it."""
+
+    def __init__(self, parameters: Any, *, owes: bool) -> None:
+        super().__init__(parameters, "kahan")
+        self.owes = owes
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for weight in self.param_groups[0]["params"]:
+            owed = self.state[weight].setdefault("owed", torch.zeros_like(weight))
+            owed.sub_(weight.grad.sign(), alpha=RATE)
+            weight.grad.copy_(weight)
+            weight.add_(owed)
+            owed.add_(weight.grad.sub_(weight)) if self.owes else owed.zero_()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("owes", [True, False])
+def test_a_remainder_that_is_worked_out_in_the_gradient_arrives_later(steps: int, owes: bool) -> None:
+    """The last step's gradient, which it has overwritten, is what the optimizer is continued with."""
+    model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4))
+    report = precheck.measure(
+        model, normal(16, 8), precision="bf16-true", loss=lambda out: out.float().square().mean(), steps=steps,
+        optimizer=lambda them: KahanInTheGradient(them, owes=owes),
+    )  # fmt: skip
+    assert bool(lost(report)) is not owes, report.summary()
+    assert owes or "0% would arrive after" in lost(report)[0].message
+
+
 def test_moments_that_vanish_are_called_by_name() -> None:
     """Squares of gradients of 1e-5 times 0.001 are 1e-13, and float16 ends at 6e-8."""
     weight = nn.Parameter(torch.ones(64, dtype=torch.float16))

@@ -9,18 +9,20 @@ stochastically.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precheck.observe import state
 from precheck.observe.listeners import doing
-from precheck.observe.shadow.replay import local
+from precheck.observe.shadow.replay import LOW, local
 from precheck.observe.shadow.statistics import norm, sampled
+from precheck.torch_internals import no_dispatch, version
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -55,9 +57,12 @@ class _Copy:
     optimizer: Any
     weight: torch.nn.Parameter
     members: list[tuple[int, int]]  # id and number of elements of each weight
+    gradient: torch.Tensor | None = None  # of each step, if a step overwrites it
 
     def step(self) -> None:
         """One step, without the hooks and schedules of the user's optimizer."""
+        if self.gradient is not None and self.weight.grad is not None:
+            self.weight.grad.copy_(self.gradient)
         inspect.unwrap(type(self.optimizer).step)(self.optimizer)
 
     def parts(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -101,11 +106,22 @@ class _Shadowed:
 _Meant = _Wide | _Shadowed
 
 
-def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:
+@contextlib.contextmanager
+def gradients_kept(weights: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Gives low weights their gradients back after a step that overwrites them, as Kahan summation may do to save memory."""
+    with no_dispatch():
+        held = [(each, each.grad.clone(), version(each.grad)) for each in weights if each.dtype in LOW and each.grad is not None]
+    yield
+    for each, gradient, before in held:
+        if each.grad is not None and version(each.grad) != before:
+            each.grad = gradient
+
+
+def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any], *, kept: bool = False) -> dict[int, Aged]:
     """How much arrives of the updates of the weights in `wanted`, by id. `another` makes a new shadow.
 
-    Not tested are parameters without a gradient, with a state of another shape (Adafactor), or whose gradient a step overwrites. Also left out is an
-    optimizer with attributes other than plain numbers, since a copy would share them with the user's.
+    Not tested are parameters without a gradient, with a state of another shape (Adafactor), or whose gradient a step overwrites, unless the last
+    step's was `kept`. Also left out is an optimizer with attributes other than plain numbers, since a copy would share them with the user's.
     """
     if not _copyable(optimizer):
         return {}
@@ -114,7 +130,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
         for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
             try:
                 with doing("stepping the optimizer alone"), state.random_kept(), torch.no_grad():
-                    found |= _shares_arrived(*_low_and_exact(optimizer, group, members, another))
+                    found |= _shares_arrived(*_low_and_exact(optimizer, group, members, another, kept=kept))
             except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
                 continue  # it needs a closure, a matrix, or something else that samples cannot give
     return found
@@ -137,9 +153,12 @@ def _alike(optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[list[torc
     yield from groups.values()
 
 
-def _low_and_exact(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], another: Callable[[], Any]) -> tuple[_Copy, _Meant]:
+def _low_and_exact(
+    optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], another: Callable[[], Any], *, kept: bool
+) -> tuple[_Copy, _Meant]:
     """A copy to continue, and its counterpart without rounding: a float64 copy for torch's own optimizers, a shadow for others."""
     low = _copied(optimizer, group, members)
+    low.gradient = low.weight.grad.clone() if kept and low.weight.grad is not None else None
     if type(optimizer).__module__.partition(".")[0] == "torch":
         return low, _Wide(_copied(optimizer, {**group, "foreach": False, "fused": False}, members, torch.float64))
     return low, _Shadowed(another(), low.weight)
@@ -187,8 +206,8 @@ def _sampled_weight(tensor: torch.Tensor) -> torch.Tensor:
 def _shares_arrived(it: _Copy, meant: _Meant) -> dict[int, Aged]:
     start, given = it.weight.detach().clone().double(), None if it.weight.grad is None else it.weight.grad.clone()
     meant.steps(it, 1)
-    if given is None or it.weight.grad is None or not torch.equal(it.weight.grad, given):
-        return {}  # the step overwrites the gradient, as Kahan summation may do to save memory
+    if given is None or it.weight.grad is None or (it.gradient is None and not torch.equal(it.weight.grad, given)):
+        return {}  # the step overwrites the gradient, and what the last one has left there is none
     first, epsilon = meant.weight() - start, torch.finfo(it.weight.dtype).eps
     needed = [_needed(was, step, epsilon) for was, step in zip(it.parts(start), it.parts(first), strict=True)]
     steps = max((each for each in needed if each <= HORIZON), default=0)

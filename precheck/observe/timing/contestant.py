@@ -102,6 +102,7 @@ class Contestant:
             master.grad = None if param.grad is None else param.grad.float()
         self.scaler.step(optimizer)
         self.scaler.update()
+        optimizer.zero_grad()  # may clear more than gradients, such as those of each sample
         with torch.no_grad():
             for master, param in apart:
                 param.copy_(master)

@@ -98,3 +98,64 @@ def mixture_of_experts() -> Made:
     from mixture_of_experts import MoE
 
     return Made(MoE(dim=32, num_experts=4), (torch.randn(2, 64, 32),), lambda out: square(out[0]) + out[1])
+
+
+@case("agent-attention-pytorch")
+def agent_attention() -> Made:
+    from agent_attention_pytorch import AgentTransformer
+
+    return Made(AgentTransformer(dim=32, depth=2, num_agent_tokens=8, heads=2, dim_head=16), (torch.randn(2, 24, 32),), square)
+
+
+@case("aft-pytorch")
+def attention_free() -> Made:
+    from aft_pytorch import AFTFull, AFTSimple
+
+    layers = (kind(max_seqlen=20, dim=32, hidden_dim=16) for kind in (AFTFull, AFTSimple))
+    return Made(torch.nn.Sequential(*layers), (torch.rand(4, 20, 32),), square)
+
+
+@case("charformer-pytorch")
+def charformer() -> Made:
+    from charformer_pytorch import GBST
+
+    model = GBST(num_tokens=257, dim=32, max_block_size=4, downsample_factor=2, score_consensus_attn=True)
+    return Made(Calls(lambda blocks, x: blocks(x)[0], model), (torch.randint(0, 257, (2, 32)),), square)
+
+
+@case("h-transformer-1d")
+def hierarchical_transformer() -> Made:
+    from h_transformer_1d import HTransformer1D
+
+    model = HTransformer1D(num_tokens=64, dim=32, depth=2, causal=False, max_seq_len=64, heads=2, dim_head=16, block_size=8)
+    return Made(model, (torch.randint(0, 64, (2, 64)),), square)
+
+
+@case("mega-pytorch")
+def mega() -> Made:
+    from mega_pytorch import Mega
+
+    model = Mega(num_tokens=64, dim=32, depth=2, ema_heads=4, attn_dim_qk=16, attn_dim_value=32, laplacian_attn_fn=True)
+    return Made(model, (torch.randint(0, 64, (2, 48)),), square)
+
+
+@case("isab-pytorch")
+def induced_set_attention() -> Made:
+    from isab_pytorch import ISAB
+
+    return Made(ISAB(dim=32, heads=2, num_latents=8, latent_self_attend=True), (torch.randn(2, 40, 32),), lambda out: square(out[0]) + square(out[1]))
+
+
+@case("memory-efficient-attention-pytorch")
+def chunked_attention() -> Made:
+    from memory_efficient_attention_pytorch.transformer import Transformer
+
+    model = Transformer(num_tokens=64, max_seq_len=32, dim=32, depth=2, causal=True, dim_head=16, heads=2, ff_chunks=2)
+    return Made(model, (torch.randint(0, 64, (2, 32)),), square)
+
+
+@case("product-key-memory")
+def product_keys() -> Made:
+    from product_key_memory import PKM
+
+    return Made(PKM(dim=32, heads=2, dim_head=16, num_keys=16, topk=8), (torch.randn(2, 24, 32),), square)

@@ -231,3 +231,17 @@ def flow_matching_unet() -> Made:
     speed = torch.randn(2, 1, 32, 32)
     model = UNetModel(dim=(1, 32, 32), num_channels=32, num_res_blocks=1)
     return Made(model, (torch.rand(2), torch.randn(2, 1, 32, 32)), lambda out: (out - speed).square().mean())
+
+
+@case("freia")
+def invertible_blocks() -> Made:
+    from FrEIA.framework import SequenceINN
+    from FrEIA.modules import AllInOneBlock
+
+    def subnet(into: int, out: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(into, 32), torch.nn.ReLU(), torch.nn.Linear(32, out))
+
+    network = SequenceINN(4)
+    for _ in range(4):
+        network.append(AllInOneBlock, subnet_constructor=subnet, permute_soft=True)
+    return Made(network, (torch.randn(32, 4),), lambda out: (0.5 * out[0].square().sum(1) - out[1]).mean() / 4)

@@ -115,3 +115,29 @@ def galore() -> Made:
         )  # fmt: skip
 
     return _made(optimizer)
+
+
+_optimizer("adamp", "adamp", "adamp:AdamP", lr=1e-3, weight_decay=1e-2)
+_optimizer("madgrad", "madgrad", "madgrad:MADGRAD", lr=1e-3)
+_optimizer("optimi_adamw", "torch-optimi", "optimi:AdamW", lr=1e-3)
+_optimizer("optimi_lion", "torch-optimi", "optimi:Lion", lr=1e-4)
+_optimizer("grokfast", "grokfast-pytorch", "grokfast_pytorch:GrokFastAdamW", lr=1e-3)
+
+
+@case("opacus")
+def private_training() -> Made:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    class Private(GradSampleModule):
+        """The loop clears gradients by the model, where opacus expects it by the optimizer."""
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            super().zero_grad(set_to_none)
+            for parameter in self.parameters():
+                parameter.summed_grad = parameter.grad_sample = None
+
+    def optimizer(given: Any) -> torch.optim.Optimizer:
+        return DPOptimizer(torch.optim.SGD(given, lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8)
+
+    return Made(Private(_network()), (torch.randn(8, 16),), square, optimizer)

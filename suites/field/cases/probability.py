@@ -119,3 +119,17 @@ def torchsurv_weibull() -> Made:
 
     events, times = _survival()
     return Made(_network(16, 2), (torch.randn(64, 16),), lambda out: neg_log_likelihood_weibull(out, events, times))
+
+
+@case("power-spherical")
+def spherical_latent() -> Made:
+    from power_spherical import HypersphericalUniform, PowerSpherical
+
+    def encoded(where: torch.nn.Module, spread: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        center = torch.nn.functional.normalize(where(x).float(), dim=-1)
+        found = PowerSpherical(center, torch.nn.functional.softplus(spread(x).float()).squeeze(-1) + 1)
+        uniform = HypersphericalUniform(5)
+        return found.rsample(), torch.distributions.kl_divergence(found, uniform)
+
+    parts = torch.nn.Linear(16, 5), torch.nn.Linear(16, 1)
+    return Made(Calls(encoded, *parts), (torch.randn(16, 16),), lambda out: out[0].sum(-1).square().mean() + out[1].mean())

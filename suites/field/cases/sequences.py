@@ -249,3 +249,20 @@ def hierarchical_interpolation() -> Made:
     seen, target = next(iter(sales.to_dataloader(batch_size=8, train=False)))
     model = NHiTS.from_dataset(sales, hidden_size=16, loss=loss)
     return Made(Calls(lambda net, given: loss.loss(net(given)["prediction"], target[0]), model), (seen,), lambda out: out.float().mean())
+
+
+@case("snntorch")
+def spiking_network() -> Made:
+    import snntorch
+
+    def spiked(one: torch.nn.Module, two: torch.nn.Module, first: torch.nn.Module, second: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        held, out = first.init_leaky(), second.init_leaky()  # type: ignore[operator]
+        kept = []
+        for _ in range(12):
+            spikes, held = first(one(x), held)
+            _, out = second(two(spikes), out)
+            kept.append(out)
+        return torch.stack(kept)
+
+    parts = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4), snntorch.Leaky(beta=0.95), snntorch.Leaky(beta=0.95)
+    return Made(Calls(spiked, *parts), (torch.rand(8, 16),), square)

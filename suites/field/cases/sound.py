@@ -207,3 +207,50 @@ def speech_conformer() -> Made:
 
     places, encoder = RelPosEncXL(32), ConformerEncoder(1, 32, 64, 4)
     return Made(Calls(lambda net, where, x: net(x, pos_embs=where(x))[0], encoder, places), (torch.randn(2, 40, 32),), square)
+
+
+@case("torchlibrosa")
+def log_mel() -> Made:
+    from torchlibrosa.stft import LogmelFilterBank, Spectrogram
+
+    spectrogram = Spectrogram(n_fft=128, hop_length=64)
+    mel = LogmelFilterBank(sr=16000, n_fft=128, n_mels=16, fmin=50, fmax=8000)
+
+    def features(layer: torch.nn.Module, power: torch.nn.Module, bands: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return bands(power(layer(x).squeeze(1)))
+
+    return Made(Calls(features, torch.nn.Conv1d(1, 1, 9, padding=4), spectrogram, mel), (_wave(1024),), lambda out: square(out / 20))
+
+
+@case("dasp-pytorch")
+def differentiable_effects() -> Made:
+    from dasp_pytorch.modules import Compressor, ParametricEQ
+
+    equalizer, compressor = ParametricEQ(sample_rate=16000), Compressor(sample_rate=16000)
+
+    def mastered(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        settings = layer(x[:, 0, :64]).sigmoid().float()
+        first, second = settings.split([equalizer.num_params, compressor.num_params], dim=1)
+        return compressor.process_normalized(equalizer.process_normalized(x.float(), first), second)
+
+    layer = torch.nn.Linear(64, equalizer.num_params + compressor.num_params)
+    return Made(Calls(mastered, layer), (_wave(1024),), square)
+
+
+@case("bs-roformer")
+def band_split_roformer() -> Made:
+    from bs_roformer import BSRoformer
+
+    model = BSRoformer(
+        dim=16, depth=1, time_transformer_depth=1, freq_transformer_depth=1, dim_head=8, heads=2, flash_attn=False, freqs_per_bands=(3, 6, 8, 16),
+        stft_n_fft=64, stft_hop_length=16, stft_win_length=64, multi_stft_resolutions_window_sizes=(64, 32), multi_stft_hop_size=16,
+    )  # fmt: skip
+    return Made(model, (_wave(512)[:, 0], _wave(512)[:, 0]), lambda loss: loss)
+
+
+@case("alias-free-torch")
+def alias_free_activation() -> Made:
+    from alias_free_torch import Activation1d
+
+    layers = torch.nn.Conv1d(1, 8, 9, padding=4), Activation1d(torch.nn.SiLU()), torch.nn.Conv1d(8, 1, 9, padding=4)
+    return Made(torch.nn.Sequential(*layers), (_wave(512),), square)
