@@ -157,7 +157,7 @@ class Search:
         assert fault is not None
         what = number_kinds.WORDS[trial.family]
         if trial.family in number_kinds.SPECIAL:
-            masked = trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial)
+            masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial))
             return Cause("kernel-mask" if masked else "kernel-contract", f"there is {what} among the inputs")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None

@@ -76,7 +76,8 @@ def described(trial: Trial, bench: Bench) -> str:
     shapes = [str(tuple(leaf.tensor.shape) if trial.given else bench.dimensions.shape(place, dict(trial.sizes)))
               for place, leaf in enumerate(bench.example.leaves)]  # fmt: skip
     dtypes = sorted({str(leaf.tensor.dtype).removeprefix("torch.") for leaf in bench.example.leaves})
-    words = [", ".join(shapes), "/".join(dtypes), "the example's own numbers" if trial.given else number_kinds.WORDS[trial.family]]
+    words = [", ".join(shapes), "/".join(dtypes), *["the example's own numbers"] * trial.given,
+             *[number_kinds.WORDS[trial.family]] * (not trial.given or trial.leaf >= 0)]  # fmt: skip
     if trial.layout != "contiguous":
         words.append(trial.layout if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} {trial.layout}")
     if trial.upstream != "random":

@@ -126,11 +126,13 @@ class Session:
         told.trials += 1
         if judged.refused:
             told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
-            if judged.trial.given:
+            if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
         if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged.trial):
             told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
             judged.fault = None
+        if judged.noticed and judged.fault is None and not any(rule == "kernel-mask" for rule, _ in told.warnings):
+            told.warnings.append(("kernel-mask", judged.noticed))
         told.unchecked += judged.skipped == "unchecked"
         for name, found in judged.distances.items():
             before = told.worst.get(name)

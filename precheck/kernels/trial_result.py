@@ -23,7 +23,8 @@ MANY = 1 / 16
 class Fault:
     """A fault of a candidate in one trial.
 
-    `kind`: "values", "lost", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike" or "registered".
+    `kind`: "values", "lost", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike" or
+    "registered".
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Judged:
     trial: Trial
     distances: dict[str, Distance] = dataclasses.field(default_factory=dict)
     fault: Fault | None = None
+    noticed: str = ""  # what is no fault, and worth a warning
     refused: str = ""  # why the candidate refuses these inputs
     skipped: str = ""  # why there is no verdict
     outcome: Outcome | None = None  # of the candidate

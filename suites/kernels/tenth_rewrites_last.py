@@ -59,7 +59,7 @@ def columns_of_windows(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tor
     return made.unflatten(0, (len(x), *x.shape[2:])).permute(0, 3, 1, 2).to(x.dtype)
 
 
-@rewrite("convolution of each channel, with what came before", 
+@rewrite("convolution of each channel, with what came before",
          lambda x, w: F.conv1d(F.pad(x.float(), (2, 0)), w.float()[:, None], groups=len(w)).to(x.dtype),
          shapes((2, 4, 9), (4, 3)))  # fmt: skip
 def came_before(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
