@@ -65,7 +65,8 @@ class Search:
     def cause(self, judged: Judged) -> Cause:
         """The class of a fault."""
         assert judged.fault is not None
-        kinds = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism"}
+        kinds = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism",
+                 "refusal": "kernel-contract"}  # fmt: skip
         if judged.fault.kind in kinds:
             return Cause(kinds[judged.fault.kind])
         self.bench.ladder, before, self.begun = QUICK, self.bench.ladder, time.process_time()
@@ -181,7 +182,7 @@ class Search:
     def _plain(self, judged: Judged) -> Cause:
         fault = judged.fault
         assert fault is not None
-        if fault.kind in ("form", "refusal"):
+        if fault.kind == "form":
             return Cause("kernel-contract")
         if fault.kind == "missing":
             return Cause("kernel-gradient")

@@ -35,6 +35,7 @@ def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
     refused = {why: count for one in told for why, count in one.refused.items()}
     optional = {
         "refused_by_candidate": refused, "refused_by_reference_alone": sum(one.unchecked for one in told),
+        "not_tried": sorted({words for one in told for words in one.untried}),
         "example_in_smaller_shapes_alone": any(one.whole_left_out for one in told),
         "unconfirmed": [text for one in told for text in one.unconfirmed], "untold": sorted(worst - {name for one in told for name in one.told_by}),
     }  # fmt: skip
