@@ -18,6 +18,10 @@ CLEAR = 16.0
 MANY = 1 / 16
 """Share of wrong elements from which they are too many to be different decisions."""
 
+AT_ONCE = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism",
+           "refusal": "kernel-contract"}  # fmt: skip
+"""Classes of faults that need no search."""
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Fault:

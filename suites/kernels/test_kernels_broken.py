@@ -85,6 +85,7 @@ QUICK = {
     "product of scaled blocks: the last block's scale is left out", "repetition penalty: scores below zero are divided too",
     "gate: shares with the bias that should only choose", "rms norm that keeps its result: divided by a weight of zero",
     "step of an optimizer: what keeps it from dividing by zero is zero in float16", "heads with a scale each: a head's place is rounded to rows",
+    "product of float16: sums of four are added up in float16",
 }  # fmt: skip
 
 
