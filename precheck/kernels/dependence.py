@@ -18,6 +18,8 @@ _NUMBERS = (-3.0, 0.37, 3.0)
 """Numbers that take the place of Inf or NaN, to see what depends on it."""
 _STEPS = 64
 """How often results and the numbers that they read are looked up in turn. Each turn reaches at least the next row of a window."""
+_MOST = 512
+"""The most numbers of an input that are changed one by one. Each takes a run of the reference."""
 
 Masks = dict[str, torch.Tensor]
 """For each output, which of its elements are meant."""
@@ -80,7 +82,18 @@ class Dependence:
                     if mask is not None and each.requires_grad:
                         weight = torch.rand(each.shape, generator=generator, dtype=torch.float64) + 0.5
                         total = total + (each * weight.to(each.device))[mask].sum()
-                gradient = torch.autograd.grad(total, leaf)[0] if total.requires_grad else torch.zeros_like(leaf)
+                if total.requires_grad:
+                    return torch.autograd.grad(total, leaf)[0] != 0
         except Exception:  # a reference that does not run in float64 says nothing
-            gradient = torch.zeros_like(leaf)
-        return gradient != 0
+            return torch.zeros_like(leaf, dtype=torch.bool)
+        return self._tried(results, leaf.detach())
+
+    def _tried(self, results: Masks, leaf: torch.Tensor) -> torch.Tensor:
+        """The same for a reference that passes no gradient back: each number is changed alone. None where these are too many."""
+        read = torch.zeros_like(leaf, dtype=torch.bool)
+        for place in range(leaf.numel() if leaf.numel() <= _MOST else 0):
+            moved = torch.zeros_like(read)
+            moved.view(-1)[place] = True
+            changed = self._changed(self._with(_NUMBERS[0], moved))
+            read.view(-1)[place] = any(bool((mask & results[name]).any()) for name, mask in changed.items() if name in results)
+        return read
