@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +44,9 @@ class Dependence:
 
     def connected(self) -> Masks:
         """The elements of all results that share numbers of the same input with those that depend on it, directly or through others. Rows of one
-        sequence do, and rows of two sequences do not. Nothing does if nothing depends on it, as on padding."""
+        sequence do, and rows of two sequences do not. Nothing does if nothing depends on it, as on padding. Elements in which the reference would be
+        NaN do, if there were a NaN: a weight of one alone is 1, and 0 / 0 where its score is -Inf."""
+        reached = self._with(math.nan).values
         found, before = self.dependent, None
         for _ in range(_STEPS):
             numbers = self._read(found)
@@ -52,7 +55,7 @@ class Dependence:
             before = numbers
             changed = self._changed(self._with(_NUMBERS[0], numbers))
             found = {name: mask | changed[name] if name in changed else mask for name, mask in found.items()}
-        return found
+        return {name: mask | value.isnan() if (value := reached.get(name)) is not None else mask for name, mask in found.items()}
 
     def _with(self, number: float, moved: torch.Tensor | None = None) -> Outcome:
         """The exact result with that number in place of Inf or NaN, and with the numbers in `moved` changed."""

@@ -67,8 +67,9 @@ def test_numbers_that_nobody_uses_and_those_of_another_sequence_must_be_left_out
     (lambda x: x.view(2, 3).sum(1), [1, 0], [1, 0]),
     (lambda x: x[3:] * 2, [0, 0, 0], [0, 0, 0]),
     (lambda x: x.detach().view(2, 3).cumsum(1).view(6), [0, 0, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0]),  # no gradient flows
+    (lambda x: torch.cat([x[2:3].softmax(0), x[:1]]), [0, 0], [1, 0]),  # a share of one alone is 1, and NaN of NaN
     (lambda x: x.round(), [0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]),  # a derivative of 0
-], ids=["scan", "window", "two parts", "unused", "no gradient", "steps"])  # fmt: skip
+], ids=["scan", "window", "two parts", "unused", "no gradient", "alone", "steps"])  # fmt: skip
 def test_what_depends_on_a_number_and_what_belongs_to_it(reference: Callable[..., torch.Tensor], depends: list[int], connected: list[int]) -> None:
     example = examples.read((torch.tensor([0.3, 1.2, 0.8, -0.7, 2.0, 0.1]),), None, True)[0]
     bench = Bench(reference, reference, example, dimensions.of(example, None), running.Wishes())
