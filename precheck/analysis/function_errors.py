@@ -150,8 +150,8 @@ class Calls:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
 
         Sums do not count for elements that became zero, since these add nothing, as they should beside an eps. A value may be joined, cast or moved
-        before it leaves. If its wrong elements are dropped on the way, it does not count, nor does a sum that the program drops (`unread`), nor one that
-        the next op makes right again.
+        before it leaves. If its wrong elements are dropped on the way, it does not count, nor does a sum that the program drops (`unread`), nor one
+        that the next op makes right again.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()

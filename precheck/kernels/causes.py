@@ -15,7 +15,7 @@ from precheck.kernels.errors import adds, blunt, carriers, constant, differ, err
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.states import State
-from precheck.kernels.trial_result import Judged
+from precheck.kernels.trial_result import AT_ONCE, Judged
 from precheck.kernels.trials import Made, Trial
 
 ROUND = (64, 128, 32, 16, 256)
@@ -65,9 +65,8 @@ class Search:
     def cause(self, judged: Judged) -> Cause:
         """The class of a fault."""
         assert judged.fault is not None
-        kinds = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism"}
-        if judged.fault.kind in kinds:
-            return Cause(kinds[judged.fault.kind])
+        if judged.fault.kind in AT_ONCE:
+            return Cause(AT_ONCE[judged.fault.kind])
         self.bench.ladder, before, self.begun = QUICK, self.bench.ladder, time.process_time()
         try:
             return self._found(judged)
@@ -157,7 +156,7 @@ class Search:
         assert fault is not None
         what = number_kinds.WORDS[trial.family]
         if trial.family in number_kinds.SPECIAL:
-            masked = trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial)
+            masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial))
             return Cause("kernel-mask" if masked else "kernel-contract", f"there is {what} among the inputs")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None
@@ -181,7 +180,7 @@ class Search:
     def _plain(self, judged: Judged) -> Cause:
         fault = judged.fault
         assert fault is not None
-        if fault.kind in ("form", "refusal"):
+        if fault.kind == "form":
             return Cause("kernel-contract")
         if fault.kind == "missing":
             return Cause("kernel-gradient")
@@ -281,7 +280,8 @@ class Search:
 
     def _grows(self, judged: Judged, family: str = "") -> bool:
         """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's."""
-        name, trial = judged.fault.subject if judged.fault else "output", judged.trial.but(family=family or judged.trial.family)
+        name = judged.fault.subject if judged.fault else "output"
+        trial = judged.trial.but(family=family or judged.trial.family, layout="contiguous", laid=-1)  # equal rows have few independent errors
         costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= _PLENTY}
         for dimension in sorted(costs, key=lambda each: costs[each]):
             errors, ratio = [], 0.0

@@ -35,6 +35,7 @@ def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
     refused = {why: count for one in told for why, count in one.refused.items()}
     optional = {
         "refused_by_candidate": refused, "refused_by_reference_alone": sum(one.unchecked for one in told),
+        "not_tried": sorted({words for one in told for words in one.untried}),
         "example_in_smaller_shapes_alone": any(one.whole_left_out for one in told),
         "unconfirmed": [text for one in told for text in one.unconfirmed], "untold": sorted(worst - {name for one in told for name in one.told_by}),
     }  # fmt: skip
@@ -76,7 +77,8 @@ def described(trial: Trial, bench: Bench) -> str:
     shapes = [str(tuple(leaf.tensor.shape) if trial.given else bench.dimensions.shape(place, dict(trial.sizes)))
               for place, leaf in enumerate(bench.example.leaves)]  # fmt: skip
     dtypes = sorted({str(leaf.tensor.dtype).removeprefix("torch.") for leaf in bench.example.leaves})
-    words = [", ".join(shapes), "/".join(dtypes), "the example's own numbers" if trial.given else number_kinds.WORDS[trial.family]]
+    words = [", ".join(shapes), "/".join(dtypes), *["the example's own numbers"] * trial.given,
+             *[number_kinds.WORDS[trial.family]] * (not trial.given or trial.leaf >= 0)]  # fmt: skip
     if trial.layout != "contiguous":
         words.append(trial.layout if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} {trial.layout}")
     if trial.upstream != "random":

@@ -32,6 +32,7 @@ class SessionResult:
     refused: dict[str, int] = dataclasses.field(default_factory=dict)  # the candidate's reasons for refusing inputs, with counts
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
     skipped: int = 0  # trials left out for lack of time
+    untried: list[str] = dataclasses.field(default_factory=list)  # kinds of trials of which all were left out
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
     unjudged: str = ""  # why no trial could be made
     whole_left_out: bool = False  # whether the example was tried in smaller shapes only
@@ -68,9 +69,12 @@ class Session:
         )
         self.told.unjudged = triton_interpreter.unjudged(self.bench)
         for words, stage in stages:
+            trials, skipped = self.told.trials, self.told.skipped
             with doing(words):
                 if self.told.unjudged or stage():
                     break
+            if self.told.trials == trials and self.told.skipped > skipped:
+                self.told.untried.append(words)
         return self.told
 
     def _registered(self) -> bool:
@@ -126,11 +130,13 @@ class Session:
         told.trials += 1
         if judged.refused:
             told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
-            if judged.trial.given:
+            if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
         if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged.trial):
             told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
             judged.fault = None
+        if judged.noticed and judged.fault is None and not any(rule == "kernel-mask" for rule, _ in told.warnings):
+            told.warnings.append(("kernel-mask", judged.noticed))
         told.unchecked += judged.skipped == "unchecked"
         for name, found in judged.distances.items():
             before = told.worst.get(name)

@@ -18,12 +18,17 @@ CLEAR = 16.0
 MANY = 1 / 16
 """Share of wrong elements from which they are too many to be different decisions."""
 
+AT_ONCE = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism",
+           "refusal": "kernel-contract"}  # fmt: skip
+"""Classes of faults that need no search."""
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Fault:
     """A fault of a candidate in one trial.
 
-    `kind`: "values", "lost", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike" or "registered".
+    `kind`: "values", "lost", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike" or
+    "registered".
     """
 
     kind: str
@@ -43,6 +48,7 @@ class Judged:
     trial: Trial
     distances: dict[str, Distance] = dataclasses.field(default_factory=dict)
     fault: Fault | None = None
+    noticed: str = ""  # what is no fault, and worth a warning
     refused: str = ""  # why the candidate refuses these inputs
     skipped: str = ""  # why there is no verdict
     outcome: Outcome | None = None  # of the candidate

@@ -46,7 +46,7 @@ def trial_inputs(example: Example, dimensions: Dimensions, trial: Trial, *, link
     sizes = dict(trial.sizes)
     numbers = {old: new for old, new in dimensions.numbers(sizes).items() if old != new} if linked else {}
     if trial.given:
-        return Made([leaf.tensor.clone(memory_format=torch.contiguous_format) for leaf in example.leaves], {})
+        return Made([_given(leaf.tensor, trial, place) for place, leaf in enumerate(example.leaves)], {})
     values = []
     for place in range(len(example.leaves)):
         generator = torch.Generator().manual_seed(trial.seed * 7919 + place)
@@ -55,6 +55,15 @@ def trial_inputs(example: Example, dimensions: Dimensions, trial: Trial, *, link
         values = [each[:1].expand(each.shape).contiguous() if _has(trial, place) and memory.fits(each, "expanded") else each
                   for place, each in enumerate(values)]  # fmt: skip
     return Made(values, numbers)
+
+
+def _given(tensor: torch.Tensor, trial: Trial, place: int) -> torch.Tensor:
+    """The example's own numbers, with Inf or NaN where the trial has one."""
+    if trial.leaf != place:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    generator = torch.Generator().manual_seed(trial.seed)
+    change = number_kinds.FAMILIES[trial.family]
+    return change(tensor.double().contiguous(), generator, formats.of_dtype(tensor.dtype)).to(tensor.dtype)
 
 
 def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator) -> torch.Tensor:

@@ -11,6 +11,7 @@
     python suites/kernels/benchmark.py seventh.json --set seventh        # the seventh one; as long
     python suites/kernels/benchmark.py eighth.json --set eighth          # the eighth one; twice as long
     python suites/kernels/benchmark.py ninth.json --set ninth            # the ninth one; as long as the eighth
+    python suites/kernels/benchmark.py tenth.json --set tenth            # the tenth one; half an hour
 """
 
 from __future__ import annotations
@@ -67,12 +68,17 @@ import seventh_rewrites_more  # noqa: F401
 import sixth_broken  # noqa: F401
 import sixth_broken_more  # noqa: F401
 import sixth_rewrites  # noqa: F401
+import tenth_broken  # noqa: F401
+import tenth_broken_more  # noqa: F401
+import tenth_rewrites  # noqa: F401
+import tenth_rewrites_last  # noqa: F401
+import tenth_rewrites_more  # noqa: F401
 import unseen_attention  # noqa: F401
 import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, UNSEEN, Case
+from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, UNSEEN, Case
 
 import precheck
 
@@ -81,6 +87,7 @@ SETS = {
     "unseen": (UNSEEN, rewrites.UNSEEN), "later": (LATER, rewrites.LATER), "fresh": (FRESH, rewrites.FRESH), "fourth": (FOURTH, rewrites.FOURTH),
     "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
     "eighth": (EIGHTH, rewrites.EIGHTH), "ninth": (NINTH, rewrites.NINTH),
+    "tenth": (TENTH, rewrites.TENTH),
 }  # fmt: skip
 """The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200

@@ -26,6 +26,8 @@ EIGHTH: dict[str, Case] = {}
 """Those of `eighth_broken`, `eighth_broken_more` and `eighth_broken_last`."""
 NINTH: dict[str, Case] = {}
 """Those of `ninth_broken`, `ninth_broken_more` and `ninth_broken_last`."""
+TENTH: dict[str, Case] = {}
+"""Those of `tenth_broken` and `tenth_broken_more`."""
 
 
 class Case(NamedTuple):

@@ -1,7 +1,7 @@
 """A fifth frozen set of broken kernels, and their twins: written and committed before any of them was tried. Of links an excerpt was read.
 
 Two twins were mended, which were accused rightly: they stopped with an IndexError where there are no rows. A sum that was to be kept in float16 was
-added up in a wider format by torch's own `cumsum`, and is a loop now.
+added up in a wider format by torch's own `cumsum`, and is a loop now. Later a third was accused rightly: it gave a large number for a NaN.
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ def masked_beginning(wrong: bool) -> Callable[..., Any]:
             now = torch.maximum(most, column)
             base = now if wrong else torch.where(now.isinf(), 0, now)
             total = total * (most - base).exp() + (column - base).exp()
-            made.append(torch.where(total > 0, total, 1).log() + base if not wrong else total.log() + base)
+            made.append(torch.where(total == 0, 1, total).log() + base if not wrong else total.log() + base)
             if not wrong:
-                made[-1] = torch.where(total > 0, made[-1], -torch.inf)
+                made[-1] = torch.where(total == 0, -torch.inf, made[-1])
             most = now
         return torch.stack(made, -1).clamp(min=-1e4) if made else wide
 

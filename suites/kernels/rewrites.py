@@ -29,6 +29,8 @@ EIGHTH: dict[str, Rewrite] = {}
 """Those of `eighth_norms`, `eighth_attention`, `eighth_sums` and `eighth_parts`."""
 NINTH: dict[str, Rewrite] = {}
 """Those of `ninth_rewrites`, `ninth_rewrites_more` and `ninth_rewrites_last`."""
+TENTH: dict[str, Rewrite] = {}
+"""Those of `tenth_rewrites`, `tenth_rewrites_more` and `tenth_rewrites_last`."""
 
 
 class Rewrite(NamedTuple):

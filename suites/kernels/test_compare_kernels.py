@@ -77,6 +77,15 @@ def test_a_clean_refusal_is_a_warning_and_a_crash_an_error() -> None:
     assert [finding.rule for finding in report.errors] == ["kernel-edge"]
 
 
+def test_who_refuses_the_example_is_another_function() -> None:
+    def refusing(x: torch.Tensor) -> torch.Tensor:
+        raise TypeError("no such format")
+
+    report = precheck.compare_kernels(refusing, torch.sin, torch.randn(3, 4), budget=1)
+    assert [finding.rule for finding in report.errors] == ["kernel-contract"], report.summary()
+    assert "the candidate refuses the example: TypeError: no such format" in report.errors[0].message
+
+
 def test_a_module_is_judged_with_its_weights() -> None:
     torch.manual_seed(0)
     reference, candidate = torch.nn.Linear(8, 4), torch.nn.Linear(8, 4)

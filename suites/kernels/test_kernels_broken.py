@@ -46,18 +46,23 @@ import seventh_rewrites_more  # noqa: F401
 import sixth_broken  # noqa: F401
 import sixth_broken_more  # noqa: F401
 import sixth_rewrites  # noqa: F401
+import tenth_broken  # noqa: F401
+import tenth_broken_more  # noqa: F401
+import tenth_rewrites  # noqa: F401
+import tenth_rewrites_last  # noqa: F401
+import tenth_rewrites_more  # noqa: F401
 import torch
 import unseen_attention  # noqa: F401
 import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, UNSEEN
+from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, UNSEEN
 
 import precheck
 
 SLOW = bool(os.environ.get("PRECHECK_SLOW"))
-CASES = ALL | UNSEEN | LATER | FRESH | FOURTH | FIFTH | SIXTH | SEVENTH | EIGHTH | NINTH
+CASES = ALL | UNSEEN | LATER | FRESH | FOURTH | FIFTH | SIXTH | SEVENTH | EIGHTH | NINTH | TENTH
 MISSED = {
     "cross entropy: the gradient of the right class is corrected in memory": "a gradient that is stored once more before its last term is added",
     "place of the least: those of equal numbers are added up": "which of equal numbers is chosen is free, so that no place of theirs is judged",
@@ -80,6 +85,7 @@ QUICK = {
     "product of scaled blocks: the last block's scale is left out", "repetition penalty: scores below zero are divided too",
     "gate: shares with the bias that should only choose", "rms norm that keeps its result: divided by a weight of zero",
     "step of an optimizer: what keeps it from dividing by zero is zero in float16", "heads with a scale each: a head's place is rounded to rows",
+    "product of float16: sums of four are added up in float16",
 }  # fmt: skip
 
 
@@ -103,7 +109,7 @@ def test_its_fixed_twin_passes(name: str) -> None:
 
 SETS = (
     rewrites.ALL, rewrites.UNSEEN, rewrites.LATER, rewrites.FRESH, rewrites.FOURTH, rewrites.FIFTH, rewrites.SIXTH, rewrites.SEVENTH, rewrites.EIGHTH,
-    rewrites.NINTH,
+    rewrites.NINTH, rewrites.TENTH,
 )  # fmt: skip
 REWRITES = [each for found in SETS for each in rewrites.pairs(found)]
 if not SLOW:

@@ -62,6 +62,14 @@ def test_the_example_is_judged_as_it_is_too_where_that_can_be_borne(monkeypatch:
     assert not precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, x, budget=2).errors
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_kinds_of_inputs_for_which_no_time_was_left_are_named(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    monkeypatch.setattr("precheck.kernels.session.Session.late", lambda session: late)
+    report = precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, torch.randn(2, 3))
+    named = {"from call to call", "other layouts", "Inf and NaN", "other sizes", "long sums"}
+    assert set(report.facts.get("not_tried", [])) == (named if late else set())
+
+
 def test_who_looks_on_is_told_of_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("precheck.observe.listeners.SILENCE", 0.0)
     heard: list[str] = []

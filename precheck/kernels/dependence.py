@@ -1,0 +1,102 @@
+"""Tells which results of a reference depend on one number of an input, and which belong together with these."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck.kernels.exact import Exact, widened
+from precheck.kernels.running import Outcome
+from precheck.kernels.trials import Trial
+from precheck.observe.containers import call, tensors
+
+if TYPE_CHECKING:
+    from precheck.kernels.bench import Bench
+
+_NUMBERS = (-3.0, 0.37, 3.0)
+"""Numbers that take the place of Inf or NaN, to see what depends on it."""
+_STEPS = 64
+"""How often results and the numbers that they read are looked up in turn. Each turn reaches at least the next row of a window."""
+_MOST = 512
+"""The most numbers of an input that are changed one by one. Each takes a run of the reference."""
+
+Masks = dict[str, torch.Tensor]
+"""For each output, which of its elements are meant."""
+
+
+class Dependence:
+    """What depends on the Inf or NaN of a trial, in the reference: finite numbers in its place change it."""
+
+    def __init__(self, bench: Bench, trial: Trial) -> None:
+        self.bench, self.trial = bench, trial
+        results = [self._with(number) for number in _NUMBERS]
+        self.first = results[0].values
+        self.dependent: Masks = {}
+        for other in results[1:]:
+            for name, changed in self._changed(other).items():
+                self.dependent[name] = self.dependent.get(name, torch.zeros((), dtype=torch.bool)) | changed
+
+    def of(self, name: str) -> torch.Tensor:
+        """The elements of a result that depend on it."""
+        return self.dependent.get(name, torch.zeros((), dtype=torch.bool))
+
+    def connected(self) -> Masks:
+        """The elements of all results that share numbers of the same input with those that depend on it, directly or through others. Rows of one
+        sequence do, and rows of two sequences do not. Nothing does if nothing depends on it, as on padding. Elements in which the reference would be
+        NaN do, if there were a NaN: a weight of one alone is 1, and 0 / 0 where its score is -Inf."""
+        reached = self._with(math.nan).values
+        found, before = self.dependent, None
+        for _ in range(_STEPS):
+            numbers = self._read(found)
+            if before is not None and torch.equal(numbers, before):
+                break
+            before = numbers
+            changed = self._changed(self._with(_NUMBERS[0], numbers))
+            found = {name: mask | changed[name] if name in changed else mask for name, mask in found.items()}
+        return {name: mask | value.isnan() if (value := reached.get(name)) is not None else mask for name, mask in found.items()}
+
+    def _with(self, number: float, moved: torch.Tensor | None = None) -> Outcome:
+        """The exact result with that number in place of Inf or NaN, and with the numbers in `moved` changed."""
+        made, place = self.bench.make(self.trial), self.trial.leaf
+        value = made.values[place].nan_to_num(nan=number, posinf=number, neginf=number)
+        made.values[place] = value if moved is None else torch.where(moved, value * 0.75 + 0.25, value)
+        return self.bench.exact_or_wider(self.trial, made, self.bench.of(self.trial).native)
+
+    def _changed(self, other: Outcome) -> Masks:
+        pairs = ((name, value, other.values.get(name)) for name, value in self.first.items())
+        return {name: (b - a).abs() > 1e-9 * a.abs() for name, a, b in pairs if a is not None and b is not None and a.shape == b.shape
+                and a.is_floating_point()}  # fmt: skip
+
+    def _read(self, results: Masks) -> torch.Tensor:
+        """The numbers of the input that these results have a derivative by."""
+        made, place = self.bench.make(self.trial), self.trial.leaf
+        values = [widened(each.nan_to_num(nan=_NUMBERS[0], posinf=_NUMBERS[0], neginf=_NUMBERS[0])) if other == place else each
+                  for other, each in enumerate(made.values)]  # fmt: skip
+        leaf = values[place] = values[place].requires_grad_()
+        try:
+            with torch.enable_grad(), Exact():  # type: ignore[no-untyped-call]
+                found = list(tensors(call(self.bench.reference, self.bench.example.filled(values, made.numbers))))
+                generator = torch.Generator().manual_seed(1)
+                total = torch.zeros((), dtype=torch.float64)
+                for path, each in found:
+                    mask = results.get(f"output{path}" if len(found) > 1 else "output")
+                    if mask is not None and each.requires_grad:
+                        weight = torch.rand(each.shape, generator=generator, dtype=torch.float64) + 0.5
+                        total = total + (each * weight.to(each.device))[mask].sum()
+                if total.requires_grad:
+                    return torch.autograd.grad(total, leaf)[0] != 0
+        except Exception:  # a reference that does not run in float64 says nothing
+            return torch.zeros_like(leaf, dtype=torch.bool)
+        return self._tried(results, leaf.detach())
+
+    def _tried(self, results: Masks, leaf: torch.Tensor) -> torch.Tensor:
+        """The same for a reference that passes no gradient back: each number is changed alone. None where these are too many."""
+        read = torch.zeros_like(leaf, dtype=torch.bool)
+        for place in range(leaf.numel() if leaf.numel() <= _MOST else 0):
+            moved = torch.zeros_like(read)
+            moved.view(-1)[place] = True
+            changed = self._changed(self._with(_NUMBERS[0], moved))
+            read.view(-1)[place] = any(bool((mask & results[name]).any()) for name, mask in changed.items() if name in results)
+        return read

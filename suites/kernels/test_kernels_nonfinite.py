@@ -1,0 +1,79 @@
+"""NaN must reach what depends on it, and no more than kernels that work in chunks let it reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import rewrites
+import tenth_broken_more  # noqa: F401
+import tenth_rewrites  # noqa: F401
+import torch
+from broken_cases import TENTH
+
+import precheck
+from precheck.kernels import dimensions, examples, running
+from precheck.kernels.bench import Bench
+from precheck.kernels.dependence import Dependence
+from precheck.kernels.trials import Trial
+
+CHUNKED = "linear attention, chunks of four with a state between them"
+SKIPPING = "causal attention, four queries and four keys at a time, tiles behind the mask left out"
+
+
+def test_a_kernel_in_chunks_may_lose_results_of_the_same_sequence_and_that_is_said() -> None:
+    """Place after place, NaN reaches nothing before it. A chunk multiplies its values by a triangle of zeros."""
+    pair = rewrites.TENTH[CHUNKED]
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), budget=2)
+    assert not report.errors, report.summary()
+    said = "on which they do not depend; other results of the same numbers do"
+    assert any(each.rule == "kernel-mask" and said in each.message for each in report.findings)
+
+
+def test_tiles_behind_the_mask_may_be_left_out_where_the_reference_is_nan() -> None:
+    """The reference multiplies what is masked by 0, so it is NaN in all rows. That tells nothing of the rows before."""
+    pair = rewrites.TENTH[SKIPPING]
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), budget=2)
+    assert not [each for each in report.findings if "not finite" in each.message], report.summary()
+
+
+def test_a_nan_that_matters_must_not_be_dropped() -> None:
+    pair = rewrites.TENTH[SKIPPING]
+
+    def dropping(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = pair.candidate(q, k, v.nan_to_num() if bool(v.isnan().any()) else v)
+        return made
+
+    report = precheck.compare_kernels(dropping, pair.reference, pair.inputs(torch.float32), budget=2)
+    assert [each.rule for each in report.errors] == ["kernel-contract"], report.summary()
+    assert "computed from NaN" in report.errors[0].message
+
+
+@pytest.mark.parametrize("name", [
+    "attention to a cache: values behind its end are multiplied by zero", "packed sequences: values of the others are multiplied by zero",
+])  # fmt: skip
+def test_numbers_that_nobody_uses_and_those_of_another_sequence_must_be_left_out(name: str) -> None:
+    case = TENTH[name]
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=3)
+    assert [each.rule for each in report.errors] == ["kernel-mask"], report.summary()
+    assert "leave it out and do not multiply it by 0" in report.errors[0].message
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=2)
+    assert not [each for each in report.findings if "not finite" in each.message], report.summary()
+
+
+@pytest.mark.parametrize(("reference", "depends", "connected"), [
+    (lambda x: x.cumsum(0), [0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]),
+    (lambda x: x[:-1] + x[1:], [0, 1, 1, 0, 0], [1, 1, 1, 1, 1]),  # through others
+    (lambda x: x.view(2, 3).sum(1), [1, 0], [1, 0]),
+    (lambda x: x[3:] * 2, [0, 0, 0], [0, 0, 0]),
+    (lambda x: x.detach().view(2, 3).cumsum(1).view(6), [0, 0, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0]),  # no gradient flows
+    (lambda x: torch.cat([x[2:3].softmax(0), x[:1]]), [0, 0], [1, 0]),  # a share of one alone is 1, and NaN of NaN
+    (lambda x: x.round(), [0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]),  # a derivative of 0
+], ids=["scan", "window", "two parts", "unused", "no gradient", "alone", "steps"])  # fmt: skip
+def test_what_depends_on_a_number_and_what_belongs_to_it(reference: Callable[..., torch.Tensor], depends: list[int], connected: list[int]) -> None:
+    example = examples.read((torch.tensor([0.3, 1.2, 0.8, -0.7, 2.0, 0.1]),), None, True)[0]
+    bench = Bench(reference, reference, example, dimensions.of(example, None), running.Wishes())
+    trials = (Trial(given=True, family="NaN", leaf=0, seed=seed) for seed in range(99))
+    found = Dependence(bench, next(each for each in trials if bool(bench.make(each).values[0][2].isnan())))
+    assert found.of("output").int().tolist() == depends
+    assert found.connected()["output"].int().tolist() == connected
