@@ -22,6 +22,7 @@ from precheck.observe.shadow import added_terms, code_limits, code_rounding, flu
 from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
 from precheck.observe.shadow.code_lines import Casts
 from precheck.observe.shadow.code_notes import Remark
+from precheck.observe.shadow.decoded_data import DecodedData
 from precheck.observe.shadow.float_bits import FloatBits
 from precheck.observe.shadow.foldings import Foldings
 from precheck.observe.shadow.operations import Operation
@@ -56,7 +57,8 @@ class Codes:
         self.tracks: Storages[Track] = Storages(self.ended)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
-        self.foldings = Foldings(self)
+        self.foldings, self.decoded = Foldings(self), DecodedData(self)
+        self.told: set[str] = set()  # lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
@@ -73,7 +75,7 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held
+        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, self.decoded.held
         known = [each.entries for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         if not known:
             return False
@@ -87,6 +89,7 @@ class Codes:
                 self.ended(track)
             self.casts.tell()
             self.foldings.finish()
+            self.decoded.finish(self.told)
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
@@ -118,6 +121,7 @@ class Codes:
         self.foldings.follow(op, inputs, results[0])
         flushed_scales.follow(self, op, inputs, results)
         self.rotations.follow(op, inputs, results[0])
+        self.decoded.follow(op, results[0])
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -228,7 +232,6 @@ class Codes:
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
-        code_limits.changed(self, op, track, source)
         exact = self.copied(op, -1, source)
         plains = [each.seen(source).expand(exact.shape) for each in track.plains]
         known = other is not None and (self.scales.known(other) or self._nested(other, track))
@@ -237,6 +240,12 @@ class Codes:
                 code_limits.remeasured(self.put(result, [track], exact, plains[1:]), result)
                 self.casts.dequantised(track.rounded)
                 return
+        if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
+            track.read = True  # the data, up to rounding
+            self.casts.dequantised(track.rounded)
+            self.tracks.drop(result)
+            return
+        code_limits.changed(self, op, track, source)
         if not known:
             plains += [self.copied(op, place, source) for place in range(len(track.plains))]
         made = self.put(result, [track], exact, plains[:ALTERNATIVES])
@@ -283,6 +292,7 @@ class Codes:
 
     def note(self, place: Operation, remark: Remark) -> None:
         """Records what was found at that place, as an operation that comes now."""
+        self.told.add(getattr(remark, "rounded", ""))
         self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=remark))
 
     def described(self, name: str) -> Operation:

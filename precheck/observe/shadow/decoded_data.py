@@ -1,0 +1,115 @@
+"""Holds decoded numbers against the data that was rounded, in whatever way codes were packed, moved and taken out again.
+
+What is made of codes, their scales and constants alone stands for the data. It may be in another order, so both are sorted. By the rearrangement
+inequality no order brings two sets of numbers closer together. Where they are further apart than rounding explains, the data is decoded wrongly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.code_copies import Track
+from precheck.observe.shadow.code_notes import Changed
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.packed_codes import BITS
+from precheck.observe.shadow.replay import OpCall, tensors_in
+from precheck.observe.shadow.storages import Storages, plain, whole
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.codes import Codes
+
+ELEMENTWISE = BITS | ops.ADDITIONS | ops.SCALING | ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | ops.FORMS | ops.COMPARED | ops.CUTS | {"copy", "addcmul"}
+SCALED = ops.SCALING | {"addcmul"}
+LARGEST = 1 << 22
+"""Elements of a tensor that is still looked at."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Book:
+    """One set of codes, and the data that they stand for."""
+
+    track: Track
+    size: int
+    data: list[torch.Tensor] = dataclasses.field(default_factory=list)  # sorted; there may be alternatives
+
+
+@dataclasses.dataclass(slots=True)
+class Decoded:
+    """What is made of a set of codes. `extremes`: what its scales are made of. `off`: its distance from the data, where it should be the data."""
+
+    book: Book
+    extremes: frozenset[int] = frozenset()
+    scaled: bool = False
+    off: float = 0.0
+    place: Operation | None = None
+
+
+class DecodedData:
+    """The decoded numbers of a run."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.codes = codes
+        self.held: Storages[Decoded] = Storages()
+        self.wrong: list[Decoded] = []
+
+    def follow(self, op: OpCall, result: torch.Tensor) -> None:
+        """After an op."""
+        track, scales = self.codes.tracks.get(result), self.codes.scales
+        inputs = list(filter(plain, tensors_in(*op.args[op.base == "copy" :])))
+        known = [(each, found) for each in inputs if (found := self.held.get(each)) is not None]
+        if track is not None and track.units and track.sources and track.cost is not None and (not known or op.base.startswith("clamp")):
+            self.held.put(result, Decoded(Book(track, result.numel())))
+            return
+        others = [each for each in inputs if all(each is not source for source, _ in known)]
+        given = [found for each in others if scales.made.get(each) and (found := scales.sources.get(each)) is not None]
+        extremes = frozenset[int]().union(*(each.extremes for each in given))
+        if not known:
+            if given and self.wrong and op.base in SCALED:  # what was read was not yet to be the data
+                self.wrong = [each for each in self.wrong if each.book.track.sources.isdisjoint(extremes)]
+            return
+        self.held.drop(result)
+        foreign = [each for each in others if each.is_floating_point() and each.numel() > 1 and not scales.made.get(each)]
+        looked_up = op.base in ops.MOVING and foreign == inputs[:1] and not any(each.is_floating_point() for each, _ in known)
+        if op.base not in ELEMENTWISE and (op.base != "sum" or result.is_floating_point()):
+            self.wrong += [found for _, found in known if found.off and op.base not in ops.CHOOSERS | ops.FRESH]
+        elif len({id(found.book) for _, found in known}) == 1 and (not foreign or looked_up) and (whole(result) or op.base in ops.FORMS):
+            made = dataclasses.replace(known[0][1], extremes=extremes.union(*(found.extremes for _, found in known)), off=0.0)
+            made.scaled = any(found.scaled for _, found in known) or (bool(given) and op.base in SCALED)
+            self._compared(op, made, result)
+
+    def _compared(self, op: OpCall, made: Decoded, result: torch.Tensor) -> None:
+        """Keeps what is made of codes, unless it is the data."""
+        track = made.book.track
+        complete = made.scaled and made.extremes == track.sources and result.is_floating_point()
+        if complete and result.numel() == made.book.size <= LARGEST and track.cost is not None:
+            offset = op.args[0] if op.base == "addcmul" else 0.0  # this may have been subtracted before the data was scaled
+            off = min(self._distance(made.book, each) for each in {id(each): each for each in (result, result - offset)}.values())
+            if off <= 2 * track.cost[0]:
+                return
+            made.off, made.place = off, self.codes.described(op.plan.name)
+        self.held.put(result, made)
+
+    def _distance(self, book: Codebook, result: torch.Tensor) -> float:
+        """The distance of decoded numbers from the data, both sorted, up to one factor for all of them, which a program may mean."""
+        if not book.data:
+            book.data = [each.numbers.sort().values for each in book.track.plains if len(each.numbers) == book.size]
+        made = result.detach().float().reshape(-1).sort().values
+        least = math.inf
+        for data in book.data:
+            scale = float(data @ made) / max(float(made @ made), 1e-30)
+            for factor in (1.0, scale) if scale > 0 else (1.0,):
+                least = min(least, float((made * factor - data).norm() / data.norm().clamp_min(1e-30)))
+        return least if math.isfinite(least) else 0.0
+
+    def finish(self, told: set[str]) -> None:
+        """At the end of the run: records what was read by an op that needs the data. `told`: lines whose codes have another fault."""
+        for found in self.wrong:
+            line = found.book.track.rounded
+            if line not in told and found.place is not None and found.book.track.cost is not None:
+                self.codes.note(found.place, Changed(line, found.off, found.book.track.cost[0]))
+        self.held, self.wrong = Storages(), []
