@@ -17,7 +17,6 @@ from precheck.observe.shadow.code_notes import (
     Dead,
     Flushed,
     Late,
-    Overlapped,
     Remark,
     Repeated,
     Skewed,
@@ -97,7 +96,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Dead | Wrapped):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
-        elif isinstance(remark, Overlapped | Unfolded):
+        elif isinstance(remark, Unfolded):
             yield _fact("wrong-scale", operation, remark, 1.0, 0.0)
         elif isinstance(remark, Flushed) and remark.lost > SEEN:
             yield _fact("clipping", operation, remark, remark.lost, SEEN)

@@ -50,6 +50,7 @@ class Track:
     powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
     last: Operation | None = None  # the latest multiplication
+    others: frozenset[str] = frozenset()  # lines that made other codes which it is computed from
 
 
 def alternatives(tracks: list[Track]) -> int:
@@ -102,6 +103,7 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
         owned=tuple(scale for track in tracks for scale in track.owned), strange=tuple(scale for track in tracks for scale in track.strange),
+        others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None,

@@ -9,7 +9,7 @@ import torch
 
 from precheck.observe.shadow import code_rounding
 from precheck.observe.shadow.code_copies import Track, cost
-from precheck.observe.shadow.code_notes import Changed, Clipped, Wrapped
+from precheck.observe.shadow.code_notes import Changed, Clipped, Coarse, Wrapped
 from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
@@ -30,7 +30,19 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)
     remeasured(made, result)
-    code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5))
+    code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded)
+    _coarse(codes, before, result, high - low)
+
+
+def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: float) -> None:
+    """Notes integers that waste bits: their bounds have been written for far more `numbers` than they use."""
+    used = float(exact.amax() - exact.amin()) if exact.numel() else 0.0
+    bits = math.log2(numbers + 1) if math.isfinite(numbers) and numbers > 0 else 0.0
+    if bits < code_rounding.FEWEST_BITS or not 0 < used <= numbers / code_rounding.WASTES or bool((result % 1 != 0).any()):
+        return
+    own = (exact - exact.amin()) * (numbers / used)
+    best = float((own.round() - own).norm()) * (used / numbers) / max(float(exact.norm()), 1e-30)
+    codes.casts.coarse(codes.described("clamp"), Coarse(cost(exact, result)[0], best, used / numbers, bits))
 
 
 def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.code_notes import Clipped, Coarse, Skewed
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.repeated_noise import Noises
@@ -38,9 +39,9 @@ class Casts:
         self.summed: set[str] = set()  # lines whose dequantised values are added to something
         self.centred: set[str] = set()  # lines whose codes have had half a step added
 
-    def dequantised(self, rounded: str) -> None:
-        """Codes of that line have been multiplied by a scale, so the line is a quantiser."""
-        self.meant.add(rounded)
+    def dequantised(self, track: Track) -> None:
+        """These codes have been multiplied by a scale, so the lines that made them are quantisers."""
+        self.meant |= {track.rounded, *track.others}
 
     def added(self, rounded: str, number: Any) -> None:
         """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
@@ -58,9 +59,10 @@ class Casts:
         """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
         self._line(place, sums).calls += 1
 
-    def clipped(self, place: Operation, seen: Clipped, sums: str = "") -> None:
+    def clipped(self, place: Operation, seen: Clipped, sums: str = "", *, counted: bool = False) -> None:
+        """A cast with clipping. `counted`: it has been counted already, when it was rounded."""
         line = self._line(place, sums)
-        line.calls += 1
+        line.calls += not counted
         line.clips += seen.lost > seen.rounding
         if line.clipped is None or seen.lost > line.clipped.lost:
             line.clipped, line.place = seen, place

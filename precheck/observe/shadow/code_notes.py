@@ -35,13 +35,6 @@ class Dead:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Overlapped:
-    """Two codes in the same bits of a packed number. `rounded` is the line that made the first."""
-
-    rounded: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Wrapped:
     """Integer codes that are off by the number of integers of their dtype. `rounded` is the line that made them."""
 
@@ -149,4 +142,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unfolded | Unrotated | Dead | Overlapped | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late

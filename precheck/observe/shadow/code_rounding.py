@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
 
 ROUNDS = ops.WHOLE | ops.CASTS
-FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
+FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 SAMPLE = 1 << 16
 WIDEST = 2.0
 """Steps. A larger error is not rounding."""
@@ -186,16 +186,19 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
             codes.casts.drawn(place, scaled.added, exact, result)
 
 
-def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
-    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp."""
+def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "") -> None:
+    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that has rounded
+    it before."""
     place = codes.described("clamp")
+    counted = place.blamed == rounded
     norm, lost = float(before.float().norm()), float((before - after).float().norm())
     if not lost or not norm or not math.isfinite(norm):
-        codes.casts.clean(place)
+        if not counted:
+            codes.casts.clean(place)
         return
     rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
     greatest = float(before.abs().amax()) / max(end, 1e-30)
-    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest))
+    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 
 def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor) -> None:

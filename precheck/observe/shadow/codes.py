@@ -32,7 +32,7 @@ from precheck.observe.shadow.scale_roots import combined
 from precheck.observe.shadow.scaled_tensors import Scaled, Scales, begins, counts, single, steps
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.observe.shadow.turns import Rotations
-from precheck.torch_internals import in_backward, storage_key
+from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -51,10 +51,10 @@ class Codes:
 
     def __init__(self, mode: Shadow) -> None:
         self.mode, self.scales, self.off = mode, Scales(), False
-        self.scaled: Storages[Scaled] = Storages()
+        self.scaled: Storages[Scaled] = Storages(sized=True)
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = Casts(self)
-        self.tracks: Storages[Track] = Storages(self.ended)
+        self.tracks: Storages[Track] = Storages(self.ended, sized=True)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings, self.decoded = Foldings(self), DecodedData(self)
@@ -76,11 +76,11 @@ class Codes:
         """Whether an operand is followed."""
         rotations = self.rotations
         own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, self.decoded.held
-        known = [each.entries for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
+        known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         if not known:
             return False
-        keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)
-        return any(key in entries for key in keys for entries in known)
+        tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided]
+        return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
 
     def finish(self) -> None:
         """At the end of the block: judges results that no op has read, since the user gets them."""
@@ -137,7 +137,7 @@ class Codes:
         elif base in PASSED:
             code_limits.wrapped(self, op, tracks[0], tracked[0], result)
             self.passed(tracks[0], tracked[0], result)
-        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
+        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR | ops.MOVING):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
             self._multiplied(op, inputs, tracked[0], result)
@@ -238,14 +238,13 @@ class Codes:
         if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
             if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
                 code_limits.remeasured(self.put(result, [track], exact, plains[1:]), result)
-                self.casts.dequantised(track.rounded)
+                self.casts.dequantised(track)
                 return
         if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
             track.read = True  # the data, up to rounding
-            self.casts.dequantised(track.rounded)
+            self.casts.dequantised(track)
             self.tracks.drop(result)
             return
-        code_limits.changed(self, op, track, source)
         if not known:
             plains += [self.copied(op, place, source) for place in range(len(track.plains))]
         made = self.put(result, [track], exact, plains[:ALTERNATIVES])
@@ -259,7 +258,7 @@ class Codes:
             made.factors = (*track.factors, *single(other, base=op.base))
             made.strange = (*track.strange, *(() if other is None else self.scales.strange(other, track.sources, op.base)))
             made.powers = self.scales.multiplied(track.powers, other, op.base)
-            self.casts.dequantised(track.rounded)
+            self.casts.dequantised(track)
         self.settled(made, result)
 
     def _nested(self, other: torch.Tensor, track: Track) -> bool:

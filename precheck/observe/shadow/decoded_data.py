@@ -74,7 +74,7 @@ class DecodedData:
             return
         self.held.drop(result)
         foreign = [each for each in others if each.is_floating_point() and each.numel() > 1 and not scales.made.get(each)]
-        looked_up = op.base in ops.MOVING and foreign == inputs[:1] and not any(each.is_floating_point() for each, _ in known)
+        looked_up = op.base in ops.MOVING and len(foreign) == 1 and foreign[0] is inputs[0] and not any(each.is_floating_point() for each, _ in known)
         if op.base not in ELEMENTWISE and (op.base != "sum" or result.is_floating_point()):
             self.wrong += [found for _, found in known if found.off and op.base not in ops.CHOOSERS | ops.FRESH]
         elif len({id(found.book) for _, found in known}) == 1 and (not foreign or looked_up) and (whole(result) or op.base in ops.FORMS):

@@ -58,10 +58,10 @@ class Scales:
     """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
 
     def __init__(self) -> None:
-        self.made: Storages[Literal["scale", "whole"]] = Storages()
+        self.made: Storages[Literal["scale", "whole"]] = Storages(sized=True)
         self.shares: Storages[bool] = Storages()  # quotients of integers
         self.roots = ScaleRoots()
-        self.sources: Storages[Source] = Storages()
+        self.sources: Storages[Source] = Storages(sized=True)
         self.used: list[torch.Tensor] = []
         self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
 

@@ -3,7 +3,7 @@
 The data and the dequantised data are both computed without rounding. Their quotient should be 1 in every element. If the operands of a product were
 rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Factors that were divided out of one tensor and
 multiplied into another should cancel in every product of the two. Three more faults need no quotient: codes that are no longer what was rounded,
-integers that have wrapped round, and two codes in the same bits of a packed number.
+numbers made of codes and their scales that are not the data, and integers that have wrapped round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, SEEN, Miscoded
-from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.observe.shadow.code_notes import Changed, Dead, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -37,9 +37,6 @@ class WrongScale(Rule):
                 f"{percent(fact.remark.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
                 "give the scale a smallest value"
             )
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Overlapped):
-            rounded = shortened(fact.remark.rounded)
-            return f"two codes are put into the same bits of a packed number, which destroys both; the first was rounded at {rounded}"
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Unfolded):
             return _unfolded(fact.remark)
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Changed):
