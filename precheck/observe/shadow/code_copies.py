@@ -49,6 +49,7 @@ class Track:
     filled: bool = False  # whether some codes go up to the largest number of a float8 format
     powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
+    average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
     others: frozenset[str] = frozenset()  # lines that made other codes which it is computed from
 

@@ -15,14 +15,13 @@ from precheck.observe.shadow.code_notes import Clipped, Coarse, Dead, Skewed, Va
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, scale_of
+from precheck.observe.shadow.scaled_tensors import CHAIN, FLOATS, Scaled, scale_of
 from precheck.observe.shadow.storages import Flat, whole
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
 
 ROUNDS = ops.WHOLE | ops.CASTS
-FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 SAMPLE = 1 << 16
 WIDEST = 2.0
 """Steps. A larger error is not rounding."""
@@ -59,7 +58,8 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     before = codes.scaled.get(data)
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
     powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
-    codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested))
+    codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
+                                      average=bool(codes.scales.averages.get(scale))))  # fmt: skip
     flushed_scales.used(codes, scale)
 
 
@@ -132,7 +132,7 @@ def _become(
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
                                    owned=owned, filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
-                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset()))  # fmt: skip
+                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset(), average=bool(scaled and scaled.average)))  # fmt: skip
     return place
 
 

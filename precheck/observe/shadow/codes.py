@@ -29,7 +29,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.scale_roots import combined
-from precheck.observe.shadow.scaled_tensors import Scaled, Scales, begins, counts, single, steps
+from precheck.observe.shadow.scaled_tensors import FLOATS, Scaled, Scales, begins, counts, single, steps
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.observe.shadow.turns import Rotations
 from precheck.torch_internals import in_backward
@@ -56,6 +56,7 @@ class Codes:
         self.casts = Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended, sized=True)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
+        self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited to the largest number of a float of eight bits
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings, self.decoded = Foldings(self), DecodedData(self)
         self.told: set[str] = set()  # lines whose codes have a fault
@@ -64,7 +65,7 @@ class Codes:
         """After an op: follows its codes. Never raises."""
         if not self.off and op.plan.known:
             try:
-                eight = isinstance(result, torch.Tensor) and result.dtype in code_rounding.FLOATS
+                eight = isinstance(result, torch.Tensor) and result.dtype in FLOATS
                 starts = begins, self.rotations.begins, self.foldings.begins
                 if eight or any(start(op.base, op.args) for start in starts) or self._concerned(op.args):
                     with self.mode.unseen():
@@ -116,6 +117,7 @@ class Codes:
         elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
         code_rounding.vanished(self, op, inputs[-1], results[0])
+        code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
         self.foldings.follow(op, inputs, results[0])
