@@ -161,10 +161,9 @@ def attention_by_tiles() -> torch.Tensor:
 def chance_each_step() -> torch.Tensor:
     """A weight in bfloat16 is rounded by chance in each step."""
     weight = normal(64, 64).to(LOW)
-    before = weight.clone()
-    for step in range(48):
-        copy_by_chance(weight, weight.float() - 2e-4 * (1 + normal(64, 64, seed=step + 1)), step)
-    return weight - before
+    for step in range(96):
+        copy_by_chance(weight, weight.float() - 1e-3 * (1 + normal(64, 64, seed=step + 1)), step)
+    return weight
 
 
 def half_away_from_zero() -> torch.Tensor:

@@ -226,13 +226,12 @@ def copy_by_chance(target: torch.Tensor, source: torch.Tensor, step: int) -> Non
 def chance_overwritten(bug: bool) -> torch.Tensor:
     """A weight is rounded by chance, and then written again, rounded to nearest (Nerogar/OneTrainer#994)."""
     weight = normal(64, 64).to(LOW)
-    before = weight.clone()
-    for step in range(48):
-        new = weight.float() - 2e-4 * (1 + normal(64, 64, seed=step + 1))
+    for step in range(96):
+        new = weight.float() - 1e-3 * (1 + normal(64, 64, seed=step + 1))
         copy_by_chance(weight, new, step)
         if bug:
             weight.copy_(new)  # culprit: chance-overwritten
-    return weight - before
+    return weight
 
 
 def truncated_to_int(bug: bool) -> torch.Tensor:

@@ -26,7 +26,7 @@ SAID = {
     "saturates_too_early": r"12% of the elements become the format's largest number, though none is greater than that: this loses 2\d% of the tensor",
     "seed_reused": r"64 calls round by chance with the same random numbers: the sum of their errors is 7\.\d times as large as that of independent",
     "descale_dropped": r"a scale is missing here, that of the codes of .*fifth_recipes.py:\d+ or of the tensor that they are multiplied with: "
-    r"the exponential of the result reads numbers 20\.\d+ times as large as they should be",
+    r"what reads the result gets numbers 20\.\d+ times as large as they should be",
     "values_under_the_keys_scale": r"are multiplied by another tensor's scale: the whole result is 7\.7\d+ times what it should be, which is "
     "one scale over the other",
     "ranks_saturate": r"2\d% of the elements are clipped, the greatest from 1\.7\d times the format's largest number: "

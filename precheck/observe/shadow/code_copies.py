@@ -120,7 +120,7 @@ def spread(found: torch.Tensor) -> tuple[float, float]:
 
 def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False) -> Uncancelled | None:
     """The error of codes at a place where their scales must have cancelled. None if they have. `parts` are numbers that scales are products with.
-    `unit`: what reads them is an exponential.
+    `unit`: what reads them is an exponential, or a sum with data.
 
     The code does not say which alternative is meant, so it is the one that explains most: all of the result but for one factor, if there is one.
     """
@@ -138,7 +138,7 @@ def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False
         return None
     whole = not least[0]
     fault: Fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
-    if whole and not fault and unit and track.filled and track.powers:
+    if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None

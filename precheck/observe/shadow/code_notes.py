@@ -53,6 +53,15 @@ class Changed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Misread:
+    """Numbers that are made of codes and their scales alone, and are the data in no order. Both errors are relative to the data."""
+
+    rounded: str  # the line that made the codes
+    off: float  # in the order in which they are closest to the data
+    rounding: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Unfolded:
     """Factors that one tensor was divided by and another multiplied by, and that do not cancel."""
 
@@ -142,4 +151,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late

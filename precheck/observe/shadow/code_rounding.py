@@ -132,7 +132,8 @@ def _become(
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
                                    owned=owned, filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
-                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset(), average=bool(scaled and scaled.average)))  # fmt: skip
+                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
+                                   average=bool(scaled and scaled.average)))  # fmt: skip
     return place
 
 
@@ -187,8 +188,8 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
 
 
 def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "") -> None:
-    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that has rounded
-    it before."""
+    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
+    before."""
     place = codes.described("clamp")
     counted = place.blamed == rounded
     norm, lost = float(before.float().norm()), float((before - after).float().norm())

@@ -151,17 +151,13 @@ class Codes:
             zero_points.unmoved(self, op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.shifted(self, op, inputs, tracked[0], result)
-        elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs) and not added_terms.without_unit(self, inputs)):
+        elif base in LINEAR and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
             self._again(op, tracks, result)
             added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
                 self.judged(track, unit=base in EXPONENTIALS)
             self.tracks.drop(result)
-
-    def _joined(self, inputs: list[torch.Tensor]) -> bool:
-        """Whether a tensor that holds no codes is added. Zeros do not count, since a sum may start from them."""
-        return any(self.tracks.get(each) is None and bool(each.any()) for each in inputs)
 
     def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """Codes are copied into an existing storage, whole or in part."""
@@ -281,15 +277,17 @@ class Codes:
             self.foldings.settled(track)
             self.tracks.drop(result)
 
-    def judged(self, track: Track, *, unit: bool = False) -> None:
-        """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: an exponential reads them."""
+    def judged(self, track: Track, *, unit: bool = False, place: Operation | None = None) -> None:
+        """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: what reads them has a unit: an
+        exponential, or a sum with data. `place`: where they are read without any scale."""
         track.read = True
         code_rounding.dead(self, track)
-        if not track.multipliers or not track.sure or track.owed or track.last is None:
+        last = track.last or (place if unit and track.filled else None)
+        if not track.sure or track.owed or last is None:
             return
         remark = uncancelled(track, self.scales.parts, unit=unit)
-        if remark is not None:
-            self.note(track.last, remark)
+        if remark is not None and (track.multipliers or remark.fault == "left"):
+            self.note(last, remark)
 
     def note(self, place: Operation, remark: Remark) -> None:
         """Records what was found at that place, as an operation that comes now."""

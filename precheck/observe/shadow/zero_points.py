@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck.observe.shadow import added_terms
 from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.replay import OpCall
 
@@ -49,7 +50,7 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
     assert track is not None
     codes.casts.added(track.rounded, op.args[1])
     if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
-        codes.judged(track)
+        codes.judged(track, unit=not track.multipliers and added_terms.real(codes, other), place=codes.described(op.plan.name))
         codes.tracks.drop(result)
         return
     made = unmoved(codes, op, source, result)
