@@ -21,8 +21,8 @@ SAID = {
     r"codes are always 0: this loses 5\d% of the tensor, and a scale of its own would lose 0\.8\d%",
     "random_bits_too_low": r"a mean of 0\.4\d steps towards zero, .*: noise was added, and does not carry into the bits that are kept as often as it",
     "probabilities_flushed": r"8\d% of these numbers become zero in float8_e4m3fn, and 2\d% of the sum of all is lost: multiply by a scale first",
-    "bytes_of_the_other_format": r"the codes of .*sixth_recipes.py:\d+ are no longer what was rounded there: they are off by 99%, and rounding "
-    r"made an error of 5\.\d%",
+    "bytes_of_the_other_format": r"decoded here from the codes of .*sixth_recipes.py:\d+ is not the data that was rounded there, in any order: it is "
+    r"off by \d\d%, and rounding explains 5\.\d%\. Look at",
     "saturates_too_early": r"12% of the elements become the format's largest number, though none is greater than that: this loses 2\d% of the tensor",
     "seed_reused": r"64 calls round by chance with the same random numbers: the sum of their errors is 7\.\d times as large as that of independent",
     "descale_dropped": r"a scale is missing here, that of the codes of .*fifth_recipes.py:\d+ or of the tensor that they are multiplied with: "

@@ -2,6 +2,7 @@
 
 What is made of codes, their scales and constants alone stands for the data. It may be in another order, so both are sorted. By the rearrangement
 inequality no order brings two sets of numbers closer together. Where they are further apart than rounding explains, the data is decoded wrongly.
+Where most numbers are those of the data in their places, the order is known, and the rest must be in their places too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ SCALED = ops.SCALING | {"addcmul"}
 ELEMENTWISE = BITS | ops.ADDITIONS | SCALED | ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | ops.FORMS | ops.COMPARED | ops.CUTS | {"copy"}
 LARGEST = 1 << 22
 """Elements of a tensor that is still looked at."""
+MOST = 0.5
+"""Share of the numbers that are in their places if the order is that of the data. In another order few of them fit by chance."""
+SPACING = 2.0**-4
+"""The largest relative error of rounding to e4m3, beside half a step of integers."""
 ALIKE = 0.01
 """Relative difference below which the same codes have been decoded in the same way."""
 
@@ -104,11 +109,20 @@ class DecodedData:
         self.held.put(result, made)
 
     def _distance(self, book: Book, result: torch.Tensor) -> float:
-        """The distance of decoded numbers from the data, both sorted, up to one factor for all of them, which a program may mean."""
+        """The distance of decoded numbers from the data: in their places, if most of them are there. Else both are sorted, and one factor for all of
+        them is let go, which a program may mean."""
         if not book.data:
             book.data = [each.numbers.sort().values for each in book.track.plains if len(each.numbers) == book.size]
-        made = result.detach().float().reshape(-1).sort().values
-        least = math.inf
+        least, made = math.inf, result.detach().float().reshape(-1)
+        for plain_copy, unit in zip(book.track.plains, book.track.units, strict=False):
+            placed = plain_copy.numbers
+            if len(placed) == len(made):
+                off = (made - placed).abs()
+                if float((off <= unit.numbers.abs() / 2 + SPACING * placed.abs()).float().mean()) > MOST:
+                    least = min(least, float(off.norm() / placed.norm().clamp_min(1e-30)))
+        if math.isfinite(least):
+            return least
+        made = made.sort().values
         for data in book.data:
             for each in (made, -made.flip(0)):  # the negative numbers are in the opposite order
                 scale = float(data @ each) / max(float(each @ each), 1e-30)
