@@ -19,7 +19,7 @@ from precheck.observe.shadow.storages import Flat, Storages, length
 
 FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
-AVERAGES = ops.AVERAGES | ops.CENTRED
+AVERAGES = ops.AVERAGES | {"std", "var"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
 SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
 LOOKED_AT = 1 << 14
