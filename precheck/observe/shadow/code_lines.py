@@ -24,7 +24,7 @@ class Line:
     calls: int = 0
     clips: int = 0
     clipped: Clipped | None = None
-    coarse: list[Coarse] = dataclasses.field(default_factory=list)
+    coarse: dict[int, Coarse] = dataclasses.field(default_factory=dict)  # by call
     skewed: Skewed | None = None
     noises: Noises = dataclasses.field(default_factory=Noises)
 
@@ -69,7 +69,8 @@ class Casts:
 
     def coarse(self, place: Operation, seen: Coarse) -> None:
         """A cast that is counted already wastes bits."""
-        self._line(place).coarse.append(seen)
+        line = self._line(place)
+        line.coarse[line.calls] = seen
 
     def skewed(self, place: Operation, seen: Skewed) -> None:
         line = self._line(place)
@@ -86,7 +87,7 @@ class Casts:
             if (sums or blamed) not in self.meant:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
-            coarse = sorted(line.coarse, key=lambda each: each.share)[line.calls // 2 : line.calls // 2 + 1]
+            coarse = sorted(line.coarse.values(), key=lambda each: each.share)[line.calls // 2 : line.calls // 2 + 1]
             skewed = None if line.place.blamed in self.centred else line.skewed
             repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
             for remark in (worst, *coarse, skewed, repeated):
