@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from float8_by_hand import LOW, channels, normal
+from frozen import watched
 
 import precheck
 
@@ -111,3 +112,15 @@ def test_decoding_that_only_looks_wrong_is_left_in_peace(program: Callable[[], t
     with precheck.watch() as report:
         program()
     assert not report.findings
+
+
+def test_codes_that_are_places_in_a_table_do_not_end_the_search() -> None:
+    """The codes were replayed as real numbers, which are no places. The exception ended the search for the rest of the run."""
+
+    def program(bug: bool) -> torch.Tensor:
+        codes, scale = quantised()
+        levels = torch.linspace(-8, 7, 16) * (1 + 0.5 * bug * (torch.arange(16) > 11))
+        return (normal(8, 64) @ (levels[(codes + 8).to(torch.int64)] * scale).t()).to(LOW)
+
+    assert watched(program, True).errors[0].rule == "wrong-scale"
+    assert not watched(program, False).findings

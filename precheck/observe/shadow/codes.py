@@ -103,7 +103,8 @@ class Codes:
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
             return
-        tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None]
+        places = list(map(id, op.indices())) if self.tracks else []
+        tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         if self.packed.follow(op, results[0]):
             pass
         elif tracked:
