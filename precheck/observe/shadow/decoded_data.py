@@ -72,7 +72,7 @@ class DecodedData:
         inputs = list(filter(plain, tensors_in(*op.args[op.base == "copy" :])))
         known = [(each, found) for each in inputs if (found := self.held.get(each)) is not None]
         if track is not None and track.units and track.sources and track.cost is not None and (not known or op.base.startswith("clamp")):
-            error = (result.float() - track.exact.seen(result)) * track.units[-1].seen(result)
+            error = torch.nan_to_num((result.float() - track.exact.seen(result)) * track.units[-1].seen(result))  # 0 / 0 may be put right later
             rounding = float(error.norm() / track.plains[-1].seen(result).norm().clamp_min(1e-30))
             self.held.put(result, Decoded(Book(track, result.numel(), rounding)))
             return
