@@ -233,10 +233,11 @@ def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
 
 
 def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
-    """Notes the mean of the rounding errors, in steps."""
-    error = (made - exact).reshape(-1)[:SAMPLE]
+    """Notes the mean of the rounding errors, in steps. Rounding to nearest has one too, if most numbers are less than half a step."""
+    error, wide = (made - exact).reshape(-1)[:SAMPLE], exact.reshape(-1)[:SAMPLE]
     inside = error.abs() <= WIDEST
-    error, signs = error[inside], exact.reshape(-1)[:SAMPLE][inside].sign()
+    error = (error if noisy else error - (wide.round() - wide))[inside]
+    signs = wide[inside].sign()
     if len(error) < FEWEST:
         return
     mean, inwards, chance = float(error.mean()), float(-(error * signs).mean()), 0.6 / len(error) ** 0.5

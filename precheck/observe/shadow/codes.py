@@ -195,7 +195,7 @@ class Codes:
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
             code_rounding.chosen(self, op.args, kept, result)
-        if op.base in ops.SUMS:
+        if op.base not in PRODUCTS | ops.MOVING:
             kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
         if op.base in PRODUCTS:
             kept.owed, kept.shifted = zero_points.owed(tracks), False

@@ -28,8 +28,6 @@ SCALED = ops.SCALING | {"addcmul"}
 ELEMENTWISE = BITS | ops.ADDITIONS | SCALED | ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | ops.FORMS | ops.COMPARED | ops.CUTS | {"copy"}
 LARGEST = 1 << 22
 """Elements of a tensor that is still looked at."""
-MOST = 0.5
-"""Share of the numbers that are in their places if the order is that of the data. In another order few of them fit by chance."""
 SPACING = 2.0**-4
 """The largest relative error of rounding to e4m3, beside half a step of integers."""
 ALIKE = 0.01
@@ -109,8 +107,8 @@ class DecodedData:
         self.held.put(result, made)
 
     def _distance(self, book: Book, result: torch.Tensor) -> float:
-        """The distance of decoded numbers from the data: in their places, if most of them are there. Else both are sorted, and one factor for all of
-        them is let go, which a program may mean."""
+        """The distance of decoded numbers from the data: in their places, if most of those are there that would not be by chance, as in the opposite
+        order. Else both are sorted, and one factor for all of them is let go, which a program may mean."""
         if not book.data:
             book.data = [each.numbers.sort().values for each in book.track.plains if len(each.numbers) == book.size]
         least, made = math.inf, result.detach().float().reshape(-1)
@@ -118,7 +116,9 @@ class DecodedData:
             placed = plain_copy.numbers
             if len(placed) == len(made):
                 off = (made - placed).abs()
-                if float((off <= unit.numbers.abs() / 2 + SPACING * placed.abs()).float().mean()) > MOST:
+                near = unit.numbers.abs() / 2 + SPACING * placed.abs()
+                here, by_chance = (float((each <= near).float().mean()) for each in (off, (made.flip(0) - placed).abs()))
+                if here > (1 + by_chance) / 2:
                     least = min(least, float(off.norm() / placed.norm().clamp_min(1e-30)))
         if math.isfinite(least):
             return least

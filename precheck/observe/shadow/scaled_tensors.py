@@ -81,7 +81,8 @@ class Scales:
         if base not in EXTREMES and not self.made:
             return
         floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
-        if base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results):
+        extreme = base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results)
+        if extreme:
             made = True
             if base != "aminmax":
                 self.roots.extreme(results[0])
@@ -97,7 +98,7 @@ class Scales:
             if many.numel() > one.numel() == 1 and self.made.get(one):
                 self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
         if made:
-            self._sourced(base in EXTREMES, inputs, results)
+            self._sourced(extreme, inputs, results)
         for result in results if made else ():
             self.made.put(result, "whole" if rounded else "scale")
 
