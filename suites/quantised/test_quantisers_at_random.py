@@ -1,6 +1,6 @@
 """Integer quantisers put together at random: data, bits, groups, zero points, formats of scales, packing and ways to dequantise. All are healthy.
 
-Before three mechanisms were mended, 46 of 300 were accused: 45 that subtract zero points times scales after codes times scales, and one of two bits,
+As found, 46 of 300 were accused: 45 that subtract zero points times scales after codes times scales, and one of two bits,
 in which rounding to nearest itself takes more from numbers than it adds.
 """
 
