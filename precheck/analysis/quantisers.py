@@ -17,7 +17,7 @@ from precheck.observe.shadow.code_notes import (
     Dead,
     Flushed,
     Late,
-    Overlapped,
+    Misread,
     Remark,
     Repeated,
     Skewed,
@@ -39,6 +39,11 @@ CLIPPED = Limit(
     """The largest error that clipping may make, or anything else that changes codes after they were rounded. With the best scale for a Gaussian or
     Laplacian tensor, clipping and rounding make about equal errors (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up
     to an eighth and lose less by it than by rounding.""",
+)  # fmt: skip
+MISREAD = Limit(
+    2.0, "times what rounding costs the data",
+    """The largest distance between the data and what is decoded from its codes, both sorted. By the rearrangement inequality it is at most what
+    rounding costs, 1, if it is the same data in whatever order. Scales that are kept in a narrow format add to it.""",
 )  # fmt: skip
 SEEN = Limit(0.02, "share of the norm", "Clipping that takes a smaller share is not reported. One rounding to e4m3 takes 0.026.")
 MOSTLY = Limit(
@@ -97,12 +102,14 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Dead | Wrapped):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
-        elif isinstance(remark, Overlapped | Unfolded):
+        elif isinstance(remark, Unfolded):
             yield _fact("wrong-scale", operation, remark, 1.0, 0.0)
         elif isinstance(remark, Flushed) and remark.lost > SEEN:
             yield _fact("clipping", operation, remark, remark.lost, SEEN)
         elif isinstance(remark, Changed) and remark.off > max(SEEN, CLIPPED * remark.rounding):
             yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), CLIPPED * remark.rounding))
+        elif isinstance(remark, Misread) and remark.off > max(SEEN, MISREAD * remark.rounding):
+            yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), MISREAD * remark.rounding))
         elif isinstance(remark, Vanished) and remark.lost > VANISHED:
             yield _fact("biased-rounding", operation, remark, remark.lost, VANISHED)
         elif isinstance(remark, Coarse) and remark.lost > max(SEEN, CLIPPED * remark.rounding) and -math.log2(remark.share) >= WASTED * remark.bits:

@@ -134,6 +134,9 @@ def _headline(report: Report) -> str:
             more = "" if report.precision else '; watch(precision="32-true") follows float32 beside float64'
             return f"{well}{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}{more}"
         return f"{well}{under}: {followed(report)}"
+    if rows := report.facts.get("quantised"):
+        worst = min(rows, key=lambda each: each["weight_db"])
+        return f"{well}: {counted(len(rows), 'quantised layer')} compared; the coarsest weight is that of {worst['layer']}, {worst['weight_db']} dB"
     why = reasons.Reasons(report)
     row = _plain_row(why, closest) if (closest := why.closest()) else None
     nearest = f"; closest to its limit: {_with_reason(numbers(row), row)}" if row else ""

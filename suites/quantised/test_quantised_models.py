@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ def test_a_fault_is_found_in_its_layer_and_said_by_name(kind: type[nn.Module], f
 def test_what_is_quantised_well_is_reported_and_no_error(kind: type[nn.Module]) -> None:
     report = precheck.quantised(model(), converted(kind), X)
     assert not report.findings
+    assert re.match(r"no errors: 2 quantised layers compared; the coarsest weight is that of [02], \d\d\.\d dB", report.summary())
     rows = report.facts["quantised"]
     assert [row["layer"] for row in rows] == ["0", "2"]
     assert all(row["verdict"] == "rounding" for row in rows)

@@ -22,6 +22,11 @@ FUSED = {"addmm", "baddbmm"}
 """Products that add their first operand."""
 
 
+def other(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a tensor that holds no codes is added. Zeros do not count, since a sum may start from them."""
+    return any(codes.tracks.get(each) is None and bool(each.any()) for each in inputs)
+
+
 def without_unit(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether one operand of a sum is a product of codes, whose scales are still to come, and the other a term without a unit."""
     if len(inputs) != 2:
@@ -29,7 +34,7 @@ def without_unit(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
     for product, term in (inputs, inputs[::-1]):
         track = codes.tracks.get(product)
         if track is not None and track.dense and track.multipliers == track.early < track.scales and codes.tracks.get(term) is None:
-            return _real(codes, term)
+            return real(codes, term)
     return False
 
 
@@ -43,10 +48,10 @@ def joined(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: tor
     if not isinstance(term, torch.Tensor) or codes.tracks.get(term) is not None or not bool(term.any()):
         return
     made.joined = True
-    made.sure = made.sure and _real(codes, term)
+    made.sure = made.sure and real(codes, term)
 
 
-def _real(codes: Codes, term: torch.Tensor) -> bool:
+def real(codes: Codes, term: torch.Tensor) -> bool:
     """Whether a term is certainly in no unit of codes: real numbers, from no scale, and no mask, which has one number beside 0."""
     if codes.scaled.get(term) is not None or codes.scales.made.get(term) or not term.is_floating_point() or counts(term):
         return False

@@ -49,7 +49,9 @@ class Track:
     filled: bool = False  # whether some codes go up to the largest number of a float8 format
     powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
+    average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
+    others: frozenset[str] = frozenset()  # lines that made other codes which it is computed from
 
 
 def alternatives(tracks: list[Track]) -> int:
@@ -102,6 +104,7 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
         owned=tuple(scale for track in tracks for scale in track.owned), strange=tuple(scale for track in tracks for scale in track.strange),
+        others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None,
@@ -117,7 +120,7 @@ def spread(found: torch.Tensor) -> tuple[float, float]:
 
 def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False) -> Uncancelled | None:
     """The error of codes at a place where their scales must have cancelled. None if they have. `parts` are numbers that scales are products with.
-    `unit`: what reads them is an exponential.
+    `unit`: what reads them is an exponential, or a sum with data.
 
     The code does not say which alternative is meant, so it is the one that explains most: all of the result but for one factor, if there is one.
     """
@@ -135,7 +138,7 @@ def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False
         return None
     whole = not least[0]
     fault: Fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
-    if whole and not fault and unit and track.filled and track.powers:
+    if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None

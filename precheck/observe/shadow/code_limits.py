@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow import code_rounding
 from precheck.observe.shadow.code_copies import Track, cost
-from precheck.observe.shadow.code_notes import Changed, Clipped, Wrapped
+from precheck.observe.shadow.code_notes import Changed, Clipped, Coarse, Wrapped
 from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.scaled_tensors import FLOATS, SATURATED
+from precheck.observe.shadow.storages import Flat
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
@@ -30,7 +33,21 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)
     remeasured(made, result)
-    code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5))
+    if track.average:
+        return
+    code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded)
+    _coarse(codes, before, result, high - low)
+
+
+def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: float) -> None:
+    """Notes integers that waste bits: their bounds have been written for far more `numbers` than they use."""
+    used = float(exact.amax() - exact.amin()) if exact.numel() else 0.0
+    bits = math.log2(numbers + 1) if math.isfinite(numbers) and numbers > 0 else 0.0
+    if bits < code_rounding.FEWEST_BITS or not 0 < used <= numbers / code_rounding.WASTES or bool((result % 1 != 0).any()):
+        return
+    own = (exact - exact.amin()) * (numbers / used)
+    best = float((own.round() - own).norm()) * (used / numbers) / max(float(exact.norm()), 1e-30)
+    codes.casts.coarse(codes.described("clamp"), Coarse(cost(exact, result)[0], best, used / numbers, bits))
 
 
 def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
@@ -69,6 +86,16 @@ def _limited(codes: Codes, track: Track, source: torch.Tensor, result: torch.Ten
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
     kept = torch.where(cut, result.float() / exact, 1.0)  # the copies are cut off too, so that their scales still cancel
     codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains]).cost = None
+
+
+def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After an op on data: whether it limits them to the largest number of an eight-bit float, to which they are then cast without any scale."""
+    if op.base.startswith("clamp"):
+        if code_rounding.bound(op, "max") in SATURATED and codes.scaled.get(source) is None and codes.tracks.get(source) is None:
+            codes.limited.put(result, Flat.of(result, source.detach()))
+    elif op.base in ops.CASTS and result.dtype in FLOATS and (before := codes.limited.get(source)) is not None:
+        codes.casts.meant.add(codes.described("clamp").blamed)
+        code_rounding.clipped(codes, source, result, before.seen(source), source.float())
 
 
 def remeasured(made: Track, result: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.code_notes import Clipped, Coarse, Skewed
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.repeated_noise import Noises
@@ -23,7 +24,7 @@ class Line:
     calls: int = 0
     clips: int = 0
     clipped: Clipped | None = None
-    coarse: list[Coarse] = dataclasses.field(default_factory=list)
+    coarse: dict[int, Coarse] = dataclasses.field(default_factory=dict)  # by call
     skewed: Skewed | None = None
     noises: Noises = dataclasses.field(default_factory=Noises)
 
@@ -38,9 +39,9 @@ class Casts:
         self.summed: set[str] = set()  # lines whose dequantised values are added to something
         self.centred: set[str] = set()  # lines whose codes have had half a step added
 
-    def dequantised(self, rounded: str) -> None:
-        """Codes of that line have been multiplied by a scale, so the line is a quantiser."""
-        self.meant.add(rounded)
+    def dequantised(self, track: Track) -> None:
+        """These codes have been multiplied by a scale, so the lines that made them are quantisers."""
+        self.meant |= {track.rounded, *track.others}
 
     def added(self, rounded: str, number: Any) -> None:
         """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
@@ -58,16 +59,18 @@ class Casts:
         """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
         self._line(place, sums).calls += 1
 
-    def clipped(self, place: Operation, seen: Clipped, sums: str = "") -> None:
+    def clipped(self, place: Operation, seen: Clipped, sums: str = "", *, counted: bool = False) -> None:
+        """A cast with clipping. `counted`: it has been counted already, when it was rounded."""
         line = self._line(place, sums)
-        line.calls += 1
+        line.calls += not counted
         line.clips += seen.lost > seen.rounding
         if line.clipped is None or seen.lost > line.clipped.lost:
             line.clipped, line.place = seen, place
 
     def coarse(self, place: Operation, seen: Coarse) -> None:
         """A cast that is counted already wastes bits."""
-        self._line(place).coarse.append(seen)
+        line = self._line(place)
+        line.coarse[line.calls] = seen
 
     def skewed(self, place: Operation, seen: Skewed) -> None:
         line = self._line(place)
@@ -84,7 +87,7 @@ class Casts:
             if (sums or blamed) not in self.meant:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
-            coarse = sorted(line.coarse, key=lambda each: each.share)[line.calls // 2 : line.calls // 2 + 1]
+            coarse = sorted(line.coarse.values(), key=lambda each: each.share)[line.calls // 2 : line.calls // 2 + 1]
             skewed = None if line.place.blamed in self.centred else line.skewed
             repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
             for remark in (worst, *coarse, skewed, repeated):

@@ -35,13 +35,6 @@ class Dead:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Overlapped:
-    """Two codes in the same bits of a packed number. `rounded` is the line that made the first."""
-
-    rounded: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Wrapped:
     """Integer codes that are off by the number of integers of their dtype. `rounded` is the line that made them."""
 
@@ -57,6 +50,15 @@ class Changed:
     rounded: str  # the line that made them
     off: float
     rounding: float  # when they were made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Misread:
+    """Numbers that are made of codes and their scales alone, and are the data in no order. Both errors are relative to the data."""
+
+    rounded: str  # the line that made the codes
+    off: float  # in the order in which they are closest to the data
+    rounding: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,4 +151,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unfolded | Unrotated | Dead | Overlapped | Wrapped | Changed | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late

@@ -15,14 +15,13 @@ from precheck.observe.shadow.code_notes import Clipped, Coarse, Dead, Skewed, Va
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, scale_of
+from precheck.observe.shadow.scaled_tensors import CHAIN, FLOATS, Scaled, scale_of
 from precheck.observe.shadow.storages import Flat, whole
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
 
 ROUNDS = ops.WHOLE | ops.CASTS
-FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 SAMPLE = 1 << 16
 WIDEST = 2.0
 """Steps. A larger error is not rounding."""
@@ -59,7 +58,8 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     before = codes.scaled.get(data)
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
     powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
-    codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested))
+    codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
+                                      average=bool(codes.scales.averages.get(scale))))  # fmt: skip
     flushed_scales.used(codes, scale)
 
 
@@ -132,7 +132,8 @@ def _become(
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
                                    owned=owned, filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
-                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset()))  # fmt: skip
+                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
+                                   average=bool(scaled and scaled.average)))  # fmt: skip
     return place
 
 
@@ -186,16 +187,19 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
             codes.casts.drawn(place, scaled.added, exact, result)
 
 
-def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
-    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp."""
+def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "") -> None:
+    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
+    before."""
     place = codes.described("clamp")
+    counted = place.blamed == rounded
     norm, lost = float(before.float().norm()), float((before - after).float().norm())
     if not lost or not norm or not math.isfinite(norm):
-        codes.casts.clean(place)
+        if not counted:
+            codes.casts.clean(place)
         return
     rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
     greatest = float(before.abs().amax()) / max(end, 1e-30)
-    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest))
+    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 
 def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor) -> None:
@@ -229,10 +233,11 @@ def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
 
 
 def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
-    """Notes the mean of the rounding errors, in steps."""
-    error = (made - exact).reshape(-1)[:SAMPLE]
+    """Notes the mean of the rounding errors, in steps. Rounding to nearest has one too, if most numbers are less than half a step."""
+    error, wide = (made - exact).reshape(-1)[:SAMPLE], exact.reshape(-1)[:SAMPLE]
     inside = error.abs() <= WIDEST
-    error, signs = error[inside], exact.reshape(-1)[:SAMPLE][inside].sign()
+    error = (error if noisy else error - (wide.round() - wide))[inside]
+    signs = wide[inside].sign()
     if len(error) < FEWEST:
         return
     mean, inwards, chance = float(error.mean()), float(-(error * signs).mean()), 0.6 / len(error) ** 0.5

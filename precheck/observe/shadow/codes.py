@@ -22,16 +22,17 @@ from precheck.observe.shadow import added_terms, code_limits, code_rounding, flu
 from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
 from precheck.observe.shadow.code_lines import Casts
 from precheck.observe.shadow.code_notes import Remark
+from precheck.observe.shadow.decoded_data import DecodedData
 from precheck.observe.shadow.float_bits import FloatBits
 from precheck.observe.shadow.foldings import Foldings
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.scale_roots import combined
-from precheck.observe.shadow.scaled_tensors import EXTREMES, Scaled, Scales, begins, counts, single, steps
+from precheck.observe.shadow.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, single, steps
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.observe.shadow.turns import FACTORS, Rotations
-from precheck.torch_internals import in_backward, storage_key
+from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -41,7 +42,7 @@ LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num"}
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
-BEGINNING = EXTREMES | FACTORS.keys() | {"mul", "div", "add", "sub"}
+BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | {"mul", "div", "add", "sub", "clamp", "clamp_min", "clamp_max"}
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
 """Ops that look at codes and compute no result from them."""
@@ -52,38 +53,35 @@ class Codes:
 
     def __init__(self, mode: Shadow) -> None:
         self.mode, self.scales, self.off = mode, Scales(), False
-        self.scaled: Storages[Scaled] = Storages()
+        self.scaled: Storages[Scaled] = Storages(sized=True)
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = Casts(self)
-        self.tracks: Storages[Track] = Storages(self.ended)
+        self.tracks: Storages[Track] = Storages(self.ended, sized=True)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
+        self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited to the largest number of a float of eight bits
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
-        self.foldings = Foldings(self)
+        self.foldings, self.decoded = Foldings(self), DecodedData(self)
+        self.told: set[str] = set()  # lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
         if not self.off and op.plan.known:
             try:
-                eight = isinstance(result, torch.Tensor) and result.dtype in code_rounding.FLOATS
-                if eight or (op.plan.base in BEGINNING and self._begins(op.plan.base, op.args)) or self._concerned(op.args):
+                eight = isinstance(result, torch.Tensor) and result.dtype in FLOATS
+                starts = (begins, self.rotations.begins, self.foldings.begins) if op.plan.base in BEGINNING else ()
+                if eight or any(start(op.base, op.args) for start in starts) or self._concerned(op.args):
                     with self.mode.unseen():
                         self._followed(op, result)
             except Exception:
                 self.off = True
 
-    def _begins(self, base: str, args: tuple[Any, ...]) -> bool:
-        """Whether an op makes something that is followed."""
-        return begins(base, args) or self.rotations.begins(base, args) or self.foldings.begins(base, args)
-
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held
-        known = [each.entries for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each.entries]
-        if not known:
-            return False
-        keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)
-        return any(key in entries for key in keys for entries in known)
+        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, self.decoded.held
+        known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
+        tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
+        return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
 
     def finish(self) -> None:
         """At the end of the block: judges results that no op has read, since the user gets them."""
@@ -92,6 +90,7 @@ class Codes:
                 self.ended(track)
             self.casts.tell()
             self.foldings.finish()
+            self.decoded.finish(self.told)
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
@@ -104,7 +103,8 @@ class Codes:
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
             return
-        tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None]
+        places = list(map(id, op.indices())) if self.tracks else []
+        tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         if self.packed.follow(op, results[0]):
             pass
         elif tracked:
@@ -118,11 +118,13 @@ class Codes:
         elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
         code_rounding.vanished(self, op, inputs[-1], results[0])
+        code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
         self.foldings.follow(op, inputs, results[0])
         flushed_scales.follow(self, op, inputs, results)
         self.rotations.follow(op, inputs, results[0])
+        self.decoded.follow(op, results[0])
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class Codes:
         elif base in PASSED:
             code_limits.wrapped(self, op, tracks[0], tracked[0], result)
             self.passed(tracks[0], tracked[0], result)
-        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
+        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR | ops.MOVING):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
             self._multiplied(op, inputs, tracked[0], result)
@@ -150,17 +152,13 @@ class Codes:
             zero_points.unmoved(self, op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.shifted(self, op, inputs, tracked[0], result)
-        elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs) and not added_terms.without_unit(self, inputs)):
+        elif base in LINEAR and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
             self._again(op, tracks, result)
             added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
                 self.judged(track, unit=base in EXPONENTIALS)
             self.tracks.drop(result)
-
-    def _joined(self, inputs: list[torch.Tensor]) -> bool:
-        """Whether a tensor that holds no codes is added. Zeros do not count, since a sum may start from them."""
-        return any(self.tracks.get(each) is None and bool(each.any()) for each in inputs)
 
     def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """Codes are copied into an existing storage, whole or in part."""
@@ -197,7 +195,7 @@ class Codes:
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
             code_rounding.chosen(self, op.args, kept, result)
-        if op.base in ops.SUMS:
+        if op.base not in PRODUCTS | ops.MOVING:
             kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
         if op.base in PRODUCTS:
             kept.owed, kept.shifted = zero_points.owed(tracks), False
@@ -233,15 +231,19 @@ class Codes:
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
-        code_limits.changed(self, op, track, source)
         exact = self.copied(op, -1, source)
         plains = [each.seen(source).expand(exact.shape) for each in track.plains]
         known = other is not None and (self.scales.known(other) or self._nested(other, track))
         if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
             if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
                 code_limits.remeasured(self.put(result, [track], exact, plains[1:]), result)
-                self.casts.dequantised(track.rounded)
+                self.casts.dequantised(track)
                 return
+        if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
+            track.read = True  # the data, up to rounding
+            self.casts.dequantised(track)
+            self.tracks.drop(result)
+            return
         if not known:
             plains += [self.copied(op, place, source) for place in range(len(track.plains))]
         made = self.put(result, [track], exact, plains[:ALTERNATIVES])
@@ -255,7 +257,7 @@ class Codes:
             made.factors = (*track.factors, *single(other, base=op.base))
             made.strange = (*track.strange, *(() if other is None else self.scales.strange(other, track.sources, op.base)))
             made.powers = self.scales.multiplied(track.powers, other, op.base)
-            self.casts.dequantised(track.rounded)
+            self.casts.dequantised(track)
         self.settled(made, result)
 
     def _nested(self, other: torch.Tensor, track: Track) -> bool:
@@ -276,18 +278,21 @@ class Codes:
             self.foldings.settled(track)
             self.tracks.drop(result)
 
-    def judged(self, track: Track, *, unit: bool = False) -> None:
-        """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: an exponential reads them."""
+    def judged(self, track: Track, *, unit: bool = False, place: Operation | None = None) -> None:
+        """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: what reads them has a unit: an
+        exponential, or a sum with data. `place`: where they are read without any scale."""
         track.read = True
         code_rounding.dead(self, track)
-        if not track.multipliers or not track.sure or track.owed or track.last is None:
+        last = track.last or (place if unit and track.filled else None)
+        if not track.sure or track.owed or last is None:
             return
         remark = uncancelled(track, self.scales.parts, unit=unit)
-        if remark is not None:
-            self.note(track.last, remark)
+        if remark is not None and (track.multipliers or remark.fault == "left"):
+            self.note(last, remark)
 
     def note(self, place: Operation, remark: Remark) -> None:
         """Records what was found at that place, as an operation that comes now."""
+        self.told.add(getattr(remark, "rounded", ""))
         self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=remark))
 
     def described(self, name: str) -> Operation:

@@ -2,7 +2,7 @@
 
 A packed number has fields: runs of bits that hold a code each. A shift moves its fields, a mask keeps some of them, and "or" puts the fields of two
 numbers together. Each field keeps the copies of its codes (see `code_copies`). When one field is left, and starts at bit 0, the number is a code
-again. Two fields in the same bits destroy each other's codes.
+again. Two fields in the same bits destroy each other's codes, and are followed no longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.code_copies import Track
-from precheck.observe.shadow.code_notes import Overlapped
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 
@@ -53,7 +52,7 @@ class PackedCodes:
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
-        self.fields: Storages[list[Field]] = Storages()
+        self.fields: Storages[list[Field]] = Storages(sized=True)
 
     def follow(self, op: OpCall, result: torch.Tensor) -> bool:
         """After an op: follows packed numbers. Returns whether it read any, or was an op on the bits of codes."""
@@ -84,7 +83,7 @@ class PackedCodes:
         number = int(other) if isinstance(other, int) or (isinstance(other, torch.Tensor) and other.numel() == 1) else None
         made: list[Field] | None = None
         if base in JOINS and number is None:
-            made = self._joined(op.plan.name, read, result)
+            made = self._joined(read, result)
         elif number is not None and base in LEFT | RIGHT:
             made = self._shifted(source, fields, number if base in LEFT else -number, result)
         elif number is not None and base in MASKS:
@@ -130,11 +129,10 @@ class PackedCodes:
             made.track = dataclasses.replace(field.track, unsigned=True)
         return made
 
-    def _joined(self, name: str, read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> list[Field]:
+    def _joined(self, read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> list[Field]:
         pairs = sorted(((field, tensor) for tensor, fields in read for field in fields), key=lambda each: each[0].low)
         for (first, _), (second, _) in itertools.pairwise(pairs):
             if first.low + first.width > second.low:
-                self.codes.note(self.codes.described(name), Overlapped(first.track.rounded))
                 return []
         known, size = sum(((1 << field.width) - 1) << field.low for field, _ in pairs), min(8 * result.element_size(), 63)
         if bool((result.long() & ~known & ((1 << size) - 1)).any()):

@@ -80,6 +80,10 @@ class OpCall(NamedTuple):
         """The tensors among the arguments, also those in lists."""
         return tensors_in(*self.args, *self.kwargs.values())
 
+    def indices(self) -> Iterator[torch.Tensor]:
+        """The tensors among the arguments that say where elements are, as `index` does."""
+        return tensors_in(*[arg for name, arg in zip(self.plan.names, self.args, strict=False) if name.startswith(("index", "indices"))])
+
     def written(self) -> list[torch.Tensor]:
         """The tensors that the call writes into."""
         args, places = self.args, zip(self.plan.written, self.plan.written_names, strict=True)

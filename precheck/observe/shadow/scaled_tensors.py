@@ -17,8 +17,11 @@ from precheck.observe.shadow.partial_writes import Region, region
 from precheck.observe.shadow.scale_roots import Powers, ScaleRoots, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
+FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
+AVERAGES = ops.AVERAGES | {"std", "var"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
+SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
 LOOKED_AT = 1 << 14
 REMEMBERED = 31
 """Scales before the latest one that a number may be compared with."""
@@ -44,6 +47,7 @@ class Scaled:
     powers: Powers | None = None  # the greatest magnitudes that the last scale is made of; None if unknown
     source: Source | None = None  # the extremes that its scales are made of; None if unknown
     nested: bool = False  # whether what is scaled are scales
+    average: bool = False  # whether the scale is an average of data, under which some of it is clipped on purpose
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
@@ -58,10 +62,11 @@ class Scales:
     """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
 
     def __init__(self) -> None:
-        self.made: Storages[Literal["scale", "whole"]] = Storages()
+        self.made: Storages[Literal["scale", "whole"]] = Storages(sized=True)
         self.shares: Storages[bool] = Storages()  # quotients of integers
         self.roots = ScaleRoots()
-        self.sources: Storages[Source] = Storages()
+        self.sources: Storages[Source] = Storages(sized=True)
+        self.averages: Storages[bool] = Storages()  # averages of data
         self.used: list[torch.Tensor] = []
         self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
 
@@ -71,10 +76,13 @@ class Scales:
 
     def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """After an op: marks its results if they are computed only from extremes."""
+        if base in AVERAGES or self.averages:
+            self._averaged(base, inputs, results)
         if base not in EXTREMES and not self.made:
             return
         floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
-        if base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results):
+        extreme = base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results)
+        if extreme:
             made = True
             if base != "aminmax":
                 self.roots.extreme(results[0])
@@ -90,9 +98,16 @@ class Scales:
             if many.numel() > one.numel() == 1 and self.made.get(one):
                 self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
         if made:
-            self._sourced(base in EXTREMES, inputs, results)
+            self._sourced(extreme, inputs, results)
         for result in results if made else ():
             self.made.put(result, "whole" if rounded else "scale")
+
+    def _averaged(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """After an op: marks its result if it is computed only from averages of data."""
+        many = [each for each in inputs if each.numel() > 1 and not self.averages.get(each)]
+        first = base in AVERAGES and len(many) == 1 and results[0].numel() < many[0].numel() and not self.made.get(many[0])
+        if first or (not many and any(self.averages.get(each) for each in inputs)):
+            self.averages.put(results[0], True)
 
     def _sourced(self, extreme: bool, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """After an op that makes scales or extremes: what they are made of. A comparison's result is a mask, and no scale."""
@@ -177,7 +192,7 @@ def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
 
 def begins(base: str, args: tuple[Any, ...]) -> bool:
     """Whether an op may make a scale, or may scale a tensor by fewer numbers than it has. An expanded scale has fewer numbers in memory."""
-    if base in EXTREMES:
+    if base in EXTREMES or base in AVERAGES or (base.startswith("clamp") and any(each in SATURATED for each in args[1:])):
         return True
     if base not in ("mul", "div"):
         return False

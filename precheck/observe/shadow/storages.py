@@ -17,21 +17,27 @@ PRUNED = 64
 
 
 class Storages(Generic[Kept]):
-    """An entry for each storage, as long as the storage lives. `gone` is called with each entry whose storage was freed or given another."""
+    """An entry for each storage, as long as the storage lives. `gone` is called with each entry whose storage was freed or given another.
 
-    def __init__(self, gone: Callable[[Kept], None] = lambda kept: None) -> None:
-        self.entries: dict[int, tuple[StorageWeakRef, Kept]] = {}
-        self.gone, self.prune = gone, PRUNED
+    `sized`: a storage has an entry for each size of its elements, since a page of bytes may also hold wider numbers.
+    """
+
+    def __init__(self, gone: Callable[[Kept], None] = lambda kept: None, *, sized: bool = False) -> None:
+        self.entries: dict[int | tuple[int, int], tuple[StorageWeakRef, Kept]] = {}
+        self.gone, self.prune, self.sized = gone, PRUNED, sized
 
     def __bool__(self) -> bool:
         return bool(self.entries)
 
+    def key(self, tensor: torch.Tensor) -> int | tuple[int, int]:
+        return (storage_key(tensor), tensor.element_size()) if self.sized else storage_key(tensor)
+
     def get(self, tensor: torch.Tensor) -> Kept | None:
-        found = self.entries.get(storage_key(tensor))
+        found = self.entries.get(self.key(tensor))
         return None if found is None else found[1]
 
     def put(self, tensor: torch.Tensor, kept: Kept) -> None:
-        key = storage_key(tensor)
+        key = self.key(tensor)
         before = self.entries.pop(key, None)
         if before is not None:
             self.gone(before[1])
@@ -40,7 +46,7 @@ class Storages(Generic[Kept]):
             self._pruned()
 
     def drop(self, tensor: torch.Tensor) -> None:
-        self.entries.pop(storage_key(tensor), None)
+        self.entries.pop(self.key(tensor), None)
 
     def values(self) -> Iterator[Kept]:
         return iter([kept for _, kept in self.entries.values()])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck.observe.shadow import added_terms
 from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.replay import OpCall
 
@@ -48,8 +49,13 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
     track, other = codes.tracks.get(source), next((each for each in inputs if each is not source), None)
     assert track is not None
     codes.casts.added(track.rounded, op.args[1])
+    if other is not None and track.shifted and track.multipliers and codes.scales.made.get(other):
+        made = unmoved(codes, op, source, result)  # (q - z) · s as q · s - z · s
+        made.shifted = False
+        codes.settled(made, result)
+        return
     if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
-        codes.judged(track)
+        codes.judged(track, unit=not track.multipliers and added_terms.real(codes, other), place=codes.described(op.plan.name))
         codes.tracks.drop(result)
         return
     made = unmoved(codes, op, source, result)

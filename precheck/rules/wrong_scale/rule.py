@@ -3,7 +3,7 @@
 The data and the dequantised data are both computed without rounding. Their quotient should be 1 in every element. If the operands of a product were
 rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor. Factors that were divided out of one tensor and
 multiplied into another should cancel in every product of the two. Three more faults need no quotient: codes that are no longer what was rounded,
-integers that have wrapped round, and two codes in the same bits of a packed number.
+numbers made of codes and their scales that are not the data, and integers that have wrapped round.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
-from precheck.analysis.quantisers import CANCELLED, CLIPPED, SEEN, Miscoded
-from precheck.observe.shadow.code_notes import Changed, Dead, Overlapped, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
+from precheck.observe.shadow.code_notes import Changed, Dead, Misread, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -25,7 +25,7 @@ from precheck.rules.wrong_scale.about import ABOUT
 
 class WrongScale(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, CLIPPED, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
+    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
@@ -37,14 +37,15 @@ class WrongScale(Rule):
                 f"{percent(fact.remark.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
                 "give the scale a smallest value"
             )
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Overlapped):
-            rounded = shortened(fact.remark.rounded)
-            return f"two codes are put into the same bits of a packed number, which destroys both; the first was rounded at {rounded}"
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Unfolded):
             return _unfolded(fact.remark)
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Changed):
             return (f"the codes of {shortened(fact.remark.rounded)} are no longer what was rounded there: they are off by "
                     f"{percent(fact.remark.off)}%, and rounding made an error of {percent(fact.remark.rounding)}%")  # fmt: skip
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Misread):
+            return (f"what is decoded here from the codes of {shortened(fact.remark.rounded)} is not the data that was rounded there, in any order: "
+                    f"it is off by {percent(fact.remark.off)}%, and rounding explains {percent(fact.remark.rounding)}%. Look at the packing, "
+                    "the zero points and the scales")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Wrapped):
             return (f"{percent(fact.remark.share)}% of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
@@ -71,7 +72,7 @@ def _uncancelled(seen: Uncancelled) -> str:
     if seen.fault == "left":
         return (
             f"a scale is missing here, that of the codes of {shortened(seen.rounded)} or of the tensor that they are multiplied with: "
-            f"the exponential of the result reads numbers {seen.middle:.4g} times as large as they should be"
+            f"what reads the result gets numbers {seen.middle:.4g} times as large as they should be"
         )
     if math.isinf(seen.off):
         return (f"codes of {shortened(seen.rounded)} times these scales make Inf or NaN without any rounding, where the numbers that were "
