@@ -2,7 +2,7 @@
 
 Roundings are independent, so the squares of their errors add up. The walk goes back over the run from a value. Each op keeps its own share of the
 square, and the rest goes to its inputs, in proportion to the square of what each contributes. This finds one op with a large rounding, and also a
-loop with a small rounding in each turn.
+loop with a small rounding in each iteration.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ def number(operation: Operation) -> int:
 
 
 class Attempts:
-    """Counts for each line the walks that found no cause. A walk goes back over a whole loop, so a walk in each of n turns would cost n² steps."""
+    """Counts for each line the walks that found no cause. A walk goes back over a whole loop, so a walk in each of n iterations would cost n²
+    steps."""
 
     def __init__(self) -> None:
         self.waits: dict[tuple[object, ...], int] = defaultdict(int)
         self.passed: dict[tuple[object, ...], int] = defaultdict(int)
 
     def due(self, line: tuple[object, ...]) -> bool:
-        """Whether to walk: always at first. After eight walks without an answer, only when the number of turns has doubled."""
+        """Whether to walk: always at first. After eight walks without an answer, only when the number of iterations has doubled."""
         if self.waits[line] < OFTEN:
             return True
         self.passed[line] += 1
@@ -129,7 +130,7 @@ class Attribution:
 
     def of_line(self, cause: Operation) -> float:
         """The share of the ops that the user wrote on the line of `cause`. Each kind of op counts once: one change to the line repairs a cast and a
-        product together. The turns of a loop do not add up here, since they are not one rounding that is amplified."""
+        product together. The iterations of a loop do not add up here, since they are not one rounding that is amplified."""
         most = defaultdict[str, float](float)
         for operation, share in self.shares.items():
             if operation.line == cause.line and written(operation):

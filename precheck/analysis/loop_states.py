@@ -1,4 +1,4 @@
-"""Recognises the states of loops: which op stored the same state a turn before, and how often.
+"""Recognises the states of loops: which op stored the same state an iteration before, and how often.
 
 A state is a low value that an op makes from its own earlier result, by adding, scaling, moving or cutting: a running sum, a sampler's latents, the
 state of a recurrent cell. A hidden state that passes a matrix product or an activation does not count, since these bound its error. A wide state is
@@ -26,9 +26,9 @@ DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Ops that add a product to their first operand."""
 BEHIND = 64
-"""The most values that a search for the turn before visits."""
+"""The most values that a search for the iteration before visits."""
 TURN = 512
-"""The most ops of one turn that are searched for products."""
+"""The most ops of one iteration that are searched for products."""
 
 Key = tuple[str, str, str]
 
@@ -37,18 +37,18 @@ Key = tuple[str, str, str]
 class State:
     """What is known about a state. `lines` are those that update it."""
 
-    stores: int  # how often any line has updated it; a turn may do so more than once
+    stores: int  # how often any line has updated it; an iteration may do so more than once
     passed: dict[int, int]  # how often each instruction of the program has updated it
-    before: Value  # the same state, a turn before
+    before: Value  # the same state, an iteration before
     lines: frozenset[str]
-    scaled: bool  # whether a turn multiplies it, or mixes it with something
+    scaled: bool  # whether an iteration multiplies it, or mixes it with something
     compensated: bool  # whether it is the remainder of a sum, is made with one, or is a sum whose remainder the program computes
-    network: bool  # whether a turn adds the output of a network's layer that reads it
-    weights: frozenset[int]  # of the network that the last turn called from outside any module; empty if it called none
+    network: bool  # whether an iteration adds the output of a network's layer that reads it
+    weights: frozenset[int]  # of the network that the last iteration called from outside any module; empty if it called none
 
     @property
-    def turns(self) -> int:
-        """How many turns the loop has had."""
+    def iterations(self) -> int:
+        """How many iterations the loop has had."""
         return max(self.passed.values())
 
 
@@ -58,7 +58,7 @@ class _Way:
     operations: tuple[Operation, ...]
 
 
-class Turns:
+class Iterations:
     """Follows the states of a run, in order and part by part."""
 
     def __init__(self) -> None:
@@ -76,9 +76,9 @@ class Turns:
             if key not in self.seen:
                 self.seen.add(key)
             elif not operation.in_optimizer and not operation.derived and not only_moved(operation, value):
-                self._turned(operation, value)
+                self._end_iteration(operation, value)
 
-    def _turned(self, operation: Operation, value: Value) -> None:
+    def _end_iteration(self, operation: Operation, value: Value) -> None:
         way = _back(operation, value)
         if way is None:
             return
@@ -143,7 +143,7 @@ def _handed(operation: Operation, size: int) -> Iterator[Value]:
 
 
 def _back(operation: Operation, value: Value) -> _Way | None:
-    """The way back from a value to the result of the same op in the turn before. None if the value is not made from it."""
+    """The way back from a value to the result of the same op in the iteration before. None if the value is not made from it."""
     size, key = elements(value), _key(operation)
     waiting = [_Way(source, (operation,)) for source in _handed(operation, size)]
     seen = {way.value for way in waiting}
@@ -162,7 +162,7 @@ def _back(operation: Operation, value: Value) -> _Way | None:
 
 
 def _products(operation: Operation, last: Value) -> Iterator[Operation]:
-    """The products with the last state in a turn that lead to the new state: those of a layer, or of a whole network."""
+    """The products with the last state in an iteration that lead to the new state: those of a layer, or of a whole network."""
     since = last.maker.number if last.maker is not None else 0
     walk = Walk([operation], TURN)
     for later in walk:
@@ -178,7 +178,7 @@ def _products(operation: Operation, last: Value) -> Iterator[Operation]:
 def _called(operation: Operation, products: list[Operation]) -> frozenset[int]:
     """The weights of a network that a loop calls: the products are in modules, and the loop is not. Otherwise empty.
 
-    A sampler calls the same network in each turn. A residual stream passes different layers.
+    A sampler calls the same network in each iteration. A residual stream passes different layers.
     """
     if operation.module or not all(each.module and each.parameter for each in products):
         return frozenset()

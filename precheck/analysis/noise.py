@@ -81,7 +81,7 @@ def independent(reference: Record, noises: Sequence[Record]) -> float:
     """How many independent errors rounding makes in a tensor, by how much the distances of noise runs differ. Inf with fewer than two runs.
 
     The squared distance of n independent errors varies by √(2/n) of itself. A tensor that follows from few roundings, such as the state of a
-    loop that a weight's rounding moves the same way in each turn, has few independent errors, however many elements it has.
+    loop that a weight's rounding moves the same way in each iteration, has few independent errors, however many elements it has.
     """
     squares = [distance(noise.sketch, reference.sketch) ** 2 for noise in noises]
     if not squares:

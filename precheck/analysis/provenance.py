@@ -220,11 +220,11 @@ def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
     return reached
 
 
-def turns(value: Value) -> int:
+def iterations(value: Value) -> int:
     """How often the same op of the same module is on the way from the inputs to a value. The largest such count of all ops.
 
-    The way follows the input with the largest error. A state of a loop passes the same op in each turn. The layers of a deep network are different
-    modules.
+    The way follows the input with the largest error. A state of a loop passes the same op in each iteration. The layers of a deep network are
+    different modules.
     """
     return max(passed(value).values(), default=0)
 
@@ -235,7 +235,7 @@ def passed(value: Value) -> Counter[tuple[str, ...]]:
     source: Value | None = value
     while source is not None and source.maker is not None and seen.total() < LONGEST:
         if source.past is not None:
-            return seen + source.past.turns
+            return seen + source.past.iterations
         operation = source.maker
         seen[operation.module, operation.source, operation.name] += 1
         source = operation.drifting

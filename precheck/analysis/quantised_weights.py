@@ -48,7 +48,7 @@ SHARE = Limit(
 class Misfit:
     """A fault of a quantised weight."""
 
-    what: str  # "order", "turn", "scale", "zero point"
+    what: str  # "order", "rotation", "scale", "zero point"
     detail: str
     measured: float
     limit: float
@@ -169,10 +169,10 @@ def _paired(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _other(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit:
-    alike, turned = likeness(weight, quantised), _angles(weight, quantised)
-    if turned > FOUND:
-        detail = f"the angles between its rows are the weight's ({100 * turned:.0f}%), and its numbers are not ({100 * max(alike, 0.0):.0f}%)"
-        return Misfit("turn", detail, alike, float(UNLIKE))
+    alike, rotated = likeness(weight, quantised), _angles(weight, quantised)
+    if rotated > FOUND:
+        detail = f"the angles between its rows are the weight's ({100 * rotated:.0f}%), and its numbers are not ({100 * max(alike, 0.0):.0f}%)"
+        return Misfit("rotation", detail, alike, float(UNLIKE))
     return Misfit("order", f"{100 * max(alike, 0.0):.0f}% of it is the weight, and no common order of packing brings it back", alike, float(UNLIKE))
 
 

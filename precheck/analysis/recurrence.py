@@ -1,10 +1,10 @@
-"""Finds states that a loop stores low in each turn, if these roundings make most of the result's error. No single step amplifies there.
+"""Finds states that a loop stores low in each iteration, if these roundings make most of the result's error. No single step amplifies there.
 
 n independent roundings of a state with constant size make √n times the error of one, 0.42 √n unit roundoffs. For a sum that grows evenly it is
 0.24 √n. Roundings in one direction make an error that grows with n, as when half of each added term is lost. A wide state has none of these errors.
 
-It also finds a factor that was rounded once and scales the state in each turn. After n turns it has made n times its error, whatever the format of
-the state. It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
+It also finds a factor that was rounded once and scales the state in each iteration. After n iterations it has made n times its error, whatever the
+format of the state. It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.limit import Limit
-from precheck.analysis.loop_states import BEHIND, State, Turns
+from precheck.analysis.loop_states import BEHIND, Iterations, State
 from precheck.analysis.provenance import determined, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import FELT, RECURRENT
 from precheck.analysis.walks import Walk
@@ -32,15 +32,15 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 
 COHERENT = Limit(
     0.5, "√n unit roundoffs",
-    "The largest error of a state after n turns with independent roundings, which make 0.42 √n. A larger error has roundings in one direction.",
+    "The largest error of a state after n iterations with independent roundings, which make 0.42 √n. A larger error has roundings in one direction.",
 )  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Carried(Fact):
-    """A state that is stored low in each turn. Errors are relative."""
+    """A state that is stored low in each iteration. Errors are relative."""
 
-    turns: int
+    iterations: int
     lines: frozenset[str]  # the lines that update it
     dtype: str
     off: float
@@ -49,9 +49,9 @@ class Carried(Fact):
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Repeated(Fact):
-    """A factor that was rounded once and scales a state in each turn. Errors are relative."""
+    """A factor that was rounded once and scales a state in each iteration. Errors are relative."""
 
-    turns: int
+    iterations: int
     off: float  # of the state
     own: float  # of the factor
     shown: Operation  # the op that made the last state
@@ -61,16 +61,16 @@ class Recurrence:
     """Finds the faults of loop states in a run that is analysed in parts."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.iterations = Iterations()
 
     def facts(self, observation: Observation, readers: Readers, explained: Set[Value]) -> list[Fact]:
         """The facts, for one state of each loop. `explained`: values whose error follows from other facts."""
-        self.turns.follow(observation.judged)
+        self.iterations.follow(observation.judged)
         found = list[Fact]()
-        for values in self.turns.ended():
-            for value in _latest_and_worst(values, lambda value: _read_outside(value, self.turns.states[value], readers)):
-                made = value not in explained and _wrong(value, self.turns.states[value])
-                facts = _facts(value, self.turns.states, observation, readers) if made else []
+        for values in self.iterations.ended():
+            for value in _latest_and_worst(values, lambda value: _read_outside(value, self.iterations.states[value], readers)):
+                made = value not in explained and _wrong(value, self.iterations.states[value])
+                facts = _facts(value, self.iterations.states, observation, readers) if made else []
                 if facts and not (below(value) and hidden(value, readers, multiples=True)):
                     found += facts
                     break
@@ -78,7 +78,7 @@ class Recurrence:
 
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values."""
-        self.turns.keep(values)
+        self.iterations.keep(values)
 
 
 def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Iterator[Value]:
@@ -100,7 +100,7 @@ def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Ite
 
 
 def _wrong(value: Value, state: State) -> bool:
-    """Whether a state has passed enough turns, its error is beyond that of its storage, and float32 determines it."""
+    """Whether a state has passed enough iterations, its error is beyond that of its storage, and float32 determines it."""
     if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
     chaotic = value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT
@@ -115,7 +115,8 @@ def _wrong(value: Value, state: State) -> bool:
            "72 layers are off by 4.2 and 6.4 unit roundoffs",
 )  # fmt: skip
 def residual_stream(state: State) -> bool:
-    """A state to which each turn adds what other weights compute from it. No turn scales it, as a turn scales the state of a recurrent cell.
+    """A state to which each iteration adds what other weights compute from it. No iteration scales it, as an iteration scales the state of a
+    recurrent cell.
 
     A sampler's latents are none: it calls one network again and again, and to keep them in float32 costs nothing.
     """
@@ -132,7 +133,7 @@ def carries_a_remainder(state: State) -> bool:
 
 
 def _facts(value: Value, states: Mapping[Value, State], observation: Observation, readers: Readers) -> list[Fact]:
-    """The fact, if most of the error comes from the lines that update the state, or from a factor that scales it in each turn."""
+    """The fact, if most of the error comes from the lines that update the state, or from a factor that scales it in each iteration."""
     state, split = states[value], Attribution(value, observation.operations)
     written = {each: share for each, share in split.shares.items() if share and attribution.written(each)}
     lines = state.lines | _lines_beside(value, states)
@@ -145,7 +146,7 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
         cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
             mechanism="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
-            limit=FELT, turns=state.turns, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
+            limit=FELT, iterations=state.iterations, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
     own = min(1.0, sum(of_state.values()))
     if own < OWN or not value.low:
@@ -153,25 +154,25 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
     cause = split.cause(of_state.__contains__) or value.maker
     return [Carried(
         mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause,
-        measured=value.drift / effective_roundoff(value), limit=ADDED, turns=state.turns, lines=lines,
+        measured=value.drift / effective_roundoff(value), limit=ADDED, iterations=state.iterations, lines=lines,
         dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
     )]  # fmt: skip
 
 
 def _lines_beside(value: Value, states: Mapping[Value, State]) -> set[str]:
-    """The lines of the other states that the same turn stores. The numbers of one state, such as a quaternion, may be stored on several lines, and
-    each is made from all of them."""
+    """The lines of the other states that the same iteration stores. The numbers of one state, such as a quaternion, may be stored on several lines,
+    and each is made from all of them."""
     before, made = states[value].before.maker, value.maker
     if before is None or made is None:
         return set()
     beside = (each for each, state in states.items() if state.stores >= RECURRENT and not state.compensated)
-    turn = (each for each in beside if each.maker is not None and before.number < each.maker.number <= made.number)
-    return {line for each in turn for line in states[each].lines}
+    iteration = (each for each in beside if each.maker is not None and before.number < each.maker.number <= made.number)
+    return {line for each in iteration for line in states[each].lines}
 
 
 def _repeated_factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:
-    """The ops with a share in an error that make the factor by which each turn scales the state: once for all turns, or in each turn from the same
-    numbers, so that all results have one norm. Parts of one tensor are other numbers."""
+    """The ops with a share in an error that make the factor by which each iteration scales the state: once for all iterations, or in each iteration
+    from the same numbers, so that all results have one norm. Parts of one tensor are other numbers."""
     alike: dict[tuple[object, ...], list[Operation]] = defaultdict(list)
     for each in written:
         alike[(each.name, each.blamed, each.scalars, each.inputs, each.outputs[0].norm) if each.inputs else (each,)].append(each)

@@ -23,7 +23,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, owns
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, dropped, exponentials, normalised, shown
-from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, rms, turns, zero_origin
+from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -53,9 +53,9 @@ GONE = Limit(
     "A result is lost if at least this share of its elements have no correct digit, however gradually. Healthy programs reach 0.073.",
 )  # fmt: skip
 RECURRENT = Limit(
-    8, "turns",
-    """If an op works on its own results so often, the loop makes the error. With fewer turns the depth of a network may make it: in a deep network
-    with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41.""",
+    8, "iterations",
+    """If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep
+    network with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41.""",
 )  # fmt: skip
 STARVED = Limit(0.25, "share of the elements", "An underflow does harm if so many elements of a later result have no correct digit.")
 FAIR = Limit(
@@ -271,7 +271,7 @@ class Misroundings:
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
-        severity: Severity = "error" if turns(value) >= RECURRENT else "note"
+        severity: Severity = "error" if iterations(value) >= RECURRENT else "note"
         made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
         return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
 

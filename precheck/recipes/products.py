@@ -180,7 +180,7 @@ class RecipeProducts(TorchDispatchMode):
         size = max(each.hadamard for each in pair if each is not None)
         if size:
             for operand in operands:
-                operand.matrix = quantising.turned(operand.matrix, size)
+                operand.matrix = quantising.rotated(operand.matrix, size)
         return self._quantised(operands[0]), self._quantised(operands[1])
 
     def _followed(self, operand: Operand) -> Recipe:

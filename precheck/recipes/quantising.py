@@ -53,15 +53,15 @@ def _floats(
     return scaled.dequantised(elements, used, tile)
 
 
-def turned(operand: torch.Tensor, size: int) -> torch.Tensor:
+def rotated(operand: torch.Tensor, size: int) -> torch.Tensor:
     """`operand`, padded with zeros to whole blocks, with each `size` columns multiplied by a random Hadamard matrix, which is orthogonal."""
     columns = operand.shape[-1]
     if columns % size:
         full = operand.new_zeros(operand.shape[0], columns + -columns % size)
         full[:, :columns] = operand
         operand = full
-    turn = hadamard(size, operand.device)
-    return (operand.reshape(-1, size).float() @ turn).view(operand.shape[0], -1)
+    rotation = hadamard(size, operand.device)
+    return (operand.reshape(-1, size).float() @ rotation).view(operand.shape[0], -1)
 
 
 @functools.cache
@@ -71,8 +71,8 @@ def hadamard(size: int, device: torch.device) -> torch.Tensor:
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     signs = torch.randint(0, 2, (size, 1), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-    turn: torch.Tensor = signs * matrix / size**0.5
-    return turn.to(device)
+    rotation: torch.Tensor = signs * matrix / size**0.5
+    return rotation.to(device)
 
 
 def multiplier(amax: torch.Tensor, how: Quantiser) -> torch.Tensor:

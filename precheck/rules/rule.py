@@ -137,5 +137,5 @@ def difference(fact: Misrounded) -> str:
 
 
 def repeated(fact: Repeated) -> str:
-    """The message on a rounded factor that scales a state in each turn of a loop."""
-    return f"scales the state of a loop in {fact.turns} turns, which ends {percent(fact.off)}% off at {placed(fact.shown)}"
+    """The message on a rounded factor that scales a state in each iteration of a loop."""
+    return f"scales the state of a loop in {fact.iterations} iterations, which ends {percent(fact.off)}% off at {placed(fact.shown)}"

@@ -93,7 +93,8 @@ class Accumulation:
         self._one(call, outputs[0], values[0], was, source)
 
     def stored(self, call: Call, output: torch.Tensor, value: Value) -> None:
-        """After a cast to a low format: if it stores a state that it also stored one turn of the loop before, measures what the turn absorbed."""
+        """After a cast to a low format: if it stores a state that it also stored one iteration of the loop before, measures what the iteration
+        absorbed."""
         latest = self.stores.latest(call, value)
         if latest is None:
             return

@@ -1,7 +1,7 @@
 """Casts and copies: the result shares the shadow of its source, unless the program rounds on purpose.
 
 A cast to a low format and back on one line rounds on purpose, as data are rounded so. If a float32 run does not make it (`evidence.imposed`), or
-if it rounds its own result of the turn before, which is a state, the reference does not round.
+if it rounds its own result of the iteration before, which is a state, the reference does not round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     given = trips.get(place)
     if given is not None and there.inputs and made_of(there.inputs[-1], given):
         trips[place] = cell.value
-        return False  # a state that the line rounds in each turn: its low storage may be the bug
+        return False  # a state that the line rounds in each iteration: its low storage may be the bug
     mode.observation.meant.add(call.operation.source)
     value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0)
     call.operation.outputs = (value,)
@@ -46,7 +46,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
 
 
 def _turn_before(there: Operation, back: Operation) -> bool:
-    """Whether a line widens first and rounds afterwards: a loop that reads the state of the turn before, `s = (a * s.float() + x).half()`."""
+    """Whether a line widens first and rounds afterwards: a loop that reads the state of the iteration before, `s = (a * s.float() + x).half()`."""
     return there.instruction > back.instruction
 
 

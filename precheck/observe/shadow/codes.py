@@ -28,10 +28,10 @@ from precheck.observe.shadow.foldings import Foldings
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.packed_codes import PackedCodes
 from precheck.observe.shadow.replay import OpCall, tensors_in
+from precheck.observe.shadow.rotations import FACTORS, Rotations
 from precheck.observe.shadow.scale_roots import combined
 from precheck.observe.shadow.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, single, steps
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
-from precheck.observe.shadow.turns import FACTORS, Rotations
 from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.updates import Updates
-from precheck.observe.shadow.window import Judge, Turn, Window
+from precheck.observe.shadow.window import Iteration, Judge, Window
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
@@ -111,7 +111,7 @@ class Shadow(UncompiledMode):
             if planned.packet == "ones_like":
                 with self.unseen():
                     if self.losses.backward_begins(args[0], lambda: self.described("loss")):
-                        self._turned(Turn.BACKWARD)
+                        self._end_iteration(Iteration.BACKWARD)
             if not self.scales.factors:
                 return self._ran(op)
             with self.unseen():
@@ -233,18 +233,18 @@ class Shadow(UncompiledMode):
         self.lines.frames.steps(False)
         with without_modes(), torch.no_grad():
             self.updates.end(optimizer, self.where.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
-        self._turned(Turn.STEP)
+        self._end_iteration(Iteration.STEP)
 
     def _called(self) -> None:
-        """Before the call of a root module: a turn of the loop, if gradients are off. Otherwise a backward pass may still follow."""
+        """Before the call of a root module: an iteration of the loop, if gradients are off. Otherwise a backward pass may still follow."""
         if not torch.is_grad_enabled():
-            self._turned(Turn.CALL)
+            self._end_iteration(Iteration.CALL)
 
-    def _turned(self, kind: Turn) -> None:
-        """The loop has made a turn: operations that lie far enough back may be judged."""
+    def _end_iteration(self, kind: Iteration) -> None:
+        """The loop has made an iteration: operations that lie far enough back may be judged."""
         with self.lock, without_modes(), torch.no_grad():
             self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
-            if self.window.turned(kind):
+            if self.window.iterated(kind):
                 self.lines.forget()
 
     def gradient(self, name: str, parameter: torch.Tensor) -> None:

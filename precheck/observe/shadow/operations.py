@@ -70,7 +70,7 @@ class Past:
 
     zeros: tuple[str, Operation] | None  # the rule and the op that explain its zeros
     rounding: Operation | None  # the op whose rounding caused its error
-    turns: Counter[tuple[str, ...]]  # how often the walk passes each op, by module and line
+    iterations: Counter[tuple[str, ...]]  # how often the walk passes each op, by module and line
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -85,7 +85,7 @@ class Absorbed:
     lost: float  # |displacement - shadow's| / |shadow's|
     drift: float
     first: Operation | None = None
-    carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each turn
+    carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each iteration
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""Finds states that are stored in a low format in each turn of a loop: `state = (a * state.float() + x).to(dtype)`, `slot.copy_(new)`."""
+"""Finds states that are stored in a low format in each iteration of a loop: `state = (a * state.float() + x).to(dtype)`, `slot.copy_(new)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 BEHIND = 32
-"""Values that are searched for the state of the turn before."""
+"""Values that are searched for the state of the iteration before."""
 PLACES = 1024
 """Places of a program whose latest store is remembered, with a sample: 6 MB."""
 

@@ -18,18 +18,18 @@ from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 
 WINDOW = 1 << 14
-"""From this many operations (16 384, about 16 MB) the older half is judged and dropped, once enough turns of the loop have followed it."""
-TURNS = 4
-"""Least number of turns of the user's loop in the younger half. Results of a step are read in that step or the next, also if two optimizers
+"""From this many operations (16 384, about 16 MB) the older half is judged and dropped, once enough iterations of the loop have followed it."""
+ITERATIONS = 4
+"""Least number of iterations of the user's loop in the younger half. Results of a step are read in that step or the next, also if two optimizers
 take turns."""
 LONGEST = 200_000
-"""From this many operations (about 200 MB) the older half is dropped anyway: a block may have no recognisable turns."""
+"""From this many operations (about 200 MB) the older half is dropped anyway: a block may have no recognisable iterations."""
 DEPTH = 2
 """Generations of ancestors that are kept unchanged behind a value. A rule that looks at how a term was made looks two ops back."""
 
 
-class Turn(IntEnum):
-    """The event that marks a turn of the loop: the greatest of these that occurs in the block."""
+class Iteration(IntEnum):
+    """The event that marks an iteration of the loop: the greatest of these that occurs in the block."""
 
     CALL = 0  # call of a root module, without gradients
     BACKWARD = 1
@@ -60,17 +60,17 @@ class Window:
 
     def __init__(self, observation: Observation, memory: Memory, later: Deferred, judge: Judge | None) -> None:
         self.observation, self.memory, self.later, self.judge = observation, memory, later, judge
-        self.kind = Turn.CALL
-        self.turns: list[int] = []  # for each turn, how many ops had run at its end
+        self.kind = Iteration.CALL
+        self.iterations: list[int] = []  # for each iteration, how many ops had run at its end
         self.remains: set[Operation] = set()  # kept operations from before the window
 
-    def turned(self, kind: Turn) -> bool:
-        """After a turn of the loop: drops old operations if there are enough. Returns whether it did."""
+    def iterated(self, kind: Iteration) -> bool:
+        """After an iteration of the loop: drops old operations if there are enough. Returns whether it did."""
         if kind < self.kind:
             return False
         if kind > self.kind:
-            self.kind, self.turns = kind, []
-        self.turns.append(self.observation.seen)
+            self.kind, self.iterations = kind, []
+        self.iterations.append(self.observation.seen)
         count = self._settled() if self.judge is not None and len(self.observation.operations) >= WINDOW else 0
         if count:
             self._close(count)
@@ -82,9 +82,9 @@ class Window:
             self._close(LONGEST // 2)
 
     def _settled(self) -> int:
-        """How many operations to drop: whole turns, followed by at least `TURNS` turns and half a window. 0 if it would be too few."""
+        """How many operations to drop: whole iterations, followed by at least `ITERATIONS` iterations and half a window. 0 if it would be too few."""
         operations = self.observation.operations
-        for end in reversed(self.turns[:-TURNS]):
+        for end in reversed(self.iterations[:-ITERATIONS]):
             count = bisect.bisect_right(operations, end, key=lambda operation: operation.number)
             ahead = len(operations) - count
             if ahead >= WINDOW // 2:
@@ -101,7 +101,7 @@ class Window:
             self._judged(self.judge, count, cells)
         gone = observation.operations[:count]
         del observation.operations[:count]
-        self.turns = [end for end in self.turns if end > gone[-1].number]
+        self.iterations = [end for end in self.iterations if end > gone[-1].number]
         self._let_go({*gone, *self.remains}, cells)
 
     def _judged(self, judge: Judge, count: int, cells: list[Cell]) -> None:

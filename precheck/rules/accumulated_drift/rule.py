@@ -2,7 +2,7 @@
 
 A run is compared with its reference at each boundary: results of modules and functions, gradients, weights, the loss. A tensor is reported if its r
 is beyond its limit and no closer run explains it, or if its shape differs. A watched run is checked for three things: a function with a larger error
-than its own lines explain, a state of a loop whose roundings add up turn by turn, and gradients that autograd adds up in a low format.
+than its own lines explain, a state of a loop whose roundings add up iteration by iteration, and gradients that autograd adds up in a low format.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AccumulatedDrift(Rule):
             return text + ("; correct rounding may do as much in so deep a network: precheck.measure can tell" if fact.healed else "")
         if isinstance(fact, Carried):
             wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
-            text = f"a loop carries this state on {fact.turns} times and stores it in {fact.dtype} each time: it is "
+            text = f"a loop carries this state on {fact.iterations} times and stores it in {fact.dtype} each time: it is "
             wider = "float64" if fact.dtype == "float32" else "float32"
             return text + f"{percent(fact.off)}% off in the end, {fact.measured:.1f} unit roundoffs; stored in {wider} it would be {wide}% off"
         return super().words(fact)

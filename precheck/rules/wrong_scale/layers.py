@@ -7,7 +7,7 @@ from precheck.analysis.quantised_weights import BIAS, Fit
 from precheck.findings import Finding
 
 WHAT = {"scale": "its scales are wrong", "zero point": "its zero points are wrong", "order": "its codes are in another order",
-        "turn": "its columns are rotated by an orthogonal matrix, such as a Hadamard matrix, and its input is not"}  # fmt: skip
+        "rotation": "its columns are rotated by an orthogonal matrix, such as a Hadamard matrix, and its input is not"}  # fmt: skip
 
 
 def misquantised(name: str, fit: Fit, *, bias: float | None = None) -> Finding:

@@ -19,7 +19,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.code_copies import AGREE
 from precheck.observe.shadow.code_notes import Unrotated
-from precheck.observe.shadow.fast_turns import FastTransforms, Stages, pairs
+from precheck.observe.shadow.fast_rotations import FastTransforms, Stages, pairs
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, Storages, length, whole
 from precheck.torch_internals import in_backward, storage_key, version
