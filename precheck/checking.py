@@ -26,7 +26,7 @@ from precheck.formats import FP32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
 from precheck.judge import allowances, compared_runs
-from precheck.judge.compared_runs import judged
+from precheck.judge.compared_runs import report_on
 from precheck.judge.losses import losses
 from precheck.measurement import Measurement, job_of
 from precheck.observe import listeners
@@ -128,7 +128,7 @@ class Checking:
         report.boundaries, report.losses = compared_runs.table(rows), losses(rows)
         return report
 
-    def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
+    def stale(self) -> tuple[list[Finding], list[drift.ComparedTensor]]:
         """Runs the float32 reference again. Returns findings where it differs from the golden, and each of its tensors beside the recorded one."""
         now = self.reference()
         provenance = lifecycle.provenance(self.job, now)
@@ -139,7 +139,7 @@ class Checking:
         found = staleness.settings(self.golden.provenance, provenance) or moved
         return staleness.under(found, self.golden.provenance), rows
 
-    def _moved(self, now: Trace, errors: dict[str, float], *, weights_differ: bool) -> tuple[list[drift.Comparison], list[Finding]]:
+    def _moved(self, now: Trace, errors: dict[str, float], *, weights_differ: bool) -> tuple[list[drift.ComparedTensor], list[Finding]]:
         """Compares today's float32 run with the recorded one. `errors` is as in `staleness.compare`."""
         rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now, errors=errors)
         return rows, staleness.out_of_date(rows, self.recorded, now, weights_differ=weights_differ)
@@ -182,7 +182,7 @@ class Checking:
         """Measures the run against float32 in the same process, without the golden."""
         return Measurement(self.job, self.precision, seen=seen, brief=brief).report()
 
-    def against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
+    def against_golden(self, trace: Trace) -> list[drift.ComparedTensor] | None:
         """Compares `trace` with the golden. None where the golden has no noise floor, or other tensors."""
         if not self._judges or trace.records.keys() - self.recorded.records.keys():
             return None
@@ -207,11 +207,11 @@ class Checking:
         wide, asked = self.precision.compute.min_exponent == FP32.min_exponent, any(each.requires_grad for _, each in tensors(self.job.inputs))
         return wide and not asked and bool(trained) and trained <= compared
 
-    def _passed(self, trace: Trace, rows: list[drift.Comparison] | None) -> Report | None:
+    def _passed(self, trace: Trace, rows: list[drift.ComparedTensor] | None) -> Report | None:
         """The report on a run that agrees with the golden. None where something may be wrong."""
         if rows is None:
             return None
-        report = judged(trace, self.recorded, rows, self.precision)
+        report = report_on(trace, self.recorded, rows, self.precision)
         amiss = report.findings or any(row.failed or row.doubtful for row in rows if row.record.kind != "update")
         return None if amiss else report
 

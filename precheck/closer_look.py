@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from precheck.analysis import boundaries, labels, noise
-from precheck.analysis.drift import UNDETERMINED, Comparison
+from precheck.analysis.drift import UNDETERMINED, ComparedTensor
 from precheck.observe.records import Record
 
-Rows = dict[str, Comparison]
+Rows = dict[str, ComparedTensor]
 FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, noise.MOST, 4
 """The noise runs of a first look and of a look with narrower floors, and the most closer runs. Two are enough for a healthy model (p99 of r changes
 by 0.01 from 2 to 16). Eight narrow the limits of small tensors."""
@@ -31,20 +31,20 @@ ALIKE = 8
 floor of its last rounding, and few modules have more than 64."""
 EARLY = frozenset({"output", "returned", "loss"})
 """Kinds of records that the first step makes before its backward pass."""
-_NONE: Mapping[str, Comparison] = {}
+_NONE: Mapping[str, ComparedTensor] = {}
 _LUCK = 1.5
 """The factor between a limit of drift and what chance does to as many elements (`analysis.noise`)."""
 
 
-class Noises(Protocol):
-    """The further runs that `Scrutiny` may ask for. `Measurement` makes them."""
+class NoiseRuns(Protocol):
+    """The further runs that `CloserLook` may ask for. `Measurement` makes them."""
 
     brief: bool
 
-    def chained(self, count: int, *, everywhere: bool, early: bool) -> list[Comparison]:
+    def chained(self, count: int, *, everywhere: bool, early: bool) -> list[ComparedTensor]:
         """Compares the run with `count` closer runs. Their roundings are inside modules, or at every op if `everywhere`."""
 
-    def narrowed(self, rows: list[Comparison], *, early: bool) -> list[Comparison]:
+    def narrowed(self, rows: list[ComparedTensor], *, early: bool) -> list[ComparedTensor]:
         """Returns `rows` with floors from the largest number of noise runs."""
 
     def contradicted(self, rows: Rows, *, early: bool) -> set[str]:
@@ -54,11 +54,11 @@ class Noises(Protocol):
         """Keys of gradients that autograd makes as sums over another gradient, each with the two keys of the records that show its terms."""
 
 
-class Scrutiny:
+class CloserLook:
     """A closer look. After `taken` it holds the keys of rows that rounding `explained`, of rows where float32 is no valid reference (`unstable`), and
     of rows that it did not need to look at (`unasked`)."""
 
-    def __init__(self, by: Noises, rows: list[Comparison], *, settled: bool, halting: bool, fails: bool = False) -> None:
+    def __init__(self, by: NoiseRuns, rows: list[ComparedTensor], *, settled: bool, halting: bool, fails: bool = False) -> None:
         """`settled`: floors are narrow enough. `halting`: further runs may end after the loss, and an error up to there decides the verdict. `fails`:
         there is one already, at an op."""
         self.by, self.rows, self.settled, self.halting, self.fails = by, rows, settled, halting, fails
@@ -109,8 +109,8 @@ class Scrutiny:
             self._looked(suspects, lambda record: True, starved)
 
     def _looked(
-        self, suspects: Rows, among: Callable[[Record], bool], starved: Mapping[str, Comparison] = _NONE, *, early: bool = False
-    ) -> list[Comparison]:
+        self, suspects: Rows, among: Callable[[Record], bool], starved: Mapping[str, ComparedTensor] = _NONE, *, early: bool = False
+    ) -> list[ComparedTensor]:
         """Makes all further runs that are needed, and returns the suspects that are errors. `among`: whether a record may be a suspect.
 
         Two noise runs alone make no error, however far it is beyond its limit: they do not show what rounding does once in a while, as where a norm
@@ -170,7 +170,7 @@ class Scrutiny:
         return within
 
 
-def suspicious(rows: Iterable[Comparison]) -> Rows:
+def suspicious(rows: Iterable[ComparedTensor]) -> Rows:
     """The rows that are errors by their limit, or would be by that of more noise runs. Not updates, which are judged by the share that arrived, and
     not Inf and NaN."""
     drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
@@ -181,12 +181,12 @@ def is_early(record: Record) -> bool:
     return record.step == 1 and record.kind in EARLY
 
 
-def harmful(guilty: Iterable[Comparison]) -> bool:
+def harmful(guilty: Iterable[ComparedTensor]) -> bool:
     """Whether one of these rows is an error in any case: it is a result or the loss, or it is far beyond its limit (`boundaries.drifted`)."""
     return any(row.record.is_result or row.record.kind == "loss" or row.r > boundaries.PLAIN * row.allowed for row in guilty)
 
 
-def certain(rows: list[Comparison], made: int, planned: int) -> bool:
+def certain(rows: list[ComparedTensor], made: int, planned: int) -> bool:
     """Whether the first row is a harmful failure by the floor of `made` noise runs, and will be one by the floor of `planned` runs as well.
 
     A run's error is more than `luck` times that of as many others with a probability of one in a million (Fisher's F, `analysis.noise`). So no
@@ -200,11 +200,11 @@ def certain(rows: list[Comparison], made: int, planned: int) -> bool:
     return first.failed and least > needed * (1 if plain else boundaries.PLAIN)
 
 
-def _innocent(row: Comparison, before: Comparison) -> bool:
+def _innocent(row: ComparedTensor, before: ComparedTensor) -> bool:
     return not row.failed and not row.floor_unknown and (before.failed or not row.doubtful)
 
 
-def _most(row: Comparison, made: int, planned: int) -> float:
+def _most(row: ComparedTensor, made: int, planned: int) -> float:
     """The largest r that the row may have by the floor of `planned` runs, of which `made` have given the floor.
 
     A run's error is less than that of as many others by more than a factor of `luck` with a probability of one in a million (Fisher's F,
@@ -214,35 +214,35 @@ def _most(row: Comparison, made: int, planned: int) -> float:
     return row.r / math.sqrt((made + (planned - made) / luck**2) / planned)
 
 
-def _limit(row: Comparison, samples: int) -> float:
+def _limit(row: ComparedTensor, samples: int) -> float:
     """The limit of r by the floor of `samples` runs. Where the row has not failed, it is the limit by the floor of the largest number of runs."""
     return noise.allowed(row.errors, samples if row.failed else noise.MOST)
 
 
-def settled(rows: list[Comparison]) -> bool:
+def settled(rows: list[ComparedTensor]) -> bool:
     """Whether all rows are healthy by the floor of one noise run, so that a second noise run could not make one an error."""
     judged = [row for row in rows if row.record.kind != "update"]
     return all(_healthy(row) for row in judged) and _results_clear(judged)
 
 
-def _healthy(row: Comparison) -> bool:
+def _healthy(row: ComparedTensor) -> bool:
     """Whether the row is healthy by the floor of one run, and will be by that of two."""
     return not row.floor_unknown and _most(row, 1, FIRST_LOOK) <= noise.allowed(row.errors, noise.MOST)
 
 
-def _results_clear(rows: list[Comparison]) -> bool:
-    """Whether rounding leaves every result determined (`Comparison.undetermined`). The floor of the noise run and the run's own error are two samples
-    of what rounding does."""
+def _results_clear(rows: list[ComparedTensor]) -> bool:
+    """Whether rounding leaves every result determined (`ComparedTensor.undetermined`). The floor of the noise run and the run's own error are two
+    samples of what rounding does."""
     results = [row for row in rows if row.record.is_result]
     return bool(results) and all(_clear(row) for row in results)
 
 
-def _clear(row: Comparison) -> bool:
+def _clear(row: ComparedTensor) -> bool:
     """Whether the probability that rounding leaves this result undetermined is at most one in a thousand. In that case a warning is missed."""
     return math.hypot(row.floor, row.drift) / math.sqrt(2) < noise.least_estimate(row.record.numel) * UNDETERMINED * row.reference.norm
 
 
-def _near_explained_ones(suspects: Mapping[str, Comparison], explained: set[str]) -> set[str]:
+def _near_explained_ones(suspects: Mapping[str, ComparedTensor], explained: set[str]) -> set[str]:
     """Keys of gradients that are only near their limits, in modules whose gradients beyond the limits are all explained."""
     modules = {key: labels.module_of(row.record.name, row.record.kind) for key, row in suspects.items() if "gradient" in row.record.kind}
     failed = {module for key, module in modules.items() if suspects[key].failed}

@@ -33,7 +33,7 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
     except Exception as error:  # the measurement is valid without a diagnosis; some models do not run under a dispatch mode
         report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
         return
-    suspects = watched_runs.Verdict().candidates(observation)
+    suspects = watched_runs.RunJudge().candidates(observation)
     report.findings = [conclusion.with_cause(finding, observation, suspects)[0] for finding in report.findings]
     shown(report, observation)
 

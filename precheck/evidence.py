@@ -31,7 +31,7 @@ class Evidence:
     trace: Trace
     log: DecisionLog
     observation: Observation | None = None
-    verdict: watched_runs.Verdict | None = None
+    verdict: watched_runs.RunJudge | None = None
     unseen: str = ""
     functions: bool = False  # whether the trace holds what functions return
     reference: Trace | None = None  # the float32 run on the same decisions, where the shadow of the run can serve as one
@@ -75,7 +75,7 @@ def _gathered(job: Job, precision: Precision, depth: Depth, log: DecisionLog, *,
     setting = dataclasses.replace(low(precision, records=log), functions=functions and depth == "ops" and precision.is_low)
     if depth == "boundaries" or not precision.is_low:
         return Evidence(run(job, setting), log)
-    verdict = watched_runs.Verdict()
+    verdict = watched_runs.RunJudge()
     try:
         with doing("looking at every op"):
             seen = observed(job, setting, judge=verdict, refers=refers)
@@ -124,7 +124,7 @@ def shown(report: Report, observation: Observation) -> None:
     report.facts |= facts(observation)
 
 
-def undecided(report: Report, verdict: watched_runs.Verdict) -> None:
+def undecided(report: Report, verdict: watched_runs.RunJudge) -> None:
     """Writes into the report which rules need more steps for a verdict, and how many."""
     if verdict.waiting:
         report.facts["too_few_steps"] = verdict.waiting

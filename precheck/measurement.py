@@ -18,13 +18,13 @@ import torch
 from precheck import evidence, garbage_collector, interrupts
 from precheck.analysis import boundaries, decisions, drift
 from precheck.analysis.noise_sites import noise_for
-from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, Scrutiny, is_early, settled, suspicious
+from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, CloserLook, is_early, settled, suspicious
 from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
-from precheck.judge.compared_runs import judged, located, table
+from precheck.judge.compared_runs import located, table
 from precheck.judge.conclusion import fails_early
 from precheck.observe.adapters import Called, received
 from precheck.observe.decisions import DecisionLog
@@ -155,18 +155,18 @@ class Measurement:
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
         rows, halting = self._look(1), self.precision.is_low and self.job.loss is not None
         fails = halting and fails_early(self.seen.candidates())
-        closer = Scrutiny(self, rows, settled=False, halting=halting, fails=fails)
+        closer = CloserLook(self, rows, settled=False, halting=halting, fails=fails)
         if not (self._decided_alike() and (settled(rows) or (not self.brief and closer.at_once()))):
             rows = self._look(FIRST_LOOK)
             narrow = fails or (self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values()))
             flipping = not narrow and any(place.unsettled(self.precision) for place in decisions.places(self.reference, self.noises))
             if flipping:
                 rows = self._look(SECOND_LOOK)
-            closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting, fails=fails)
+            closer = CloserLook(self, rows, settled=narrow or flipping, halting=halting, fails=fails)
         closer.taken({row.record.key: row for row in boundaries.starved(self.low, closer.rows, self.precision)})
         rows = closer.rows
         asked = [row for row in rows if row.record.key not in closer.unasked] if fails else rows
-        report = judged(self.low, self.reference, asked, self.precision, explained=closer.explained, unstable=closer.unstable)
+        report = report_on(self.low, self.reference, asked, self.precision, explained=closer.explained, unstable=closer.unstable)
         report.boundaries = table(rows)
         report.facts |= {"unasked": sorted(closer.unasked)} if closer.unasked else {}  # beyond their limits after an error: no closer look
         if self.brief:
@@ -188,17 +188,17 @@ class Measurement:
         found = decisions.places(self.reference, self.noises)
         return not any(dataclasses.replace(place, samples=FIRST_LOOK).doubtful(self.precision) for place in found)
 
-    def looks(self) -> list[list[drift.Comparison]]:
+    def looks(self) -> list[list[drift.ComparedTensor]]:
         """Two comparisons of every tensor with the reference: by the noise floors of the first look, and by those of the closer look."""
         return [self.first_look(), self.chained(THIRD_LOOK)]
 
-    def first_look(self) -> list[drift.Comparison]:
+    def first_look(self) -> list[drift.ComparedTensor]:
         """Compares every tensor with the reference by two noise runs. Makes the runs that are missing."""
         if not self.noises:
             self._make_reference()
         return self._look(FIRST_LOOK)
 
-    def _moved_results(self, rows: list[drift.Comparison]) -> list[Finding]:
+    def _moved_results(self, rows: list[drift.ComparedTensor]) -> list[Finding]:
         """Findings on results that float32 only passes through, and that matrix products of a lower precision change."""
         made: list[Selection] = []
         job = dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
@@ -230,7 +230,7 @@ class Measurement:
         disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)
         return reference(self.dtype, self.precision, follows=log, disturbance=disturbance)
 
-    def _look(self, samples: int) -> list[drift.Comparison]:
+    def _look(self, samples: int) -> list[drift.ComparedTensor]:
         for number in range(len(self.noises), samples):
             with doing(f"noise run {number + 1} of {max(samples, FIRST_LOOK)}"):
                 self.noises.append(self._noise_run(number))
@@ -239,7 +239,7 @@ class Measurement:
                 self._make_reference()
         return self._compared_with(self.noises)
 
-    def narrowed(self, rows: list[drift.Comparison], *, early: bool) -> list[drift.Comparison]:
+    def narrowed(self, rows: list[drift.ComparedTensor], *, early: bool) -> list[drift.ComparedTensor]:
         """Returns `rows` with floors from the largest number of noise runs. `early`: only rows up to the first step's loss get new floors."""
         if not early:
             return self._look(SECOND_LOOK)
@@ -249,7 +249,7 @@ class Measurement:
         closer = self._compared_with([*self.noises, *self.early])
         return [new if is_early(new.record) else old for old, new in zip(rows, closer, strict=True)]
 
-    def chained(self, count: int, *, everywhere: bool = False, early: bool = False) -> list[drift.Comparison]:
+    def chained(self, count: int, *, everywhere: bool = False, early: bool = False) -> list[drift.ComparedTensor]:
         """Compares the low run with `count` closer runs. Their roundings are inside modules, or at every op if `everywhere`."""
         made = self.closer.setdefault((everywhere, early), [])
         for number in range(len(made), count):
@@ -257,7 +257,7 @@ class Measurement:
                 made.append(self._noise_run((200 if everywhere else 100) + number, chained=True, everywhere=everywhere, early=early))
         return self._compared_with(made[:count])
 
-    def _compared_with(self, noises: list[Trace]) -> list[drift.Comparison]:
+    def _compared_with(self, noises: list[Trace]) -> list[drift.ComparedTensor]:
         spreads, known = drift.spreads(self.reference, noises), drift.known_of(self.reference, noises)
         return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), **known)
 
@@ -284,7 +284,7 @@ class Measurement:
         """Keys of gradients that autograd makes as sums, each with the two keys of the records that show its terms."""
         return evidence.added_up(self.job, self.seen)
 
-    def contradicted(self, rows: dict[str, drift.Comparison], *, early: bool) -> set[str]:
+    def contradicted(self, rows: dict[str, drift.ComparedTensor], *, early: bool) -> set[str]:
         """Keys of the rows on which float64 contradicts float32, so that float32 is no valid reference."""
         if not rows or self.dtype is not torch.float32:
             return set()

@@ -13,7 +13,7 @@ import torch
 from precheck.analysis import drift
 from precheck.closer_look import FIRST_LOOK, is_early
 from precheck.findings import Finding, Report
-from precheck.judge.compared_runs import judged
+from precheck.judge.compared_runs import report_on
 from precheck.measurement import Measurement
 from precheck.observe import float32_parts
 from precheck.observe.decisions import DecisionLog
@@ -52,7 +52,7 @@ class Screening:
 
     def _judged(self, seen: Trace) -> Report:
         rows = drift.compare(seen, self.reference, self.spreads, self.precision, samples=FIRST_LOOK)
-        report = judged(seen, self.reference, rows, self.precision, explained=self.excused)
+        report = report_on(seen, self.reference, rows, self.precision, explained=self.excused)
         report.findings = [_placed(finding, seen) for finding in report.findings]
         return report
 

@@ -41,14 +41,14 @@ class Sensitivity:
         self.result = next((place for place in results if place.numel > 1), results[0] if results else None)
         self.weakest = _weakest(list(places.values()))
 
-    def _looks(self, checking: Checking) -> list[list[drift.Comparison]]:
+    def _looks(self, checking: Checking) -> list[list[drift.ComparedTensor]]:
         if not self.precision.is_low:
             return [checking.stale()[1]]
         seen = checking.seen()
         first = checking.against_golden(seen.trace)
         return [*([first] if first else []), *Measurement(checking.job, self.precision, seen=seen).looks()]
 
-    def _place(self, row: drift.Comparison) -> Place:
+    def _place(self, row: drift.ComparedTensor) -> Place:
         record = row.record
         rows = [each for look in self.looks for each in look if each.record.key == record.key]
         unknown = any(each.undetermined or not each.reference.norm for each in rows)
@@ -56,7 +56,7 @@ class Sensitivity:
         return Place(record.key, label("output", record.name), record.numel, any(size > 1 for size in record.shape), limit)
 
     @property
-    def updates(self) -> list[drift.Comparison]:
+    def updates(self) -> list[drift.ComparedTensor]:
         """The updates of the last step."""
         rows = [row for row in self.looks[-1] if row.record.kind == "update"]
         return [row for row in rows if row.record.step == max(each.record.step for each in rows)]
@@ -75,7 +75,7 @@ class Sensitivity:
         return [row.record.name for row in self.looks[-1] if row.record.kind == "gradient"]
 
 
-def _allowed(row: drift.Comparison) -> float:
+def _allowed(row: drift.ComparedTensor) -> float:
     """The allowed error as a share of the tensor's norm."""
     return row.allowed * row.floor / row.reference.norm
 

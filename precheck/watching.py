@@ -19,10 +19,10 @@ from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
+from precheck.observe.shadow.distributed.ranks import Ranks, distributed, meet
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.ranks import Ranks, distributed, meet
 from precheck.observe.shadow.replay import LOW
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import without_modes
@@ -58,7 +58,7 @@ def watch(
     where = ModuleTracker(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     reference, low = (torch.float64, frozenset({torch.float32})) if exact else (torch.float32, LOW)
-    verdict = watched_runs.Verdict()
+    verdict = watched_runs.RunJudge()
     shadow = Shadow(where, reference=reference, low=low, judge=verdict)
     report.facts["reference"] = "float64" if exact else "float32"
     ended, gradients = False, torch.is_grad_enabled()
@@ -82,7 +82,7 @@ def watch(
 
 
 @interrupts.interruptible
-def _finish(report: Report, shadow: Shadow, verdict: watched_runs.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
+def _finish(report: Report, shadow: Shadow, verdict: watched_runs.RunJudge, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
     """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks
     with without_modes(), torch.no_grad():
@@ -104,7 +104,7 @@ def _add_note(raised: Exception, report: Report) -> None:
             raised.add_note(note)
 
 
-def filled(report: Report, observation: Observation, where: ModuleTracker, verdict: watched_runs.Verdict) -> None:
+def filled(report: Report, observation: Observation, where: ModuleTracker, verdict: watched_runs.RunJudge) -> None:
     """Writes the verdict on `observation` into `report`."""
     report.add(verdict.found(observation))
     report.updates = displacements.table(observation)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from precheck import formats
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.limit import Limit
 from precheck.observe.records import Record, Trace
 from precheck.precisions import Precision
@@ -54,7 +54,7 @@ class BrokenBoundary:
         return f"{self.excess} of {self.record.numel} elements are {kind} in {self.record.dtype}"
 
 
-def broken(low: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
+def broken(low: Trace, reference: Trace, rows: Sequence[ComparedTensor], precision: Precision) -> BrokenBoundary | None:
     """The first broken boundary in the order of the run. Results of functions do not count: the -Inf of a mask does no harm by itself."""
     first = next((row for row in rows if row.excess_nonfinite and row.record.kind != "returned"), None)
     if first is not None:
@@ -85,7 +85,7 @@ def _infinite(record: Record, reference: Record) -> bool:
     return record.posinf + record.neginf > reference.posinf + reference.neginf
 
 
-def starved(low: Trace, rows: Sequence[Comparison], precision: Precision) -> list[Comparison]:
+def starved(low: Trace, rows: Sequence[ComparedTensor], precision: Precision) -> list[ComparedTensor]:
     """Parameter gradients that lost more than half of their norm to zeros, which GradScaler cannot bring back by doubling its scale.
 
     The lost norm is more than the rounding error of the whole gradient.
@@ -104,12 +104,12 @@ def starved(low: Trace, rows: Sequence[Comparison], precision: Precision) -> lis
     ]
 
 
-def lost_share(row: Comparison) -> float:
+def lost_share(row: ComparedTensor) -> float:
     """The share of a parameter gradient's norm that is lost."""
     return 1 - row.record.norm / row.reference.norm if row.record.kind == "parameter-gradient" and row.reference.norm else 0.0
 
 
-def quantised(row: Comparison, precision: Precision, scale: float) -> bool:
+def quantised(row: ComparedTensor, precision: Precision, scale: float) -> bool:
     """Whether a gradient has zeros that the reference does not have, has a root mean square within 5 bits of float16's smallest number, and is
     larger than its rounding noise."""
     if precision.compute is not formats.FP16 or row.record.zeros <= row.reference.zeros:
@@ -120,7 +120,7 @@ def quantised(row: Comparison, precision: Precision, scale: float) -> bool:
     return row.reference.norm / root < FIVE_BITS * step and rounding < max(0.5, step * root / row.reference.norm)
 
 
-def needed(row: Comparison) -> float:
+def needed(row: ComparedTensor) -> float:
     """The loss scale, a power of two, that lifts the gradient's root mean square 5 bits above float16's smallest number."""
     return 2.0 ** math.ceil(math.log2(FIVE_BITS * formats.FP16.min_subnormal * math.sqrt(row.reference.numel) / row.reference.norm))
 

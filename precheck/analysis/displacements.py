@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from precheck import formats
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.step_records import Update
+from precheck.observe.shadow.training.step_records import Update
 from precheck.observe.sketch import WIDTH, inner
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}
@@ -62,7 +62,7 @@ def lost(row: Mapping[str, Any]) -> bool:
     return bool(row["arrived"] + row["uncertainty"] < LOST)
 
 
-def displacements(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
+def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
     """The displacement of each parameter that is stored low, at the last recorded step, and of each wide one that did not move at all.
 
     Parameters whose gradient is zero up to rounding (a bias before a norm) are left out, since the reference's step is its own rounding error. They
@@ -73,7 +73,7 @@ def displacements(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, in
     unlike = [row for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS]
     turned = {row.record.name for row in unlike if row.record.norm < NOTHING * row.reference.norm and row.record.name in aged}
     aimless = {row.record.name for row in unlike} - turned
-    last: dict[str, Comparison] = {}
+    last: dict[str, ComparedTensor] = {}
     for row in rows:
         judged = (row.record.dtype in ("bfloat16", "float16") or row.record.norm == 0) and row.record.name not in aimless
         if row.record.kind == "update" and judged and row.reference.norm > 0 and not row.record.nonfinite:
@@ -82,7 +82,7 @@ def displacements(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, in
     return [alone.get(name) or _displacement(row) for name, row in last.items()]
 
 
-def _displacement(row: Comparison) -> Displacement:
+def _displacement(row: ComparedTensor) -> Displacement:
     moved, meant = row.record, row.reference
     arrived = inner(moved.sketch, meant.sketch) / inner(meant.sketch, meant.sketch)
     sketching = (moved.norm / meant.norm) * math.sqrt(1 / WIDTH)  # standard deviation of <a, b> from sketches is |a||b|/sqrt(k)

@@ -25,7 +25,7 @@ _NONE: Mapping[str, float] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class ComparedTensor:
     """One tensor of the run and its reference. `drift` and `floor` are Euclidean norms, and r is their ratio."""
 
     record: Record
@@ -72,7 +72,7 @@ class Comparison:
         return not self.failed and not self.undetermined and not self.floor_unknown and self.r > settled
 
 
-def share(row: Comparison) -> float:
+def share(row: ComparedTensor) -> float:
     """The floor as a share of the reference's norm."""
     return row.floor / row.reference.norm if row.reference.norm else 0.0
 
@@ -81,13 +81,13 @@ def share(row: Comparison) -> float:
 class Sorted:
     """Rows that failed or are doubtful, by their meaning, in the order of the run. `doubtful` has the largest r first."""
 
-    guilty: list[Comparison]  # errors: nothing explains them
-    excused: list[Comparison]  # closer runs explain them
-    unstable: list[Comparison]  # float32 is no valid reference for them
-    doubtful: list[Comparison]
+    guilty: list[ComparedTensor]  # errors: nothing explains them
+    excused: list[ComparedTensor]  # closer runs explain them
+    unstable: list[ComparedTensor]  # float32 is no valid reference for them
+    doubtful: list[ComparedTensor]
 
     @classmethod
-    def of(cls, rows: Sequence[Comparison], precision: Precision, explained: Collection[str], unstable: Collection[str]) -> Sorted:
+    def of(cls, rows: Sequence[ComparedTensor], precision: Precision, explained: Collection[str], unstable: Collection[str]) -> Sorted:
         """Sorts `rows`. `explained` and `unstable` are keys of records."""
         finite = [row for row in rows if not row.excess_nonfinite and row.record.kind != "update"]
         failed = [row for row in finite if row.failed]
@@ -113,7 +113,7 @@ def compare(
     samples: int,
     floor_unknown: Collection[str] = (),
     independent: Mapping[str, float] = _NONE,
-) -> list[Comparison]:
+) -> list[ComparedTensor]:
     """Compares every record of `low` with the reference's of the same shape, in the order of `low`.
 
     `spreads`, `floor_unknown`, `independent`: what the functions of these names give.
@@ -128,7 +128,7 @@ def compare(
     return rows + _results(low, reference, spreads, precision, samples=samples)
 
 
-def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[Comparison]:
+def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[ComparedTensor]:
     """Compares results at the same place of the model's output that the two runs took from different modules."""
     rows = []
     for path, key in low.results.items():
@@ -140,7 +140,7 @@ def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precisi
 
 def compared(
     record: Record, reference: Record, spread: float, precision: Precision, *, samples: int, scale: float = 1.0, independent: float = math.inf
-) -> Comparison:
+) -> ComparedTensor:
     fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
     scaled = record.kind in ("gradient", "parameter-gradient")
     stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # a wide result of the user's code has no subnormal limit
@@ -152,7 +152,7 @@ def compared(
         weight_roundings=_stored_weights(record, fmt),
     )
     errors = _together(record, spread, floor, independent)
-    row = Comparison(record, reference, distance(record.sketch, reference.sketch), floor, 0.0, independent=errors)
+    row = ComparedTensor(record, reference, distance(record.sketch, reference.sketch), floor, 0.0, independent=errors)
     return dataclasses.replace(row, allowed=noise.allowed(row.errors if samples >= ENOUGH else record.numel, samples))
 
 

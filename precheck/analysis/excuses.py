@@ -12,8 +12,8 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import Walk
-from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.probes.additions import takes_back
 
 Excuse = Callable[[Fact, Value, Readers], bool]
 

@@ -16,8 +16,8 @@ from precheck.analysis.causes import ADDING, before_copies, computed_from, only_
 from precheck.analysis.provenance import elements
 from precheck.analysis.rounding import FELT
 from precheck.analysis.walks import Walk
-from precheck.observe.shadow.additions import remainder_of, takes_back
 from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.probes.additions import remainder_of, takes_back
 
 SCALING = ops.SCALING | frozenset({"lerp"})
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)

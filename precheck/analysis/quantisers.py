@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import (
+from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.quantisers.code_notes import (
     Changed,
     Clipped,
     Coarse,
@@ -27,7 +28,6 @@ from precheck.observe.shadow.code_notes import (
     Vanished,
     Wrapped,
 )
-from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
     2.0**-6, "relative error",

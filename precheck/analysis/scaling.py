@@ -12,7 +12,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import placed
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.source import shortened
-from precheck.observe.shadow.step_records import Backward, ScalerStep
+from precheck.observe.shadow.training.step_records import Backward, ScalerStep
 
 HALF_MAX = formats.FP16.max
 OFTEN = Limit(

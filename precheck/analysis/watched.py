@@ -14,7 +14,7 @@ from precheck.analysis.recurrence import Recurrence
 from precheck.observe.shadow.operations import Observation, Value
 
 
-class Watched:
+class RunAnalysis:
     """The analysis of a run in parts, while it goes on. Each part is analysed once, together with the ops that follow it.
 
     For each value that later ops can read it keeps where the error came from, which facts explain it, and whether Inf or NaN spoil it.

@@ -19,7 +19,7 @@ from precheck.closer_look import FIRST_LOOK
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
-from precheck.judge.compared_runs import judged
+from precheck.judge.compared_runs import report_on
 from precheck.measurement import Measurement, measure
 from precheck.observe.containers import mapped, tensors
 from precheck.observe.decisions import DecisionLog
@@ -128,7 +128,7 @@ class Trials:
             return _UNSOUND
         rows = drift.compare(seen, plain, {}, self.precision, samples=FIRST_LOOK)
         bounds = _bounds(rows)
-        report = judged(seen, plain, rows, self.precision)
+        report = report_on(seen, plain, rows, self.precision)
         fault = self._first(report, _PLAIN) or self._closer(job, (seen, log), bounds, _flips(plain), report)
         return Verdict(fault, reach.bits, math.log2(max(bounds.values(), default=0.0) or 2.0**-10))
 
@@ -167,7 +167,7 @@ def _sound(plain: Trace) -> bool:
     return not any(record.nonfinite for record in got)
 
 
-def _bounds(rows: list[drift.Comparison]) -> Bounds:
+def _bounds(rows: list[drift.ComparedTensor]) -> Bounds:
     """For each tensor, r over its limit, with only the tensor's own last rounding as its noise floor."""
     finite = (row for row in rows if row.record.kind != "update" and not row.excess_nonfinite and not row.undetermined)
     return {row.record.key: min(row.r / row.allowed, 2.0**60) for row in finite}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from precheck.analysis import drift
 from precheck.analysis.displacements import displacements
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import module_of
 from precheck.findings import Finding, Report, Row
 from precheck.judge.losses import losses
@@ -17,10 +17,10 @@ from precheck.rules import classes
 from precheck.rules.rule import Compared
 
 
-def judged(
+def report_on(
     low: Trace,
     reference: Trace,
-    rows: list[drift.Comparison],
+    rows: list[drift.ComparedTensor],
     precision: Precision,
     *,
     explained: Collection[str] = (),
@@ -43,12 +43,12 @@ def judged(
     return report
 
 
-def table(rows: Sequence[Comparison]) -> list[Row]:
+def table(rows: Sequence[ComparedTensor]) -> list[Row]:
     """The rows that reports show: all but updates, which are judged by the share of them that arrived."""
     return [_row(row) for row in rows if row.record.kind != "update"]
 
 
-def _row(comparison: Comparison) -> Row:
+def _row(comparison: ComparedTensor) -> Row:
     record = comparison.record
     return Row(
         record.name, record.kind, record.step, record.shape, record.dtype, comparison.r, comparison.allowed, comparison.drift,
@@ -56,7 +56,7 @@ def _row(comparison: Comparison) -> Row:
     )  # fmt: skip
 
 
-def located(finding: Finding, rows: Sequence[Comparison], makers: Mapping[str, str]) -> Finding:
+def located(finding: Finding, rows: Sequence[ComparedTensor], makers: Mapping[str, str]) -> Finding:
     """Returns `finding` with the module whose own code made the drift, if the module that it names received the drift in its input.
 
     `rows` are those of a run that also recorded what modules pass to each other, in order. `makers` says whose code made each of these tensors.

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import numpy
 import torch
 
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.findings import Loss
 from precheck.observe.records import Record
 from precheck.observe.sketch import inner, sketch
 
 
-def losses(rows: Iterable[Comparison]) -> list[Loss]:
+def losses(rows: Iterable[ComparedTensor]) -> list[Loss]:
     """The losses in the order of the rows. A record holds the norm. The sign comes from the sketch, which for a scalar is the number times ±1."""
     turn = sketch(torch.ones(1))
     found = [row for row in rows if row.record.kind == "loss"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from precheck.analysis import causes
 from precheck.analysis.facts import Part
 from precheck.analysis.provenance import placed, via
-from precheck.analysis.watched import Watched
+from precheck.analysis.watched import RunAnalysis
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 from precheck.observe.shadow.source import shortened
@@ -17,11 +17,11 @@ from precheck.rules.rule import Candidate
 _SEVERITIES = ("error", "warning", "note")
 
 
-class Verdict:
+class RunJudge:
     """The verdict on a run, which can be judged in parts while it goes on. Keeps one candidate for each rule and line, the earliest of the worst."""
 
     def __init__(self) -> None:
-        self.run, self.rules = Watched(), [rule() for rule in classes()]
+        self.run, self.rules = RunAnalysis(), [rule() for rule in classes()]
         self.earliest: dict[tuple[str, ...], Candidate] = {}
         self.waiting: dict[str, int] = {}  # rules and lines that need more steps for a verdict, and how many they need
 
@@ -74,7 +74,7 @@ class Verdict:
 
 def found(observation: Observation) -> list[Finding]:
     """The findings of a run whose operations were all kept; one for each rule and line."""
-    return Verdict().found(observation)
+    return RunJudge().found(observation)
 
 
 def _when(candidate: Candidate) -> int:

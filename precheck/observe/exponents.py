@@ -17,13 +17,13 @@ import torch
 
 from precheck.findings import Binades
 from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.statistics import FEW, sampled
+from precheck.observe.shadow.training.loss_scales import Scales
 from precheck.torch_internals import no_dispatch
 
 if TYPE_CHECKING:

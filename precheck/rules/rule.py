@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from precheck import ops
 from precheck.analysis import boundaries
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.exceptions import Decided
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.function_errors import OwnError
@@ -48,7 +48,7 @@ class Compared:
 
     low: Trace
     reference: Trace
-    rows: Sequence[Comparison]
+    rows: Sequence[ComparedTensor]
     precision: Precision
     explained: Collection[str] = ()  # keys of rows that closer runs explain
     unstable: Collection[str] = ()  # keys of rows for which float32 is no valid reference

@@ -158,7 +158,7 @@ def test_at_the_depth_of_ops_a_failing_measurement_is_observed_once(monkeypatch:
 
 
 def test_where_no_mechanism_is_known_the_rounding_behind_the_op_that_added_most_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precheck.evidence.watched_runs.Verdict, "candidates", lambda verdict, observation: [])
+    monkeypatch.setattr(precheck.evidence.watched_runs.RunJudge, "candidates", lambda verdict, observation: [])
     report = precheck.measure(around(Rotated()), inputs(), precision="bf16-true")
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == ("aten._to_copy.default", "", "site"), report.summary()

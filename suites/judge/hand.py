@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.findings import Finding
 from precheck.observe.records import Kind, Record, Trace
 from precheck.observe.reduce import reduced
@@ -37,7 +37,7 @@ def rule(name: str) -> Rule:
 
 
 def beside(
-    names: str, precision: Precision, rows: Sequence[Comparison] = (), seen: Trace | None = None, reference: Trace | None = None,
+    names: str, precision: Precision, rows: Sequence[ComparedTensor] = (), seen: Trace | None = None, reference: Trace | None = None,
     *, explained: Collection[str] = (), unstable: Collection[str] = (),
 ) -> list[Finding]:  # fmt: skip
     """What these rules say of a run beside its reference, in the order in which they are named."""

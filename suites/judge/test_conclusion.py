@@ -15,7 +15,7 @@ import precheck
 from precheck import formats
 from precheck.findings import Finding, Row
 from precheck.judge import conclusion
-from precheck.judge.watched_runs import Verdict
+from precheck.judge.watched_runs import RunJudge
 from precheck.observe.records import Trace
 from precheck.observe.shadow.op_notes import Flips
 from precheck.observe.shadow.source import Function
@@ -26,7 +26,7 @@ WIDE = {"dtype": "float32", "roundoff": U, "low": False, "kept_low": False}
 
 
 def concluded(graph: Graph, boundaries: list[Finding], trace: Trace | None = None, rows: list[Row] | None = None) -> list[Finding]:
-    return conclusion.concluded(boundaries, graph.observation, Verdict().candidates(graph.observation), trace or Trace(), rows or [])
+    return conclusion.concluded(boundaries, graph.observation, RunJudge().candidates(graph.observation), trace or Trace(), rows or [])
 
 
 def moments() -> Graph:

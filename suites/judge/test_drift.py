@@ -10,7 +10,7 @@ import torch
 from hand import beside, normal, record, trace
 
 from precheck.analysis import drift, noise
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.judge import compared_runs
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record
@@ -22,11 +22,11 @@ U = 2.0**-8
 VALUES = normal(4000)
 
 
-def rows(low: Record, reference: Record, spread: float = 0.0, precision: str = "bf16-true") -> list[Comparison]:
+def rows(low: Record, reference: Record, spread: float = 0.0, precision: str = "bf16-true") -> list[ComparedTensor]:
     return drift.compare(trace(low), trace(reference), {low.key: spread}, PRECISIONS[precision], samples=2)
 
 
-def off_by(floors: float, *, name: str = "a", kind: str = "output", **facts: object) -> Comparison:
+def off_by(floors: float, *, name: str = "a", kind: str = "output", **facts: object) -> ComparedTensor:
     """A row whose drift is that many floors, by the sketch's own measure."""
     error = normal(4000, seed=9)
     reference = record(kind, name, VALUES, **facts)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def test_up_to_three_passes_and_beyond_fails(floors: float, failed: bool) -> Non
 
 def test_the_spread_of_the_noise_runs_widens_the_floor() -> None:
     row = off_by(6.0)
-    wide = Comparison(row.record, row.reference, row.drift, math.hypot(row.floor, 3 * row.floor), row.allowed)
+    wide = ComparedTensor(row.record, row.reference, row.drift, math.hypot(row.floor, 3 * row.floor), row.allowed)
     assert row.failed
     assert not wide.failed
     assert wide.r == pytest.approx(6 / math.sqrt(10), rel=1e-3)
@@ -124,7 +124,7 @@ def test_spreads_need_every_noise_run() -> None:
     assert spreads["output:a@1"] == pytest.approx(0.01 * reference.records["output:a@1"].norm, rel=0.2)
 
 
-def moved_by_noise(together: bool, runs: int = 8) -> list[Comparison]:
+def moved_by_noise(together: bool, runs: int = 8) -> list[ComparedTensor]:
     """A tensor that is eight times as far off as noise runs are: in each run all elements move by one random number, or each by its own."""
     exact, draws = record("output", "a", VALUES), torch.Generator().manual_seed(1)
     size = 0.02 * VALUES.square().mean().sqrt()
@@ -201,7 +201,7 @@ def test_rows_for_reports_leave_updates_out() -> None:
     assert noise.WARN < table[0].r < noise.FAIL
 
 
-def endless(floors: float) -> list[Comparison]:
+def endless(floors: float) -> list[ComparedTensor]:
     """A row so many floors off, of which one noise run is NaN."""
     row, values = off_by(floors), VALUES.clone()
     values[0] = math.nan

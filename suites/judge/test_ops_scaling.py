@@ -16,7 +16,7 @@ from torch import nn
 
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.step_records import ScalingEvent
+from precheck.observe.shadow.training.step_records import ScalingEvent
 from precheck.rules.scaler_order.rule import AHEAD
 
 

@@ -12,9 +12,9 @@ from graph import above, below
 
 from precheck.analysis import scaling
 from precheck.formats import FP16
-from precheck.judge.watched_runs import Verdict
+from precheck.judge.watched_runs import RunJudge
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.step_records import Backward, ScalerStep
+from precheck.observe.shadow.training.step_records import Backward, ScalerStep
 from precheck.rules.rule import Candidate
 from precheck.rules.scaler_skip.rule import IN_A_ROW as MOST_IN_A_ROW
 
@@ -49,7 +49,7 @@ def run(skips: str, *, scale: float = SCALE, room: float = SCALE, interval: int 
 
 
 def faults(observation: Observation) -> list[Candidate]:
-    return Verdict().candidates(observation)
+    return RunJudge().candidates(observation)
 
 
 def judged(*steps: ScalerStep) -> list[tuple[str, str]]:

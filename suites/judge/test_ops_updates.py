@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from precheck.analysis import displacements
-from precheck.judge.watched_runs import Verdict
+from precheck.judge.watched_runs import RunJudge
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.step_records import State, Update
+from precheck.observe.shadow.training.step_records import State, Update
 from precheck.rules.lost_update.rule import Unarrived
 
 STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)
@@ -32,7 +32,7 @@ def stalled(*seen: Update) -> list[Any]:
 
 
 def said(*seen: Update) -> list[Any]:
-    return Verdict().candidates(Observation(updates=list(seen)))
+    return RunJudge().candidates(Observation(updates=list(seen)))
 
 
 def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:

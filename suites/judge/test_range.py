@@ -9,7 +9,7 @@ import torch
 from hand import beside, normal, record, trace
 
 from precheck.analysis import drift, labels
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.observe.records import Kind, Trace
 from precheck.precisions import PRECISIONS
 
@@ -23,7 +23,7 @@ def with_elements(count: int, value: float) -> torch.Tensor:
     return broken
 
 
-def pair(name: str, low: torch.Tensor, reference: torch.Tensor = VALUES, *, kind: Kind = "output", dtype: str = "float16") -> Comparison:
+def pair(name: str, low: torch.Tensor, reference: torch.Tensor = VALUES, *, kind: Kind = "output", dtype: str = "float16") -> ComparedTensor:
     low_trace, reference_trace = trace(record(kind, name, low, dtype=dtype)), trace(record(kind, name, reference))
     return drift.compare(low_trace, reference_trace, {}, HALF, samples=2)[0]
 

@@ -45,7 +45,7 @@ class Kahan:
 GENERATOR = torch.Generator().manual_seed(0)
 
 
-def rows(step: Stepper, delta: torch.Tensor, *, size: int = SIZE, steps: int = STEPS, dtype: str = "bfloat16") -> list[drift.Comparison]:
+def rows(step: Stepper, delta: torch.Tensor, *, size: int = SIZE, steps: int = STEPS, dtype: str = "bfloat16") -> list[drift.ComparedTensor]:
     """STEPS updates by `delta` of weights around 1.5, of which bfloat16 rounds away less than 2^-8 = 0.0039."""
     start = (1.5 + 0.2 * normal(size)).bfloat16().float()
     weights = start
@@ -150,7 +150,7 @@ def test_few_steps_are_judged_by_what_becomes_of_them(aged: tuple[float, int], g
         assert " step arrived, and 10% would arrive after 300 steps: at weights of about" in found[0].message
 
 
-def turned(size: float) -> list[drift.Comparison]:
+def turned(size: float) -> list[drift.ComparedTensor]:
     """An update that did not arrive, of a gradient that rounding made another: as large as float32's, times `size`."""
     gradient = normal(SIZE, seed=3)
     low, reference = record("parameter-gradient", "net.w", normal(SIZE, seed=4) * size), record("parameter-gradient", "net.w", gradient)

@@ -34,7 +34,7 @@ class Program:
         return frozenset((finding.rule, finding.source) for finding in watched_runs.found(self.observation) if finding.severity == "error")
 
 
-class _Kept(watched_runs.Verdict):
+class _Kept(watched_runs.RunJudge):
     """A verdict that keeps what it was about."""
 
     last: Observation | None = None
@@ -53,13 +53,13 @@ def program(name: str, code: Callable[[], Any], *, faulty: bool) -> Program | No
     """What a run of `code` was; None of a run that was judged in parts."""
     _Kept.last, _Kept.parted = None, False
     made: list[Any] = []
-    plain, watched_runs.Verdict = watched_runs.Verdict, _Kept  # type: ignore[misc]
+    plain, watched_runs.RunJudge = watched_runs.RunJudge, _Kept  # type: ignore[misc]
     try:
         with contextlib.suppress(Exception), warnings.catch_warnings(), precheck.watch(precision=_precision(name)):
             warnings.simplefilter("ignore")
             made.append(code())  # what a user keeps is alive
     finally:
-        watched_runs.Verdict = plain  # type: ignore[misc]
+        watched_runs.RunJudge = plain  # type: ignore[misc]
     return None if _Kept.last is None or _Kept.parted else Program(name, faulty, _Kept.last)
 
 

@@ -14,8 +14,8 @@ from torch import nn
 import precheck
 from precheck import measurement
 from precheck.analysis import noise
-from precheck.analysis.drift import UNDETERMINED, Comparison
-from precheck.closer_look import Scrutiny, certain, is_early, settled
+from precheck.analysis.drift import UNDETERMINED, ComparedTensor
+from precheck.closer_look import CloserLook, certain, is_early, settled
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record
 from precheck.observe.run import Setting, run
@@ -158,12 +158,12 @@ def test_a_run_that_ends_with_the_loss_has_of_the_forward_pass_what_a_whole_one_
         assert all(numpy.array_equal(record.sketch, whole.records[key].sketch) for key, record in early.records.items())
 
 
-def row(drift: float, own: float, *errors: float, kind: Any = "output", numel: int = 4000, result: bool = False, norm: float = 1e3) -> Comparison:
+def row(drift: float, own: float, *errors: float, kind: Any = "output", numel: int = 4000, result: bool = False, norm: float = 1e3) -> ComparedTensor:
     """Of a drift beside its own rounding and the errors of noise runs."""
     record = Record(kind, "a", 1, (numel,), "bfloat16", numpy.zeros(127), norm, amax=1.0)
     record.is_result = result
     floor = math.sqrt(own**2 + sum(error**2 for error in errors) / len(errors))
-    return Comparison(record, record, drift, floor, noise.allowed(record.numel, len(errors)))
+    return ComparedTensor(record, record, drift, floor, noise.allowed(record.numel, len(errors)))
 
 
 class Noises:
@@ -171,21 +171,21 @@ class Noises:
 
     brief = False
 
-    def __init__(self, rows: list[Comparison], sums: dict[str, tuple[str, str]] | None = None) -> None:
+    def __init__(self, rows: list[ComparedTensor], sums: dict[str, tuple[str, str]] | None = None) -> None:
         self.rows, self.asked, self.sums = rows, list[str](), sums or {}
 
     def added_up(self) -> dict[str, tuple[str, str]]:
         return self.sums
 
-    def chained(self, count: int, *, everywhere: bool, early: bool) -> list[Comparison]:
+    def chained(self, count: int, *, everywhere: bool, early: bool) -> list[ComparedTensor]:
         self.asked.append(f"{count} of every op" if everywhere else f"{count} chained")
         return self.rows
 
-    def narrowed(self, rows: list[Comparison], *, early: bool) -> list[Comparison]:
+    def narrowed(self, rows: list[ComparedTensor], *, early: bool) -> list[ComparedTensor]:
         self.asked.append("narrower floors")
         return rows
 
-    def contradicted(self, rows: dict[str, Comparison], *, early: bool) -> set[str]:
+    def contradicted(self, rows: dict[str, ComparedTensor], *, early: bool) -> set[str]:
         self.asked += ["float64"] * bool(rows)
         return set()
 
@@ -202,7 +202,7 @@ class Noises:
 def test_what_is_within_its_limit_takes_no_look(kind: str, numel: int, drift: float, asked: list[str]) -> None:
     found = row(drift, 0.0, 1.0, 1.0, kind=kind, numel=numel)
     noises = Noises([found])
-    looked = Scrutiny(noises, [found], settled=False, halting=False)
+    looked = CloserLook(noises, [found], settled=False, halting=False)
     looked.taken({})
     assert list(dict.fromkeys(noises.asked)) == asked
     assert looked.explained == set()
@@ -223,7 +223,7 @@ def test_one_closer_run_explains_what_one_noise_run_leaves_open(kind: str, close
     result, before = row(0.0, 0.0, 1.0, result=True), row(4.0, 0.0, 1.0, kind=kind)
     after = dataclasses.replace(row(4.0, 0.0, closer, kind=kind), floor_unknown=math.isinf(closer))
     noises = Noises([result, after])
-    looked = Scrutiny(noises, [result, before], settled=False, halting=False)
+    looked = CloserLook(noises, [result, before], settled=False, halting=False)
     assert looked.at_once() is explained
     assert noises.asked == asked
     assert looked.explained == ({before.record.key} if explained else set())
@@ -235,7 +235,7 @@ def test_one_closer_run_explains_what_one_noise_run_leaves_open(kind: str, close
 def test_a_run_that_fails_by_an_op_asks_about_its_forward_pass_only() -> None:
     output, gradient = row(9.0, 0.0, 1.0, 1.0), row(9.0, 0.0, 1.0, 1.0, kind="parameter-gradient")
     noises = Noises([output, gradient])
-    looked = Scrutiny(noises, [output, gradient], settled=True, halting=True, fails=True)
+    looked = CloserLook(noises, [output, gradient], settled=True, halting=True, fails=True)
     looked.taken({gradient.record.key: gradient})
     assert looked.unasked == {gradient.record.key}
     assert not any("every op" in asked for asked in noises.asked)
@@ -243,7 +243,7 @@ def test_a_run_that_fails_by_an_op_asks_about_its_forward_pass_only() -> None:
 
 def test_a_result_that_rounding_may_drown_takes_another_noise_run() -> None:
     noises = Noises([])
-    assert not Scrutiny(noises, [row(400.0, 1.0, 400.0, result=True, norm=1e3)], settled=False, halting=False).at_once()
+    assert not CloserLook(noises, [row(400.0, 1.0, 400.0, result=True, norm=1e3)], settled=False, halting=False).at_once()
     assert noises.asked == []
 
 
@@ -254,7 +254,7 @@ def test_a_sum_that_autograd_takes_of_right_terms_is_explained(terms: float, out
     made = [(name, row(drift, 0.0, 1.0, 1.0, kind=kind)) for kind, name, drift in kinds]
     rows = [dataclasses.replace(found, record=dataclasses.replace(found.record, name=name)) for name, found in made]
     noises = Noises(rows, {"parameter-gradient:gate.bias@1": ("gradient:gate@1", "output:gate@1")})
-    looked = Scrutiny(noises, rows, settled=True, halting=False)
+    looked = CloserLook(noises, rows, settled=True, halting=False)
     looked.taken({})
     assert ("parameter-gradient:gate.bias@1" in looked.explained) is explained
 

@@ -12,10 +12,10 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from precheck.observe.shadow.exchange import _Caught
+from precheck.observe.shadow.distributed.exchange import _Caught
+from precheck.observe.shadow.distributed.ranks import meet
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
-from precheck.observe.shadow.ranks import meet
 from precheck.observe.shadow.replay import OpCall, plan
 
 # torch 2.9 knows these under their first names; 2.15 warns of those

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from collective_cases import CASES
 
-from precheck.observe.shadow import ranks
-from precheck.observe.shadow.collectives import Collectives
-from precheck.observe.shadow.ranks import Ranks
+from precheck.observe.shadow.distributed import ranks
+from precheck.observe.shadow.distributed.collectives import Collectives
+from precheck.observe.shadow.distributed.ranks import Ranks
 from precheck.observe.shadow.replay import OpCall, plan
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.observe.shadow.gradients import SAMPLE, grid
+from precheck.observe.shadow.training.gradients import SAMPLE, grid
 
 LOW = torch.bfloat16
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
-from precheck.observe.shadow import optimizer_rollout
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
+from precheck.observe.shadow.training import optimizer_rollout
 from precheck.torch_internals import innermost_mode
 
 BF16 = torch.bfloat16

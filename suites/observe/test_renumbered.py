@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from precheck.observe.shadow.flips import renumbered
 from precheck.observe.shadow.op_notes import Renumbered
 from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.probes.flips import renumbered
 
 HALF, LOW = 2.0**-11, 2.0**-8
 

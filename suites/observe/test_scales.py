@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import precheck
-from precheck.observe.shadow.loss_scales import Scales
+from precheck.observe.shadow.training.loss_scales import Scales
 
 SCALE = 256.0
 Op = Callable[..., torch.Tensor]

@@ -40,7 +40,7 @@ def test_warned(watch_precision, monkeypatch):
     import precheck.judge.watched_runs
     from precheck.findings import Finding
     found = [Finding("headroom", "warning", "close"), Finding("nan", "warning", "odd")]
-    monkeypatch.setattr(precheck.judge.watched_runs.Verdict, "found", lambda self, seen: found)
+    monkeypatch.setattr(precheck.judge.watched_runs.RunJudge, "found", lambda self, seen: found)
     with watch_precision():
         torch.ones(4, 4) @ torch.ones(4, 4)
 '''

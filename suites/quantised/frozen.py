@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.observe.shadow.codes import Codes
+from precheck.observe.shadow.quantisers.codes import Codes
 
 Program = Callable[[bool], torch.Tensor]
 """Called with whether it is to be wrong."""

@@ -14,7 +14,7 @@ from distributed_loops import STEPS, parallel, same, train, weights
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import precheck
-from precheck.observe.shadow import ranks
+from precheck.observe.shadow.distributed import ranks
 
 ranks.PATIENCE = 5.0  # what waits, waits as well when it is short; two busy processes meet within it
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from towers import Tower
 
 import precheck
-from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent
+from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 
 
 def typical() -> Loop:

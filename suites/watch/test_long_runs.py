@@ -240,7 +240,7 @@ def test_a_judge_that_fails_does_not_end_the_users_run(monkeypatch: pytest.Monke
     def failing(*given: object) -> None:
         raise RuntimeError("no verdict")
 
-    monkeypatch.setattr("precheck.judge.watched_runs.Verdict.settle", failing)
+    monkeypatch.setattr("precheck.judge.watched_runs.RunJudge.settle", failing)
     with precheck.watch() as report:
         steps = list(training())
     assert steps == list(range(1, STEPS + 1))

@@ -164,7 +164,7 @@ def test_of_a_long_run_the_losses_furthest_from_the_reference_are_kept_and_the_l
     whole, report = losses()
     assert len(whole) == 41
     assert "losses" not in report.facts
-    monkeypatch.setattr("precheck.observe.shadow.losses.MOST", 8)
+    monkeypatch.setattr("precheck.observe.shadow.training.losses.MOST", 8)
     few, report = losses()
     assert len(few) <= 10
     assert few[-1] == whole[-1]

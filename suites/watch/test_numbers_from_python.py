@@ -11,7 +11,7 @@ import torch
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.shadow import python_numbers
+from precheck.observe.shadow.probes import python_numbers
 
 LOW, HALF, WIDE = torch.bfloat16, torch.float16, torch.float32
 

@@ -12,7 +12,7 @@ import torch
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.shadow import partial_writes
+from precheck.observe.shadow.probes import partial_writes
 
 LOW, HALF = torch.bfloat16, torch.float16
 

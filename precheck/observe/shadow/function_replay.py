@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import flips, measuring
+from precheck.observe.shadow import measuring
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.probes import flips
 from precheck.observe.shadow.replay import addressable, continuous
 from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.statistics import SAMPLE, apart, sampled

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.shadow import partial_writes
 from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.probes import partial_writes
 from precheck.observe.shadow.storages import length
 from precheck.torch_internals import address, storage_at, storage_key
 
 if TYPE_CHECKING:
-    from precheck.observe.shadow.accumulation import Accumulator
+    from precheck.observe.shadow.probes.accumulation import Accumulator
 
 COLLECT = 1 << 26
 """Bytes of new shadows (64 MiB) after which the shadows of freed tensors are dropped. A quarter of all shadows, if that is more."""

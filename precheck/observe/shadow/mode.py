@@ -18,30 +18,32 @@ from precheck import emulation
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
-from precheck.observe.shadow import derivatives, partial_writes, perturbation, python_numbers, stale_casts
-from precheck.observe.shadow.accumulation import Accumulation
-from precheck.observe.shadow.backward import Backwards
+from precheck.observe.shadow import derivatives
 from precheck.observe.shadow.call import Call
-from precheck.observe.shadow.codes import Codes
-from precheck.observe.shadow.collectives import Collectives
 from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.delayed_scales import LateScales
+from precheck.observe.shadow.distributed.collectives import Collectives
 from precheck.observe.shadow.function_replay import FunctionReplay
-from precheck.observe.shadow.integer_amounts import IntegerAmounts
-from precheck.observe.shadow.integer_places import Places
-from precheck.observe.shadow.loss_scales import Scales
-from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.probes import partial_writes, perturbation, python_numbers
+from precheck.observe.shadow.probes.accumulation import Accumulation
+from precheck.observe.shadow.probes.integer_amounts import IntegerAmounts
+from precheck.observe.shadow.probes.integer_places import Places
+from precheck.observe.shadow.quantisers.codes import Codes
+from precheck.observe.shadow.quantisers.delayed_scales import LateScales
 from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, continuous, floats_in, local, plan, wraps
-from precheck.observe.shadow.scaler_hooks import Scalers
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.torch_wrappers import installed
-from precheck.observe.shadow.updates import Updates
+from precheck.observe.shadow.training import stale_casts
+from precheck.observe.shadow.training.backward import Backwards
+from precheck.observe.shadow.training.loss_scales import Scales
+from precheck.observe.shadow.training.losses import Losses
+from precheck.observe.shadow.training.scaler_hooks import Scalers
+from precheck.observe.shadow.training.updates import Updates
 from precheck.observe.shadow.window import Iteration, Judge, Window
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.code_notes import Remark
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.source import Function, shortened
-from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
+from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
 from precheck.ops import names_of
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]

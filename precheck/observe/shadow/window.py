@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Protocol
 
-from precheck.observe.shadow import partial_writes
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
+from precheck.observe.shadow.probes import partial_writes
 
 WINDOW = 1 << 14
 """From this many operations (16 384, about 16 MB) the older half is judged and dropped, once enough iterations of the loop have followed it."""

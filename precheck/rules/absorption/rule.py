@@ -18,8 +18,8 @@ from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, percent, read_at
-from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
+from precheck.observe.shadow.probes.additions import takes_back
 from precheck.rules.absorption.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
 

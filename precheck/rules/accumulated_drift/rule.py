@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence, Set
 from typing import ClassVar
 
 from precheck.analysis.boundaries import PLAIN
-from precheck.analysis.drift import Comparison, Sorted, share
+from precheck.analysis.drift import ComparedTensor, Sorted, share
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.labels import label, module_of
@@ -112,24 +112,24 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     return Gradients("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
 
 
-def harmful(guilty: Sequence[Comparison]) -> bool:
+def harmful(guilty: Sequence[ComparedTensor]) -> bool:
     """Whether an error reaches what the user gets (a result, the loss, a parameter's gradient), or is far beyond its limit."""
     reached = any(row.record.is_result or row.record.kind in ("loss", "parameter-gradient") for row in guilty)
     return reached or any(map(_plain, guilty))
 
 
-def _first(guilty: Sequence[Comparison]) -> Comparison:
+def _first(guilty: Sequence[ComparedTensor]) -> ComparedTensor:
     """The row to name: the first one. A function's result that alone would be a warning is skipped if another one is far beyond its limit."""
     if guilty[0].record.kind != "returned" or _plain(guilty[0]):
         return guilty[0]
     return next((row for row in guilty if row.record.kind == "returned" and _plain(row)), guilty[0])
 
 
-def _plain(row: Comparison) -> bool:
+def _plain(row: ComparedTensor) -> bool:
     return row.r > PLAIN * row.allowed
 
 
-def _drift(row: Comparison, precision: Precision, severity: Severity, *, others: int) -> Finding:
+def _drift(row: ComparedTensor, precision: Precision, severity: Severity, *, others: int) -> Finding:
     more = f"; {others} more tensor{'' if others == 1 else 's'} too" if others > 0 else ""
     limit = f"{row.allowed:.3g} allowed" if row.failed else f"near the {row.allowed:.3g} allowed"
     text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {precision}, where rounding explains "

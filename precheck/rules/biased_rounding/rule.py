@@ -13,7 +13,7 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import AGAIN, BY_CHANCE, REPEATED, SKEWED, VANISHED, Miscoded
-from precheck.observe.shadow.code_notes import Repeated, Skewed, Vanished
+from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
 from precheck.rules.biased_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED
@@ -26,7 +26,7 @@ class GoldenMismatch(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (FAIL, REASSOCIATED)
 
 
-def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) -> list[Finding]:
+def mismatched(rows: Sequence[ComparedTensor], precision: Precision, *, flips: int) -> list[Finding]:
     """A note on a run that is beyond its golden's limits, but within the floor of a reference with its decisions and its rounded buffers."""
     off = [row for row in rows if row.failed and row.record.kind != "update"]
     if not off:

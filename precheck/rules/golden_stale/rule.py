@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from precheck.analysis import drift, noise
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import label, phase_of
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding
@@ -71,7 +71,7 @@ def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Findin
     return []
 
 
-def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors: Mapping[str, float] | None = None) -> list[Comparison]:
+def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors: Mapping[str, float] | None = None) -> list[ComparedTensor]:
     """Compares today's float32 reference with the recorded one. `spreads`: those of noise of one unit roundoff, by record key.
 
     Updates are allowed the noise of bfloat16: if a gradient is zero up to rounding (a key's bias), the sign of Adam's step is random.
@@ -85,7 +85,7 @@ def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors
     return drift.compare(now, recorded, widened, PRECISIONS["32-true"], samples=2)
 
 
-def out_of_date(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
+def out_of_date(rows: Sequence[ComparedTensor], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
     """A finding on the first record that differs from the recorded one. If the golden lacks tensors, it belongs to another model."""
     strange = [record for key, record in now.records.items() if key not in recorded.records or recorded.records[key].shape != record.shape]
     if strange:
@@ -124,7 +124,7 @@ def _the(record: Record) -> str:
     return words if record.kind == "returned" or words.startswith("the ") else f"the {words}"
 
 
-def _changed(row: Comparison) -> bool:
+def _changed(row: ComparedTensor) -> bool:
     if row.record.nonfinite != row.reference.nonfinite:
         return True
     if row.record.kind == "update":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from precheck import formats
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.facts import Fact
 from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.labels import label
@@ -50,7 +50,7 @@ class LocalDrift(Rule):
         return "this op causes it"
 
 
-def by_selections(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
+def by_selections(rows: Sequence[ComparedTensor], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
     """Findings on results whose error comes from selections alone. `exact`: the run with exact selections.
 
     There are none for networks, since what they select passes other products, which round it anyway.

@@ -18,7 +18,7 @@ from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.step_records import Update
+from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.lost_update.about import ABOUT
 from precheck.rules.lost_update.words import Numbers, horizon, worded
 from precheck.rules.rule import Candidate, Compared, Rule

@@ -8,7 +8,7 @@ from precheck import formats
 from precheck.analysis.facts import Part
 from precheck.analysis.scaling import HALF_MAX, fits_later, safe
 from precheck.findings import Finding
-from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent
+from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.rules.scaler_collapse.about import ABOUT
 

@@ -14,7 +14,7 @@ from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
 from precheck.analysis.scaling import OFTEN, count
 from precheck.findings import Severity
-from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent
+from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Rule
 from precheck.rules.scaler_order.about import ABOUT
 

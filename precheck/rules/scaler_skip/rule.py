@@ -16,7 +16,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import placed
 from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, fits_later, longest, power, safe, updates
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.step_records import ScalerStep
+from precheck.observe.shadow.training.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
 from precheck.rules.scaler_skip.about import ABOUT
 

@@ -17,7 +17,7 @@ from precheck.analysis.nonfinite import WRONG, Broken
 from precheck.analysis.provenance import percent, placed
 from precheck.analysis.rounding import FAIR, GONE, PLAIN, PLAIN_ROUNDINGS, STARVED, Misrounded
 from precheck.analysis.zeros import LOST, Flooded
-from precheck.observe.shadow.step_records import Update
+from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.rule import HEALED, Candidate, Rule
 from precheck.rules.underflow.about import ABOUT
 from precheck.words import of_norm

@@ -17,7 +17,7 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
-from precheck.observe.shadow.code_notes import Changed, Dead, Misread, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT

@@ -24,7 +24,7 @@ import pytest
 import torch
 from verdicts import Margin, Verdict, line, verdict_of
 
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.checking import Checking
 from precheck.evidence import Evidence
 from precheck.findings import Report
@@ -53,7 +53,7 @@ class Runs:
 class Looked(Checking):
     """A check as `precheck.check` makes it, which shares its runs with checks beside other goldens, and keeps what it saw beside this one."""
 
-    rows: list[Comparison] | None = None
+    rows: list[ComparedTensor] | None = None
 
     def __init__(self, job: Job, precision: Precision, golden: file.Golden, runs: Runs) -> None:
         super().__init__(job, precision, golden, depth="ops")
@@ -68,7 +68,7 @@ class Looked(Checking):
     def reference(self) -> Trace:
         return _once(self.runs.references, self.job.sampled, super().reference)
 
-    def against_golden(self, trace: Trace) -> list[Comparison] | None:
+    def against_golden(self, trace: Trace) -> list[ComparedTensor] | None:
         self.rows = super().against_golden(trace)
         return self.rows
 

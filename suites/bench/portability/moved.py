@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy
 
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import ComparedTensor
 from precheck.goldens.file import Golden, read
 from precheck.goldens.lifecycle import outdated
 from precheck.observe.records import Trace
@@ -40,7 +40,7 @@ class Movement:
 def movement(one: Path, other: Path) -> Movement:
     """Between the goldens of two folders that have the same names."""
     names = [path.name for path in sorted(one.glob("*.safetensors")) if (other / path.name).exists()]
-    rows: list[tuple[str, Comparison]] = []
+    rows: list[tuple[str, ComparedTensor]] = []
     rewritten = 0
     for name in names:
         before, now = read(one / name), read(other / name)
@@ -49,7 +49,7 @@ def movement(one: Path, other: Path) -> Movement:
     return dataclasses.replace(summed(rows), goldens=len(names), rewritten=rewritten)
 
 
-def summed(pairs: Sequence[tuple[str, Comparison]]) -> Movement:
+def summed(pairs: Sequence[tuple[str, ComparedTensor]]) -> Movement:
     """Of rows with the names of their goldens."""
     rows = [(name, row) for name, row in pairs if row.record.kind != "update"]
     ratios = numpy.array([row.r for _, row in rows])
@@ -62,13 +62,13 @@ def summed(pairs: Sequence[tuple[str, Comparison]]) -> Movement:
     )  # fmt: skip
 
 
-def _place(golden: str, row: Comparison) -> str:
+def _place(golden: str, row: ComparedTensor) -> str:
     test, _, model = golden.removeprefix("test_").partition("-")
     tensor = row.record.name if row.record.name == row.record.kind else f"{row.record.kind} of {row.record.name}"
     return f"{tensor}: {model}, {test.replace('_', ' ')}"
 
 
-def compared(recorded: Golden, now: Golden) -> list[Comparison]:
+def compared(recorded: Golden, now: Golden) -> list[ComparedTensor]:
     """As a check under 32-true compares today's run with the golden."""
     return staleness.compare(trace(recorded), {each.record.key: each.spread for each in recorded.records}, trace(now))
 

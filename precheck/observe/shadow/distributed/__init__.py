@@ -1,0 +1,1 @@
+"""Watches the ranks of a distributed run together: collectives on shadows, and messages between the ranks."""

@@ -1,0 +1,216 @@
+"""Finds additions that leave an accumulator's bits unchanged although its shadow moves: sums, moving averages, counters, merged weights.
+
+An accumulator is a tensor that is added to: in place, by rebinding a name, or by a cast back to the low format after wide arithmetic (`stores`).
+Its displacement is followed on a sample, from the first addition that leaves at least half of the moved elements unchanged. The intended
+displacement is what the run's own additions give in the reference precision (`additions`). Where it is unknown, the shadow's is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.memory import Cell, Memory
+from precheck.observe.shadow.operations import Absorbed, Operation, Value
+from precheck.observe.shadow.probes import additions, stores
+from precheck.observe.shadow.statistics import norm, ratio, sampled, share
+from precheck.observe.shadow.training.factors import Factors
+from precheck.observe.shadow.training.gradients import Gradients
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.replay import OpPlan
+
+SAMPLE = 1024
+ABSORBING = 0.5
+"""An addition counts as absorbed if at least this share of the elements that should move keep their bits."""
+
+Samples = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclasses.dataclass(slots=True)
+class Accumulator:
+    """The content of an accumulator at its first absorbed addition, in the run and in the reference, and counts of the additions since.
+    `exact` is what it would hold if nothing had been lost since. None: one of the additions cannot be repeated on samples.
+    """
+
+    start: Samples
+    first: Operation
+    exact: torch.Tensor | None
+    additions: int = 0
+    times: int = 0
+
+
+class Accumulation:
+    """Follows the accumulators of a run."""
+
+    def __init__(self, memory: Memory, later: Deferred) -> None:
+        self.memory, self.later, self.stores, self.gradients = memory, later, stores.Stores(), Gradients(later)
+        self.factors = Factors()
+
+    def before(
+        self, operation: Operation, planned: OpPlan, floats: list[torch.Tensor], cells: list[Cell | None], written: set[int],
+    ) -> dict[int, Samples]:  # fmt: skip
+        """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
+        stored = planned.base == "copy" and bool(cells) and stores.from_overwritten(operation, cells[0])
+        adding = planned.base in ops.ACCUMULATING or stored
+        if not adding or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
+            for tensor, cell in zip(floats, cells, strict=True):
+                if id(tensor) in written and cell is not None:
+                    cell.accumulator = None
+            return {}
+        kept = {}
+        for tensor, cell in zip(floats, cells, strict=True):
+            if id(tensor) in written and cell is not None and cell.value.low:
+                kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
+        return kept
+
+    def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
+        """After an op: sets `operation.absorbed` if it adds to an accumulator: a tensor that it writes, or the operand that its result replaces."""
+        if call.operation.derived and call.plan.base == "add" and values[0].low:
+            self.gradients.added(call, outputs[0], values[0])
+        if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
+            return
+        if call.before:
+            if additions.takes_back(call.operation):
+                _compensated(call)
+            for tensor, value in _floating(outputs, values):
+                if id(tensor) in call.before:
+                    self._one(call, tensor, value, call.before[id(tensor)])
+            return
+        if additions.takes_back(call.operation):
+            _compensated(call)
+            return
+        operand = self._operand(call, outputs[0]) if values[0].low else None
+        if operand is None:
+            return
+        was, source = operand
+        self._one(call, outputs[0], values[0], was, source)
+
+    def stored(self, call: Call, output: torch.Tensor, value: Value) -> None:
+        """After a cast to a low format: if it stores a state that it also stored one iteration of the loop before, measures what the iteration
+        absorbed."""
+        latest = self.stores.latest(call, value)
+        if latest is None:
+            return
+        before, now = latest
+        now.samples = _copied(output), sampled(self.memory.view(self.memory.find(output), output), SAMPLE).clone()  # type: ignore[arg-type]
+        if before is None or before.samples is None:
+            return
+
+        def resolved(*host: torch.Tensor) -> None:
+            now.accumulator = None if before.accumulator is None else dataclasses.replace(before.accumulator)
+            found = None if value.nonfinite else self._followed(call.operation, now, (host[0], host[1]), (host[2], host[3]), value)
+            call.operation.absorbed = None if found is None else dataclasses.replace(found, carried=True)
+
+        self.later([*before.samples, *now.samples], resolved)
+
+    def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, operand: tuple[torch.Tensor, Cell] | None = None) -> None:
+        """Measures one accumulator. `operand` is the tensor that was added to and its cell, if that is not the output itself."""
+        cell = self.memory.find(output)
+        if cell is None or not value.low:
+            return
+        operation, added = call.operation, additions.on_samples(call, output if operand is None else operand[0], SAMPLE)
+        given, again = added or ([], None)
+
+        def resolved(*host: torch.Tensor) -> None:
+            if operand is not None:
+                source = operand[1]
+                cell.accumulator = None if source.accumulator is None else dataclasses.replace(source.accumulator)
+            if not value.nonfinite:
+                further = None if again is None else lambda held: again(held, host[4:])
+                found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, further, host[4:])
+                if found is not None and (operation.absorbed is None or found.times > operation.absorbed.times):
+                    operation.absorbed = found
+
+        self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given], resolved)
+
+    def _operand(self, call: Call, output: torch.Tensor) -> tuple[Samples, tuple[torch.Tensor, Cell]] | None:
+        """The tensor that was added to: the largest of the operands that have the shape and dtype of the result."""
+        fitting = [
+            (tensor, cell)
+            for tensor, cell in zip(call.floats, call.cells, strict=True)
+            if cell is not None and tensor.shape == output.shape and tensor.dtype == output.dtype
+        ]
+        waits = self.later.defers(output)  # then no norm is at hand, and the first will do
+        if not fitting or not (waits or self._kept(output, fitting)):
+            return None
+        tensor, cell = fitting[0] if len(fitting) == 1 or waits else max(fitting, key=lambda each: norm(sampled(each[0], SAMPLE).float()))
+        return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), (tensor, cell)
+
+    def _kept(self, output: torch.Tensor, fitting: list[tuple[torch.Tensor, Cell]]) -> bool:
+        """Whether one of these operands is already an accumulator, or has an element that the addition left unchanged."""
+        now = sampled(output, SAMPLE)
+        return any(cell.accumulator is not None or share(now == sampled(tensor, SAMPLE)) for tensor, cell in fitting)
+
+    def _followed(
+        self, operation: Operation, cell: Cell | stores.Stored, was: Samples, now: Samples, value: Value,
+        again: Callable[[torch.Tensor], torch.Tensor] | None = None, given: Sequence[torch.Tensor] = (),
+    ) -> Absorbed | None:  # fmt: skip
+        accumulator: Accumulator | None = cell.accumulator
+        same = now[0] == was[0]
+        unchanged = share(same)
+        if accumulator is None and not unchanged:
+            return None
+        moved = now[1] != was[1]
+        if operation.base in ops.ADDITIONS and len(given) == 1 and given[0].shape == moved.shape:
+            moved &= given[0] != 0  # where the run itself adds nothing there is nothing to absorb
+        many = share(moved)
+        if accumulator is None and unchanged < ABSORBING * many:
+            return None
+        stuck = ratio(share(same & moved), many)
+        if accumulator is None:
+            if stuck < ABSORBING:
+                return None
+            accumulator = cell.accumulator = Accumulator((was[0].clone(), was[1].clone()), operation, was[0].to(was[1].dtype))
+        accumulator.additions += 1
+        accumulator.times += stuck >= ABSORBING
+        if accumulator.start[0].shape != now[0].shape:
+            cell.accumulator = None
+            return None
+        accumulator.exact = None if again is None or accumulator.exact is None else again(accumulator.exact)
+        return _absorbed(accumulator, stuck, now, value)
+
+
+def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value) -> Absorbed:
+    """The figures since the accumulator's first absorbed addition."""
+    wide, exact = now[1].dtype, accumulator.exact
+    start = accumulator.start[0].to(wide)
+    covered = now[0].to(wide) - start
+    meant = now[1] - accumulator.start[1] if exact is None else exact - start
+    drift = value.drift if exact is None else ratio(norm(covered - meant), norm(exact))
+    size = norm(meant)
+    return Absorbed(
+        stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
+        intended=ratio(size, norm(start)), lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first,
+    )  # fmt: skip
+
+
+def _compensated(call: Call) -> None:
+    """Drops `exact`: a compensated sum adds lost remainders again, so its additions amount to more than the program intends."""
+    for cell in call.cells:
+        if cell is not None and cell.accumulator is not None:
+            cell.accumulator.exact = None
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A sample of a tensor that is about to be written. The sample of a large tensor is a copy already."""
+    few = sampled(tensor, SAMPLE)
+    return few.clone() if tensor.numel() <= SAMPLE else few
+
+
+def _adds_in_place(planned: OpPlan, floats: list[torch.Tensor], written: set[int]) -> bool:
+    """Whether an op reads the tensor that it writes. With `out=` it does so only if that tensor is also an operand."""
+    if "out" not in planned.written_names:
+        return True
+    return any(sum(each is tensor for each in floats) > 1 for tensor in floats if id(tensor) in written)
+
+
+def _floating(outputs: list[torch.Tensor], values: list[Value]) -> list[tuple[torch.Tensor, Value]]:
+    """The floating outputs with their values. Other outputs have no value."""
+    return list(zip([output for output in outputs if output.is_floating_point()], values, strict=False))

@@ -1,0 +1,74 @@
+"""Finds states that are stored in a low format in each iteration of a loop: `state = (a * state.float() + x).to(dtype)`, `slot.copy_(new)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck.observe.shadow.memory import Cell
+from precheck.observe.shadow.operations import Operation, Value
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.probes.accumulation import Accumulator
+
+BEHIND = 32
+"""Values that are searched for the state of the iteration before."""
+PLACES = 1024
+"""Places of a program whose latest store is remembered, with a sample: 6 MB."""
+
+Key = tuple[str, str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(slots=True)
+class Stored:
+    """The latest state that a place of the program has stored."""
+
+    value: Value
+    samples: tuple[torch.Tensor, torch.Tensor] | None = None  # of the run and of the shadow
+    accumulator: Accumulator | None = None
+
+
+class Stores:
+    """The latest store of each place of a program. A place is a module, a line and a shape."""
+
+    def __init__(self) -> None:
+        self.known: dict[Key, Stored] = {}
+
+    def latest(self, call: Call, value: Value) -> tuple[Stored | None, Stored] | None:
+        """The previous and the present store at the place of a cast. None if the cast stores no state that is made from the previous one."""
+        operation = call.operation
+        if operation.derived or operation.in_optimizer or operation.converts or operation.plain or call.inputs[0].maker is None:
+            return None
+        place = operation.module, operation.source, value.shape
+        before, now = self.known.pop(place, None), Stored(value)
+        self.known[place] = now
+        if len(self.known) > PLACES:
+            del self.known[next(iter(self.known))]
+        if before is None or not made_of(call.inputs[0], before.value):
+            return None
+        return before, now
+
+
+def from_overwritten(operation: Operation, cell: Cell | None) -> bool:
+    """Whether a copy writes something computed from the content that it overwrites."""
+    return cell is not None and cell.value.low and len(operation.inputs) == 2 and made_of(operation.inputs[1], cell.value)
+
+
+def made_of(value: Value, before: Value) -> bool:
+    """Whether `value` is computed from `before` by ops that keep the number of elements."""
+    size, waiting, seen = math.prod(value.shape), [value], {value}
+    while waiting and len(seen) < BEHIND:
+        maker = waiting.pop(0).maker
+        if maker is None or (before.maker is not None and maker.number <= before.maker.number):
+            continue
+        for source in maker.inputs:
+            if source is before:
+                return True
+            if source not in seen and math.prod(source.shape) == size:
+                seen.add(source)
+                waiting.append(source)
+    return False

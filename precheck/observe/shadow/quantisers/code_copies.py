@@ -1,0 +1,177 @@
+"""The copies that are kept for the codes in one storage, with and without their scales, and the distance between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.quantisers.code_notes import Fault, Uncancelled
+from precheck.observe.shadow.quantisers.scale_roots import Powers
+from precheck.observe.shadow.storages import Flat
+
+ALTERNATIVES = 8
+OPERANDS = 2
+"""Operands of one product."""
+LIKE = 1e-4
+"""Relative distance below which two scales are the same."""
+AGREE = 2.0**-6
+"""Two copies agree below this relative distance. A scale that was itself rounded to bfloat16 is off by less."""
+
+
+@dataclasses.dataclass(slots=True)
+class Track:
+    """The copies for the codes in one storage, and what has been done to the codes."""
+
+    exact: Flat
+    plains: list[Flat]
+    rounded: str  # the line that made the codes
+    units: list[Flat] = dataclasses.field(default_factory=list)  # for each of `plains`, what one step of the codes is worth; empty if unknown
+    scales: int = 1
+    multipliers: int = 0
+    sure: bool = True  # whether all factors were recognised as scales
+    shifted: bool = False  # whether a zero point has been added
+    unsigned: bool = False  # whether the codes have lost their sign, so that some are too large by a power of two
+    dense: bool = False  # whether they have gone through a matrix product
+    owed: int = 0  # corrections for zero points that are still to be subtracted from that product
+    early: int = 0  # multipliers before that product
+    read: bool = False  # whether an op has read it
+    joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
+    factors: tuple[float, ...] = ()  # scales of one number that it has been multiplied by
+    owned: tuple[float, ...] = ()  # scales of one number that the codes must be multiplied by
+    strange: tuple[float, ...] = ()  # numbers of scales that it has been multiplied by and that are made of other data than the codes' own scales
+    sources: frozenset[int] = frozenset()  # extremes of data that the codes' own scales are made of
+    cost: tuple[float, float] | None = None  # error of rounding: over the norm, and its root mean square; None if the codes have been changed since
+    filled: bool = False  # whether some codes go up to the largest number of a float8 format
+    powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
+    dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
+    average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
+    last: Operation | None = None  # the latest multiplication
+    others: frozenset[str] = frozenset()  # lines that made other codes which it is computed from
+
+
+def alternatives(tracks: list[Track]) -> int:
+    """How many plain copies a result of these tracks has."""
+    distinct = {id(track): len(track.plains) for track in tracks}
+    return min(ALTERNATIVES, math.prod(distinct.values()))
+
+
+def greatest(costs: Iterable[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """The greatest error of several codes. None if one of them is unknown."""
+    known = list(costs)
+    return (max(each[0] for each in known if each), max(each[1] for each in known if each)) if all(known) else None
+
+
+def cost(exact: torch.Tensor, made: torch.Tensor) -> tuple[float, float]:
+    """The error of `made`: over the norm of `exact`, and its root mean square."""
+    exact = torch.nan_to_num(exact)
+    off = float((torch.nan_to_num(made.float()) - exact).norm())
+    return off / max(float(exact.norm()), 1e-30), off / max(exact.numel(), 1) ** 0.5
+
+
+def neutral(factor: torch.Tensor) -> bool:
+    """Whether a factor is a single number, or consists of -1, 0 and 1."""
+    return factor.numel() == 1 or factor.dtype is torch.bool or bool((factor.abs() * (1 - factor.abs()) == 0).all())
+
+
+def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
+    """|exact - plain| / |plain|."""
+    return float((exact - plain).norm() / plain.norm().clamp_min(1e-30))
+
+
+def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+    """The sorted ratios |exact / plain|. Small elements are left out, since cancellation makes theirs meaningless."""
+    large = plain.abs() > 0.003 * plain.abs().amax()
+    return (exact[large] / plain[large]).abs().sort().values
+
+
+def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
+    """The track of a result that is computed from the codes of `tracks`. A product has the scales of all its operands. In a sum or a stack each
+    element has those of one."""
+    count = sum if product else max
+    for track in tracks:
+        track.read = True
+    last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
+    return Track(
+        Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
+        scales=count(track.scales for track in tracks), multipliers=count(track.multipliers for track in tracks),
+        sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), unsigned=any(track.unsigned for track in tracks),
+        dense=any(track.dense for track in tracks),
+        owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
+        joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
+        owned=tuple(scale for track in tracks for scale in track.owned), strange=tuple(scale for track in tracks for scale in track.strange),
+        others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
+        sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
+        cost=greatest(track.cost for track in tracks),
+        powers=tracks[0].powers if len(tracks) == 1 else None,
+        dead=next((track.dead for track in tracks if track.dead is not None), None),
+    )  # fmt: skip
+
+
+def spread(found: torch.Tensor) -> tuple[float, float]:
+    """The median of sorted ratios, and their ninth decile over their first."""
+    low, middle, high = (float(found[round(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
+    return middle, high / low if low > 0 else float("inf")
+
+
+def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False) -> Uncancelled | None:
+    """The error of codes at a place where their scales must have cancelled. None if they have. `parts` are numbers that scales are products with.
+    `unit`: what reads them is an exponential, or a sum with data.
+
+    The code does not say which alternative is meant, so it is the one that explains most: all of the result but for one factor, if there is one.
+    """
+    exact = track.exact.numbers
+    if all(bool((~exact.isfinite() & each.numbers.isfinite()).any()) for each in track.plains):
+        return Uncancelled(track.rounded, track.scales, track.multipliers, math.inf, math.inf, math.inf, joined=track.joined)
+    least: tuple[bool, float, float, float] | None = None
+    for each in track.plains:
+        found = ratios(exact, each.numbers)
+        if len(found):
+            middle, wide = spread(found)
+            seen = wide > 1 + AGREE, distance(exact, each.numbers), middle, wide
+            least = seen if least is None or seen[:2] < least[:2] else least
+    if least is None or not least[1] > AGREE:
+        return None
+    whole = not least[0]
+    fault: Fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
+    if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
+        fault = "left"
+    if whole and not fault and track.dense and track.early != track.multipliers:
+        return None
+    if whole and not fault and any(abs(least[2] * part - 1) <= LIKE for part in parts):
+        fault = "forgotten"
+    return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
+
+
+def inverted(factors: Sequence[float], off: float) -> bool:
+    """Whether all of a result is off by the square of a scale that has been multiplied by once: it had to be divided by.
+
+    A scale of one number is made of data, so no factor that a program means equals its square by chance, unless it is a power of two.
+    """
+    once = [factor for factor in factors if sum(abs(each - factor) <= LIKE * abs(factor) for each in factors) == 1]
+    return any(of_data(factor) and abs(off / factor**2 - 1) <= LIKE for factor in once)
+
+
+def foreign(track: Track, off: float) -> bool:
+    """Whether all of a result is off by one scale over another: it has been multiplied by the scale of other data, and not by its own.
+
+    Both are made of extremes of data, so no factor that a program means equals their quotient.
+    """
+    missing = [own for own in track.owned if not any(_like(each, own) for each in track.factors)]
+    if not 1 <= len(missing) <= OPERANDS or not all(map(of_data, missing)):
+        return False
+    others = itertools.combinations_with_replacement(sorted(filter(of_data, {*track.strange})), len(missing))
+    return any(_like(off * math.prod(missing), math.prod(each)) for each in others)
+
+
+def _like(one: float, other: float) -> bool:
+    return abs(one - other) <= LIKE * abs(other)
+
+
+def of_data(scale: float) -> bool:
+    """Whether a scale is no number that a program could have written: not 0, 1 or another power of two."""
+    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] != 0.5

@@ -1,0 +1,128 @@
+"""Notes where codes are no longer the numbers that were rounded: a clamp that saturates, integers that wrap round, bytes of another format."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.quantisers import code_rounding
+from precheck.observe.shadow.quantisers.code_copies import Track, cost
+from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
+from precheck.observe.shadow.quantisers.scaled_tensors import FLOATS, SATURATED
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Flat
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.quantisers.codes import Codes
+
+LARGEST = {float(2**bits - 1) for bits in (3, 4, 7, 8, 15, 16, 31, 32)} | {6.0, 7.5, 28.0, 240.0, 448.0, 57344.0}
+"""The largest numbers of the formats that codes and their sums are kept in."""
+
+
+def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After a clamp of codes."""
+    low, high = (code_rounding.bound(op, name) for name in ("min", "max"))
+    if not track.units:
+        _saturated(codes, track, source, result, low, high)
+        return
+    exact, before = codes.copied(op, -1), track.exact.seen(source)
+    moved = zip(track.plains, track.units, strict=True)
+    made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
+    codes.measured(made, track, source, result)
+    remeasured(made, result)
+    if track.average:
+        return
+    code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded)
+    _coarse(codes, before, result, high - low)
+
+
+def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: float) -> None:
+    """Notes integers that waste bits: their bounds have been written for far more `numbers` than they use."""
+    used = float(exact.amax() - exact.amin()) if exact.numel() else 0.0
+    bits = math.log2(numbers + 1) if math.isfinite(numbers) and numbers > 0 else 0.0
+    if bits < code_rounding.FEWEST_BITS or not 0 < used <= numbers / code_rounding.WASTES or bool((result % 1 != 0).any()):
+        return
+    own = (exact - exact.amin()) * (numbers / used)
+    best = float((own.round() - own).norm()) * (used / numbers) / max(float(exact.norm()), 1e-30)
+    codes.casts.coarse(codes.described("clamp"), Coarse(cost(exact, result)[0], best, used / numbers, bits))
+
+
+def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
+    """After a clamp of sums of codes, which are in the unit of the codes as long as no scale has been multiplied by.
+
+    Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is. Nothing
+    is said of numbers that no scale is multiplied by later: bytes of a picture saturate on purpose.
+    """
+    if track.multipliers or high not in LARGEST:
+        track.read = True
+        return
+    _limited(codes, track, source, result, source.float().clamp(min=0.0 if low == 0 else -math.inf), high)
+
+
+def replaced(codes: Codes, args: tuple[Any, ...], track: Track, source: torch.Tensor, result: torch.Tensor) -> bool:
+    """After a choice between codes and one number. Returns whether it saturates them: whether the number is the largest of the result."""
+    other = next((each for each in args[1:3] if each is not source), None)
+    if track.multipliers or track.dense or source.shape != result.shape or not isinstance(other, torch.Tensor) or other.numel() != 1:
+        return False
+    high = float(other)
+    if high not in LARGEST or high != float(result.abs().amax()):
+        return False
+    _limited(codes, track, source, result, source.float(), high)
+    return True
+
+
+def _limited(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, wide: torch.Tensor, high: float) -> None:
+    """`result` is `wide` after a limit: notes what this takes away."""
+    lost, norm, place = float((wide - result.float()).norm()), float(wide.norm()), codes.described("clamp")
+    if not lost:
+        codes.casts.clean(place, track.rounded)
+        codes.passed(track, source, result)
+        return
+    exact, cut = track.exact.seen(source), wide != result.float()
+    rounding = float((source.float() - exact).norm())
+    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
+    kept = torch.where(cut, result.float() / exact, 1.0)  # the copies are cut off too, so that their scales still cancel
+    codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains]).cost = None
+
+
+def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After an op on data: whether it limits them to the largest number of an eight-bit float, to which they are then cast without any scale."""
+    if op.base.startswith("clamp"):
+        if code_rounding.bound(op, "max") in SATURATED and codes.scaled.get(source) is None and codes.tracks.get(source) is None:
+            codes.limited.put(result, Flat.of(result, source.detach()))
+    elif op.base in ops.CASTS and result.dtype in FLOATS and (before := codes.limited.get(source)) is not None:
+        codes.casts.meant.add(codes.described("clamp").blamed)
+        code_rounding.clipped(codes, source, result, before.seen(source), source.float())
+
+
+def remeasured(made: Track, result: torch.Tensor) -> None:
+    """What codes differ by from what they stand for now is no error of later ops."""
+    made.cost = cost(made.exact.seen(result), result)
+
+
+def changed(codes: Codes, op: OpCall, track: Track, source: torch.Tensor) -> None:
+    """Before codes are multiplied by anything: whether they still are what was rounded, up to the error of rounding."""
+    if track.cost is None or track.dense:
+        return
+    off, size = cost(track.exact.seen(source), source)
+    if off > 2 * track.cost[0] and (size > 2 * track.cost[1] or track.multipliers):
+        codes.note(codes.described(op.plan.name), Changed(track.rounded, off, track.cost[0]))
+        track.cost = None
+
+
+def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After a cast of integer codes to real numbers: whether they have wrapped round, so that they are off by the number of integers of their dtype.
+
+    In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
+    """
+    if source.is_floating_point() or not result.is_floating_point() or track.multipliers or track.dense:
+        return
+    size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
+    turns = torch.round(off / size)
+    share = float(((turns != 0) & ((off - turns * size).abs() <= code_rounding.WIDEST)).float().mean())
+    if share:
+        track.cost = None
+        codes.note(codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))

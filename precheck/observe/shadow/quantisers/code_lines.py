@@ -1,0 +1,96 @@
+"""Collects what the casts of each line have done to codes, and records the worst of each kind at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.quantisers.code_copies import Track
+from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Skewed
+from precheck.observe.shadow.quantisers.repeated_noise import Noises
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.quantisers.codes import Codes
+
+
+@dataclasses.dataclass(slots=True)
+class Line:
+    """The casts of one line: calls, calls with clipping, and the worst of each kind."""
+
+    place: Operation
+    calls: int = 0
+    clips: int = 0
+    clipped: Clipped | None = None
+    coarse: dict[int, Coarse] = dataclasses.field(default_factory=dict)  # by call
+    skewed: Skewed | None = None
+    noises: Noises = dataclasses.field(default_factory=Noises)
+
+
+class Casts:
+    """The casts of a run, by line."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.codes = codes
+        self.lines: dict[tuple[str, str], Line] = {}  # by line, and by the line that has made the codes if it is their sums that are kept there
+        self.meant: set[str] = set()  # lines whose codes have been dequantised
+        self.summed: set[str] = set()  # lines whose dequantised values are added to something
+        self.centred: set[str] = set()  # lines whose codes have had half a step added
+
+    def dequantised(self, track: Track) -> None:
+        """These codes have been multiplied by a scale, so the lines that made them are quantisers."""
+        self.meant |= {track.rounded, *track.others}
+
+    def added(self, rounded: str, number: Any) -> None:
+        """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
+        if isinstance(number, float) and number % 1 == 0.5:
+            self.centred.add(rounded)
+
+    def added_up(self, rounded: str) -> None:
+        """What was dequantised of that line is a term of a sum."""
+        self.summed.add(rounded)
+
+    def _line(self, place: Operation, sums: str = "") -> Line:
+        return self.lines.setdefault((place.blamed, sums), Line(place))
+
+    def clean(self, place: Operation, sums: str = "") -> None:
+        """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
+        self._line(place, sums).calls += 1
+
+    def clipped(self, place: Operation, seen: Clipped, sums: str = "", *, counted: bool = False) -> None:
+        """A cast with clipping. `counted`: it has been counted already, when it was rounded."""
+        line = self._line(place, sums)
+        line.calls += not counted
+        line.clips += seen.lost > seen.rounding
+        if line.clipped is None or seen.lost > line.clipped.lost:
+            line.clipped, line.place = seen, place
+
+    def coarse(self, place: Operation, seen: Coarse) -> None:
+        """A cast that is counted already wastes bits."""
+        line = self._line(place)
+        line.coarse[line.calls] = seen
+
+    def skewed(self, place: Operation, seen: Skewed) -> None:
+        line = self._line(place)
+        if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
+            line.skewed = seen
+
+    def drawn(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
+        """`noise` was added to `exact` before it was rounded."""
+        self._line(place).noises.seen(noise, exact, made)
+
+    def tell(self) -> None:
+        """Records the worst cast of each line, at the end of the run."""
+        for (blamed, sums), line in self.lines.items():
+            if (sums or blamed) not in self.meant:
+                continue
+            worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
+            coarse = sorted(line.coarse.values(), key=lambda each: each.share)[line.calls // 2 : line.calls // 2 + 1]
+            skewed = None if line.place.blamed in self.centred else line.skewed
+            repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
+            for remark in (worst, *coarse, skewed, repeated):
+                if remark is not None:
+                    self.codes.note(line.place, remark)
+        self.lines = {}

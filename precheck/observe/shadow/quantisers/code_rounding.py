@@ -1,0 +1,266 @@
+"""The step that scales a tensor and rounds it to codes: starts a `Track`, and notes clipping, wasted bits and biased rounding."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.probes.partial_writes import region
+from precheck.observe.shadow.quantisers import flushed_scales
+from precheck.observe.shadow.quantisers.code_copies import Track, cost
+from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Dead, Skewed, Vanished
+from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, scale_of
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Flat, whole
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.quantisers.codes import Codes
+
+ROUNDS = ops.WHOLE | ops.CASTS
+SAMPLE = 1 << 16
+WIDEST = 2.0
+"""Steps. A larger error is not rounding."""
+FILLED = 15 / 16
+"""Share of a format's largest number. Codes under a scale that is made for the format go up to more."""
+FEWEST = 64
+"""Elements that are needed to judge the mean of errors."""
+WASTES = 4
+"""A scale that is made for so many times the greatest magnitude wastes two bits, which is noted."""
+FEWEST_BITS = 4
+"""Codes of fewer bits have none to waste."""
+ONE_SIGN = 0.9
+"""Numbers have one sign if the magnitude of their sum is this share of the sum of their magnitudes."""
+
+
+@dataclasses.dataclass(slots=True)
+class Origin:
+    """Scaled numbers that are rounded by a table lookup: the numbers, and the factors they were multiplied by."""
+
+    exact: torch.Tensor
+    bys: list[torch.Tensor]
+
+
+def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
+    """After a product or quotient: whether it is one of data and a scale, which may be rounded next."""
+    base, args = op.base, op.args
+    found = scale_of(args[0], args[1], codes.scales, codes.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+    if found is None or not result.is_floating_point() or not whole(result):
+        return
+    data, scale = found
+    if base == "div" and codes.scales.divides(data, scale, result):
+        return
+    by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
+    before = codes.scaled.get(data)
+    chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
+    powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
+    codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
+                                      average=bool(codes.scales.averages.get(scale))))  # fmt: skip
+    flushed_scales.used(codes, scale)
+
+
+def followed(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+    """After an op on a scaled tensor: its result becomes codes, stays scaled, or is not followed."""
+    source, base = inputs[0], op.base
+    scaled = codes.scaled.get(source)
+    if scaled is None:
+        return
+    if base in ops.PLACES or result.shape != source.shape:
+        _sought(codes, op, scaled, source, result)
+    elif base in ROUNDS and (result.dtype in FLOATS or not result.is_floating_point() or base not in ("_to_copy", "copy")):
+        if result.dtype is not torch.bool:
+            _coded(codes, op, scaled, source, result)
+    elif (base.startswith("clamp") or base == "abs" or base in ops.WHOLE_COPIES | ops.CASTS) and whole(result):
+        before = scaled.unclipped or (Flat.of(source, source) if base.startswith("clamp") else None)
+        if before is not None and region(source) != region(result):
+            before = Flat.of(result, before.seen(source))
+        kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
+        codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, unclipped=before))
+    elif base in ("add", "sub") and whole(result):
+        _shifted(codes, scaled, op.args, source, result)
+
+
+def bound(op: OpCall, name: str) -> float:
+    """A bound of a clamp. Infinite where it has none or is a tensor."""
+    value = op.argument(name)
+    return float(value) if isinstance(value, (int, float)) else -math.inf if name == "min" else math.inf
+
+
+def _sought(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+    """A lookup begins: the scaled tensor is compared with each number of a format, or has been replaced by its place among them."""
+    if op.base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
+        source = source.squeeze(-1)
+    elif op.base not in ops.PLACES or result.shape != source.shape:
+        return
+    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))]))
+
+
+def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+    """After an op on places in a table of numbers. If it reads the numbers from the table, the result holds codes."""
+    place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
+    table = not place.is_floating_point() and result.is_floating_point() and op.base in ops.MOVING
+    if table and result.numel() == origin.exact.numel():
+        bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
+        exact = origin.exact.reshape(result.shape)
+        _become(codes, op, exact, exact, bys, result)
+    elif not table and (op.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or op.base == "pow"):
+        codes.origins.put(result, origin)
+
+
+def _become(
+    codes: Codes,
+    op: OpCall,
+    exact: torch.Tensor,
+    data: torch.Tensor,
+    bys: list[torch.Tensor],
+    result: torch.Tensor,
+    scaled: Scaled | None = None,
+) -> Operation:
+    """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `scaled`: what was rounded."""
+    place = codes.described(op.plan.name)
+    codes.scales.rounded_under(bys[0])
+    plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
+    units = [Flat.of(result, 1 / by) for by in bys]
+    first = bys[0].detach()
+    owned = (1 / float(first.amax()),) if first.numel() and bool(first.amax() == first.amin() != 0) else ()
+    end = torch.finfo(result.dtype).max if result.dtype in FLOATS else math.inf
+    filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
+    void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
+    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
+                                   owned=owned, filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
+                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
+                                   average=bool(scaled and scaled.average)))  # fmt: skip
+    return place
+
+
+def dead(codes: Codes, track: Track) -> None:
+    """Records codes that are NaN since they and their scale are 0, where they are read by what makes numbers of them."""
+    share = float(track.exact.numbers.isnan().float().mean()) if track.dead is not None else 0.0
+    if share and track.dead is not None:
+        codes.note(track.dead, Dead(share))
+
+
+def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:
+    """A number has been added to a scaled tensor: noise, half a step or a zero point. `_exact` tells which, once it is rounded."""
+    other = args[1] if args[0] is source else args[0]
+    if scaled.added is None and source is args[0]:
+        kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
+        codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, added=other))
+
+
+def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """The rounded tensor without noise, the same without a zero point, and whether there is noise."""
+    wide, added = source.float(), scaled.added
+    if added is None:
+        return wide, wide, False
+    if isinstance(added, torch.Tensor):
+        added = added.detach().float().expand(source.shape) if added.numel() < source.numel() else added.float().reshape(source.shape)
+        small, noisy = bool((added.abs() <= 1).all()), added.numel() == scaled.added.numel()  # type: ignore[union-attr]
+    else:
+        small, noisy = abs(added) < 1, False
+    data = wide - added
+    return (data, data, noisy) if small else (wide, data, False)
+
+
+def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+    if op.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
+        return  # integers already
+    exact, data, noisy = _exact(scaled, source)
+    bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
+    place = _become(codes, op, exact, data, bys, result, scaled)
+    if scaled.unclipped is not None:
+        clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
+    elif result.dtype in FLOATS:
+        end = torch.finfo(result.dtype).max
+        clipped(codes, source, result, exact, exact.clamp(-end, end))
+    else:
+        codes.casts.clean(place)
+    if data is exact:
+        _coarse(codes, place, scaled, exact, result)
+    if result.dtype not in FLOATS and not scaled.nested:  # a scale that is rounded up keeps all of the data
+        _skewed(codes, place, noisy, exact, result.float())
+        if noisy and isinstance(scaled.added, torch.Tensor):
+            codes.casts.drawn(place, scaled.added, exact, result)
+
+
+def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "") -> None:
+    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
+    before."""
+    place = codes.described("clamp")
+    counted = place.blamed == rounded
+    norm, lost = float(before.float().norm()), float((before - after).float().norm())
+    if not lost or not norm or not math.isfinite(norm):
+        if not counted:
+            codes.casts.clean(place)
+        return
+    rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
+    greatest = float(before.abs().amax()) / max(end, 1e-30)
+    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
+
+
+def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor) -> None:
+    """Notes codes that waste bits, since their scale was made for a greater number."""
+    by = scaled.bys[0].detach()
+    if scaled.source is None or scaled.source.greatest is None or not exact.numel() or not bool(by.amax() == by.amin() != 0):
+        return
+    end, found = float(scaled.source.greatest) * abs(float(by.amax())), float(exact.abs().amax())
+    bits = 8.0 * result.element_size() if result.dtype in FLOATS else math.log2(end + 1) + 1
+    if not 0 < found <= end / WASTES or bits < FEWEST_BITS or not math.isfinite(end):
+        return
+    own = exact * (end / found)
+    best = cost(own, own.to(result.dtype) if result.dtype in FLOATS else own.round())[0]
+    codes.casts.coarse(place, Coarse(cost(exact, result)[0], best, found / end, bits))
+
+
+def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After a cast of data to a float of eight bits: whether numbers of one sign lose some of their sum, since small ones become zero."""
+    if op.base not in ops.CASTS or result.dtype not in FLOATS or source.element_size() == 1 or codes.scales.made.get(source):
+        return
+    wide, made = source.detach().float(), result.detach().float()
+    total, least = float(wide.abs().sum()), torch.finfo(result.dtype).tiny
+    if not total or not math.isfinite(total) or abs(float(wide.sum())) < ONE_SIGN * total:
+        return
+    small = wide.abs() < least
+    lost, gone = float((wide.abs() - made.abs())[small].sum()) / total, (made == 0) & (wide != 0)
+    if lost > 0 and bool(gone.any()):
+        name = str(result.dtype).removeprefix("torch.")
+        place = codes.described(op.plan.name)
+        codes.note(place, Vanished(lost, float(gone.float().mean()), name))
+
+
+def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
+    """Notes the mean of the rounding errors, in steps. Rounding to nearest has one too, if most numbers are less than half a step."""
+    error, wide = (made - exact).reshape(-1)[:SAMPLE], exact.reshape(-1)[:SAMPLE]
+    inside = error.abs() <= WIDEST
+    error = (error if noisy else error - (wide.round() - wide))[inside]
+    signs = wide[inside].sign()
+    if len(error) < FEWEST:
+        return
+    mean, inwards, chance = float(error.mean()), float(-(error * signs).mean()), 0.6 / len(error) ** 0.5
+    off, towards = (inwards, True) if abs(inwards) > abs(mean) else (mean, False)
+    codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
+
+
+def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tensor) -> None:
+    """After a choice, element by element, between codes of the same numbers. If it is one between the numbers below and above, it is what has been
+    rounded. So its errors are judged, and not those of a floor before. If it gives codes their sign back, they have one."""
+    choices = [(each, track) for each in args[1:3] if isinstance(each, torch.Tensor) and (track := codes.tracks.get(each)) is not None]
+    made.unsigned = made.unsigned and all(track.unsigned for _, track in choices)
+    data = [track.plains[0].seen(each) for each, track in choices]
+    if len(data) < 2 or any(each.shape != data[0].shape or not torch.equal(each, data[0]) for each in data[1:]):
+        return
+    for source, track in choices:
+        exact = track.exact.seen(source)
+        if exact.shape == result.shape and bool(((result.float() - exact).abs() <= 1).all()):
+            copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
+            made.cost = cost(exact, result)
+            made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
+            line = codes.casts.lines.get((track.rounded, ""))
+            if line is not None:
+                line.skewed = None
+                _skewed(codes, line.place, True, exact, result.float())
+            return

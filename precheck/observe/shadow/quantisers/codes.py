@@ -1,0 +1,300 @@
+"""Follows codes, which are numbers rounded under a scale, to the place where the scale has been divided out again.
+
+In exact arithmetic a quantiser's scale must cancel: codes times scales must give what the same products give on the data. So two copies
+are kept of what is computed from codes, both without rounding. `exact` applies the run's ops to the scaled numbers. `plain` applies them to
+the data and leaves the scales out. Where they agree, the scales have cancelled and the copies are dropped. If codes reach an op that does not
+commute with a scale (a sum with something else, a softmax) and the copies do not agree, a scale is wrong.
+
+The code does not say which product removes a scale. A factor that is a scale by its origin or its numbers does. For any other factor
+both possibilities are kept, as alternatives. Only a result that agrees with none of them is recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, zero_points
+from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
+from precheck.observe.shadow.quantisers.code_lines import Casts
+from precheck.observe.shadow.quantisers.code_notes import Remark
+from precheck.observe.shadow.quantisers.decoded_data import DecodedData
+from precheck.observe.shadow.quantisers.float_bits import FloatBits
+from precheck.observe.shadow.quantisers.foldings import Foldings
+from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
+from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
+from precheck.observe.shadow.quantisers.scale_roots import combined
+from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, single, steps
+from precheck.observe.shadow.replay import OpCall, tensors_in
+from precheck.observe.shadow.storages import Flat, Storages, plain, whole
+from precheck.torch_internals import in_backward
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
+
+LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num"}
+"""Ops that keep two copies apart by a scale if they were so before."""
+PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
+PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
+EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
+BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | {"mul", "div", "add", "sub", "clamp", "clamp_min", "clamp_max"}
+"""Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
+HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
+"""Ops that look at codes and compute no result from them."""
+
+
+class Codes:
+    """Follows the codes of a run."""
+
+    def __init__(self, mode: Shadow) -> None:
+        self.mode, self.scales, self.off = mode, Scales(), False
+        self.scaled: Storages[Scaled] = Storages(sized=True)
+        self.origins: Storages[code_rounding.Origin] = Storages()
+        self.casts = Casts(self)
+        self.tracks: Storages[Track] = Storages(self.ended, sized=True)
+        self.flushed: Storages[flushed_scales.Cast] = Storages()
+        self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited to the largest number of a float of eight bits
+        self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
+        self.foldings, self.decoded = Foldings(self), DecodedData(self)
+        self.told: set[str] = set()  # lines whose codes have a fault
+
+    def after(self, op: OpCall, result: Any) -> None:
+        """After an op: follows its codes. Never raises."""
+        if not self.off and op.plan.known:
+            try:
+                eight = isinstance(result, torch.Tensor) and result.dtype in FLOATS
+                starts = (begins, self.rotations.begins, self.foldings.begins) if op.plan.base in BEGINNING else ()
+                if eight or any(start(op.base, op.args) for start in starts) or self._concerned(op.args):
+                    with self.mode.unseen():
+                        self._followed(op, result)
+            except Exception:
+                self.off = True
+
+    def _concerned(self, args: tuple[Any, ...]) -> bool:
+        """Whether an operand is followed."""
+        rotations = self.rotations
+        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, self.decoded.held
+        known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
+        tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
+        return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
+
+    def finish(self) -> None:
+        """At the end of the block: judges results that no op has read, since the user gets them."""
+        if not self.off:
+            for track in self.tracks.values():
+                self.ended(track)
+            self.casts.tell()
+            self.foldings.finish()
+            self.decoded.finish(self.told)
+        self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
+
+    def ended(self, track: Track) -> None:
+        """The storage of these codes is freed: judges them if no op has read them."""
+        if not track.read:
+            self.judged(track)
+
+    def _followed(self, op: OpCall, result: Any) -> None:
+        inputs = list(filter(plain, tensors_in(*op.args)))
+        results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
+        if not inputs or not results:
+            return
+        places = list(map(id, op.indices())) if self.tracks else []
+        tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
+        if self.packed.follow(op, results[0]):
+            pass
+        elif tracked:
+            self._read(op, inputs, tracked, results[0])
+        elif op.base in ("mul", "div") and len(results) == 1:
+            code_rounding.scaled(self, op, results[0])
+        elif self.scaled and self.scaled.get(inputs[0]) is not None:
+            code_rounding.followed(self, op, inputs, results[0])
+        elif self.origins and any(self.origins.get(each) is not None for each in inputs):
+            code_rounding.looked_up(self, op, inputs, results[0])
+        elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
+            code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
+        code_rounding.vanished(self, op, inputs[-1], results[0])
+        code_limits.saturated(self, op, inputs[-1], results[0])
+        self.bits.follow(op, results[0])
+        self.scales.follow(op.base, inputs, results)
+        self.foldings.follow(op, inputs, results[0])
+        flushed_scales.follow(self, op, inputs, results)
+        self.rotations.follow(op, inputs, results[0])
+        self.decoded.follow(op, results[0])
+
+    # --- what becomes of codes -------------------------------------------------------------------------------------
+
+    def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
+        base = op.base
+        data = [each for each in tracked if not self.scales.made.get(each)]
+        tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is still a scale
+        tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
+        if base == "copy":
+            self._copied(inputs, result)
+        elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
+            tracks[0].read = True  # truncated again, these are codes no longer
+        elif base in PASSED:
+            code_limits.wrapped(self, op, tracks[0], tracked[0], result)
+            self.passed(tracks[0], tracked[0], result)
+        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR | ops.MOVING):
+            return
+        elif base in ("mul", "div") and len(tracked) == 1:
+            self._multiplied(op, inputs, tracked[0], result)
+        elif base == "where" and len(tracked) == 1 and code_limits.replaced(self, op.args, tracks[0], tracked[0], result):
+            return
+        elif base.startswith("clamp"):
+            code_limits.clamped(self, op, tracks[0], tracked[0], result)
+        elif base in ("add", "sub") and (product := zero_points.owing(self, inputs, result)) is not None:
+            zero_points.unmoved(self, op, product, result)
+        elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
+            zero_points.shifted(self, op, inputs, tracked[0], result)
+        elif base in LINEAR and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
+            self._again(op, tracks, result)
+            added_terms.joined(self, op, inputs, result)
+        else:
+            for track in tracks:
+                self.judged(track, unit=base in EXPONENTIALS)
+            self.tracks.drop(result)
+
+    def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+        """Codes are copied into an existing storage, whole or in part."""
+        track = self.tracks.get(inputs[1]) if len(inputs) > 1 else None
+        held = self.tracks.get(result)
+        if track is None:
+            self.tracks.drop(result)
+        elif held is None or whole(result):
+            self.passed(track, inputs[1], result)
+        else:
+            held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
+            for mine, theirs in zip(held.plains, track.plains, strict=False):
+                mine.seen(result).copy_(theirs.seen(inputs[1]))
+            held.read, track.read = False, True
+
+    def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+        exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
+        made = self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
+        self.measured(made, track, source, result)
+
+    def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+        """Gives the codes `made` in `result` the steps of those that they were made from."""
+        made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
+
+    def _again(self, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
+        """Applies the op to both copies."""
+        if op.base in PRODUCTS:
+            for each in filter(plain, op.tensors()):
+                if (track := self.tracks.get(each)) is not None:
+                    code_limits.changed(self, op, track, each)
+        exact = self.copied(op, -1)
+        plains = [self.copied(op, place) for place in range(alternatives(tracks))]
+        product = op.base in PRODUCTS or op.base == "mul"
+        kept = self.put(result, tracks, exact, plains, product=product)
+        if op.base == "where":
+            code_rounding.chosen(self, op.args, kept, result)
+        if op.base not in PRODUCTS | ops.MOVING:
+            kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
+        if op.base in PRODUCTS:
+            kept.owed, kept.shifted = zero_points.owed(tracks), False
+            kept.early = kept.early if kept.dense else kept.multipliers
+            kept.dense = True
+        kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
+        self.settled(kept, result)
+
+    def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The op's result on other tensors, in their own format."""
+        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), change)[0]
+
+    def copied(self, op: OpCall, place: int, *only: torch.Tensor) -> torch.Tensor:
+        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
+        seen: list[int] = []
+        data = only or tuple(tensors_in(*op.args))
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            track = self.tracks.get(tensor) if plain(tensor) else None
+            if track is None or all(tensor is not each for each in data):
+                return tensor.float() if tensor.is_floating_point() else tensor
+            many = len(track.plains)
+            nth = (place // (seen[0] if seen else 1)) % many
+            seen.append(many)
+            return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
+
+        if op.base == "constant_pad_nd" and place >= 0:
+            return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
+        return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.replayed(op, change)
+
+    def _multiplied(self, op: OpCall, inputs: list[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
+        """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
+        track = self.tracks.get(source)
+        assert track is not None
+        other = next((each for each in inputs if each is not source), None)
+        exact = self.copied(op, -1, source)
+        plains = [each.seen(source).expand(exact.shape) for each in track.plains]
+        known = other is not None and (self.scales.known(other) or self._nested(other, track))
+        if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
+            if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
+                code_limits.remeasured(self.put(result, [track], exact, plains[1:]), result)
+                self.casts.dequantised(track)
+                return
+        if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
+            track.read = True  # the data, up to rounding
+            self.casts.dequantised(track)
+            self.tracks.drop(result)
+            return
+        if not known:
+            plains += [self.copied(op, place, source) for place in range(len(track.plains))]
+        made = self.put(result, [track], exact, plains[:ALTERNATIVES])
+        whole = other is not None and not track.dense and self.scales.made.get(other) == "whole"  # the exponents of scales, such as bytes of e8m0
+        made.multipliers = track.multipliers + (known or whole)
+        made.sure = track.sure and (known or whole or other is None or neutral(other))
+        made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
+        if known or whole:
+            made.last = self.described(op.plan.name)
+        if known:
+            made.factors = (*track.factors, *single(other, base=op.base))
+            made.strange = (*track.strange, *(() if other is None else self.scales.strange(other, track.sources, op.base)))
+            made.powers = self.scales.multiplied(track.powers, other, op.base)
+            self.casts.dequantised(track)
+        self.settled(made, result)
+
+    def _nested(self, other: torch.Tensor, track: Track) -> bool:
+        """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
+        held = self.tracks.get(other)
+        return held is not None and not held.multipliers and not track.dense and self.scales.made.get(other) is not None
+
+    def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
+        """Gives a result the copies that are computed from the codes of `tracks`."""
+        made = merged(result, tracks, exact, plains, product=product)
+        self.tracks.put(result, made)
+        return made
+
+    def settled(self, track: Track, result: torch.Tensor) -> None:
+        """Drops the copies if they agree: the scales have cancelled."""
+        if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
+            track.read = True
+            self.foldings.settled(track)
+            self.tracks.drop(result)
+
+    def judged(self, track: Track, *, unit: bool = False, place: Operation | None = None) -> None:
+        """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: what reads them has a unit: an
+        exponential, or a sum with data. `place`: where they are read without any scale."""
+        track.read = True
+        code_rounding.dead(self, track)
+        last = track.last or (place if unit and track.filled else None)
+        if not track.sure or track.owed or last is None:
+            return
+        remark = uncancelled(track, self.scales.parts, unit=unit)
+        if remark is not None and (track.multipliers or remark.fault == "left"):
+            self.note(last, remark)
+
+    def note(self, place: Operation, remark: Remark) -> None:
+        """Records what was found at that place, as an operation that comes now."""
+        self.told.add(getattr(remark, "rounded", ""))
+        self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=remark))
+
+    def described(self, name: str) -> Operation:
+        """An operation that names the current line of the program."""
+        return dataclasses.replace(self.mode.described(name), phase="backward" if in_backward() else "forward")

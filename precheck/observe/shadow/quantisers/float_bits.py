@@ -1,0 +1,86 @@
+"""Follows the bits of floats that a program rounds by chance: it adds random bits to them, cuts bits off, and takes the rest for a float again.
+
+Such a float is judged against the one whose bits were taken: the errors have no mean if the random bits start right below those that are kept, and
+carry into them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck.observe.shadow.quantisers.code_notes import Skewed
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Flat, Storages, plain
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
+
+SIGNIFICAND = 23
+"""Bits of float32's significand."""
+RARE = 1.15
+"""By Bernstein's inequality a sum of such errors exceeds √(2 L) times its standard deviation plus L/3 with a chance of e^-L. For one in 10^9 this is
+6.4 standard deviations and 6.9. The limit is six times what is noted here."""
+
+
+@dataclasses.dataclass(slots=True)
+class Bits:
+    """The bits of floats in one storage. `noisy`: other integers have been added, one for each float."""
+
+    exact: Flat
+    noisy: bool = False
+
+
+class FloatBits:
+    """The bits of a run's float32 numbers."""
+
+    def __init__(self, mode: Shadow) -> None:
+        self.mode = mode
+        self.held: Storages[Bits] = Storages()
+
+    def viewed(self, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """After a view: whether memory is taken for another dtype from now on."""
+        if name == "view.dtype" and plain(result):
+            with self.mode.unseen():
+                self._viewed(args[0], result)
+
+    def _viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        if source.dtype is torch.float32 and result.dtype is torch.int32:
+            self.held.put(result, Bits(Flat.of(source, source.detach())))
+        elif source.dtype is torch.int32 and result.dtype is torch.float32 and self.held:
+            found = self.held.get(source)
+            if found is not None and found.noisy:
+                self._rounded(found.exact.seen(result), result.detach(), source)
+
+    def follow(self, op: OpCall, result: Any) -> None:
+        """After an op on integers."""
+        if not isinstance(result, torch.Tensor) or result.dtype is not torch.int32:
+            return
+        inputs = [each for each in op.tensors() if each.dtype is torch.int32 and each.layout is torch.strided]
+        known = next(((each, found) for each in inputs if (found := self.held.get(each)) is not None), None)
+        if known is None or known[0].shape != result.shape:
+            return
+        source, found = known
+        added = op.base == "add" and any(self.held.get(each) is None and each.numel() == result.numel() for each in inputs)
+        noisy = added or any(each.noisy for each in map(self.held.get, inputs) if each is not None)
+        self.held.put(result, Bits(Flat.of(result, found.exact.seen(source)), noisy))
+
+    def _rounded(self, exact: torch.Tensor, made: torch.Tensor, bits: torch.Tensor) -> None:
+        """Bits with noise have become floats: notes the mean of their errors, in steps between neighbours among the numbers that have these bits."""
+        counts = exact.isfinite() & (exact != 0)
+        exact, made, ends = exact[counts], made[counts], (bits & -bits)[counts]
+        ends = ends[ends > 0]
+        if not len(ends):
+            return
+        cut = int(ends.min()).bit_length() - 1  # the lowest bit that any of them has
+        step = torch.ldexp(torch.ones_like(exact), torch.frexp(exact)[1] - 1 - SIGNIFICAND + cut)
+        error = -(made - exact) * exact.sign() / step
+        if float(error.abs().median()) > 1:
+            return  # most are further away than a neighbour: they are not rounded
+        carried = (exact.abs() / step) % 1  # the chance of each to go up
+        spread = float((carried * (1 - carried)).sum()) ** 0.5
+        mean, chance = float(error.mean()), (spread + RARE) / len(error)
+        place = self.mode.described("view")
+        self.mode.record(dataclasses.replace(place, number=self.mode.observation.seen, coded=Skewed(mean, True, True, chance)))

@@ -1,0 +1,208 @@
+"""Keeps tensors that were multiplied or divided by a scale, which a quantiser may round next, and recognises scales.
+
+A scale is a tensor with fewer numbers than the tensor it scales. It is certainly a scale if it is computed only from extremes of data (such as a
+greatest magnitude) and Python numbers, or if data has been rounded under it before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.probes.partial_writes import Region, region
+from precheck.observe.shadow.quantisers.code_copies import LIKE, of_data
+from precheck.observe.shadow.quantisers.scale_roots import Powers, ScaleRoots, combined
+from precheck.observe.shadow.storages import Flat, Storages, length
+
+FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
+AVERAGES = ops.AVERAGES | {"std", "var"}
+"""Ops that pick one of many numbers, if the result has fewer elements than the operand."""
+SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
+LOOKED_AT = 1 << 14
+REMEMBERED = 31
+"""Scales before the latest one that a number may be compared with."""
+CHAIN = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """The extremes of data that a scale is made of: their numbers, and the extreme itself if it is one number and the only one."""
+
+    extremes: frozenset[int]
+    greatest: torch.Tensor | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Scaled:
+    """A scaled tensor. `bys` has the factors it was multiplied by: the last scale, the product of the last two, and so on."""
+
+    region: Region
+    bys: list[torch.Tensor]
+    added: torch.Tensor | float | None = None  # noise, half a step or a zero point that was added
+    unclipped: Flat | None = None  # its content before it was clamped
+    powers: Powers | None = None  # the greatest magnitudes that the last scale is made of; None if unknown
+    source: Source | None = None  # the extremes that its scales are made of; None if unknown
+    nested: bool = False  # whether what is scaled are scales
+    average: bool = False  # whether the scale is an average of data, under which some of it is clipped on purpose
+
+    def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
+        """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
+        if region(tensor) == self.region:
+            return self.bys[place]
+        flat = torch.ones(length(tensor), device=tensor.device)
+        flat.as_strided(*self.region).copy_(self.bys[place])
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+class Scales:
+    """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
+
+    def __init__(self) -> None:
+        self.made: Storages[Literal["scale", "whole"]] = Storages(sized=True)
+        self.shares: Storages[bool] = Storages()  # quotients of integers
+        self.roots = ScaleRoots()
+        self.sources: Storages[Source] = Storages(sized=True)
+        self.averages: Storages[bool] = Storages()  # averages of data
+        self.used: list[torch.Tensor] = []
+        self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a scale, by its origin or by its numbers. Extremes that were rounded to integers may be zero points."""
+        return self.made.get(tensor) == "scale" or self.among(tensor)
+
+    def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """After an op: marks its results if they are computed only from extremes."""
+        if base in AVERAGES or self.averages:
+            self._averaged(base, inputs, results)
+        if base not in EXTREMES and not self.made:
+            return
+        floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
+        extreme = base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results)
+        if extreme:
+            made = True
+            if base != "aminmax":
+                self.roots.extreme(results[0])
+        else:
+            made = bool(self.made) and any(self.made.get(each) for each in inputs)
+            made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
+        if made and base not in EXTREMES and len(results) == 1:
+            self.roots.follow(base, inputs, results[0])
+        rounded = base in ops.STEPS or (base not in ops.MULTIPLYING and base not in ops.EXPONENTIALS and base not in ops.POWERS and base != "pow"
+                                        and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip
+        if made and base in ("mul", "div") and len(inputs) == 2:
+            many, one = inputs if base == "div" or inputs[1].numel() == 1 else inputs[::-1]
+            if many.numel() > one.numel() == 1 and self.made.get(one):
+                self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
+        if made:
+            self._sourced(extreme, inputs, results)
+        for result in results if made else ():
+            self.made.put(result, "whole" if rounded else "scale")
+
+    def _averaged(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """After an op: marks its result if it is computed only from averages of data."""
+        many = [each for each in inputs if each.numel() > 1 and not self.averages.get(each)]
+        first = base in AVERAGES and len(many) == 1 and results[0].numel() < many[0].numel() and not self.made.get(many[0])
+        if first or (not many and any(self.averages.get(each) for each in inputs)):
+            self.averages.put(results[0], True)
+
+    def _sourced(self, extreme: bool, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """After an op that makes scales or extremes: what they are made of. A comparison's result is a mask, and no scale."""
+        given = [found for found in map(self.sources.get, inputs) if found is not None]
+        for result in [each for each in results if each.is_floating_point()]:
+            known = frozenset().union(*(each.extremes for each in given))
+            if extreme:
+                greatest = result.detach().float().clone() if result.numel() == 1 else None
+                self.sources.put(result, Source(known | {next(self.roots.numbers)}, greatest))
+            elif given:
+                self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
+
+    def strange(self, scale: torch.Tensor, sources: frozenset[int], base: str) -> tuple[float, ...]:
+        """The numbers of a scale that is made of other extremes than `sources`. Nothing if that is not known, or if it has many."""
+        found = self.sources.get(scale)
+        if found is None or not sources or found.extremes & sources:
+            return ()
+        values = torch.unique(scale.detach().reshape(-1)[:LOOKED_AT].float())
+        return tuple((values if base == "mul" else 1 / values).tolist()) if len(values) <= REMEMBERED else ()
+
+    def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
+        """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""
+        return combined([(powers, 1.0), (None if scale is None else self.roots.held.get(scale), 1.0 if base == "mul" else -1.0)])
+
+    def divides(self, data: torch.Tensor, by: torch.Tensor, result: torch.Tensor) -> bool:
+        """Whether a quotient is one of integers. If it is truncated, that is an integer division, and nothing is quantised."""
+        shares = counts(by) and (counts(data) or bool(self.shares.get(data)))
+        if shares:
+            self.shares.put(result, True)
+        return shares
+
+    def rounded_under(self, by: torch.Tensor) -> None:
+        values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
+        values = torch.unique(values[(values > 0) & values.isfinite()])
+        self.used = [*self.used[-REMEMBERED:], torch.cat([values, 1 / values]).sort().values]
+
+    def among(self, tensor: torch.Tensor) -> bool:
+        """Whether all its numbers are scales that data has been rounded under, or their inverses. The number 1 is no evidence."""
+        values = torch.unique(tensor.detach().reshape(-1)[:LOOKED_AT].float().abs())
+        if not self.used or bool(((values == 0) | (values == 1) | ~values.isfinite()).all()):
+            return False
+        return any(_within(values, used) for used in self.used)
+
+
+def counts(tensor: torch.Tensor) -> bool:
+    """Whether it holds only integers."""
+    return not tensor.is_floating_point() or not bool((tensor.detach() % 1 != 0).any())
+
+
+def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
+    place = torch.searchsorted(known, values).clamp_(max=len(known) - 1)
+    nearest = torch.minimum((known[place] - values).abs(), (known[(place - 1).clamp_(min=0)] - values).abs())
+    return bool((nearest <= LIKE * values).all())
+
+
+def scale_of(
+    left: torch.Tensor, right: torch.Tensor | float, scales: Scales, scaled: Storages[Scaled], *, quotient: bool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The data and the scale of a product or quotient. None if neither is clearly a scale. Numbers are read only to test for a step size."""
+    if not isinstance(right, torch.Tensor):
+        return None
+    if right.is_floating_point() and _fewer(right, left, scales):
+        return left, right
+    if not quotient and left.is_floating_point() and _fewer(left, right, scales):
+        return right, left
+    if quotient and scaled and scaled.get(left) is not None and left.shape == right.shape and steps(right):
+        return left, right
+    return None
+
+
+def steps(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a power of two for each element, as the distances between a float format's neighbouring numbers are."""
+    fractions, _ = torch.frexp(tensor.detach()) if tensor.is_floating_point() else (tensor, None)
+    return bool((fractions == 0.5).all())
+
+
+def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
+    if scale.numel() != data.numel():
+        return scale.numel() < data.numel()
+    return (length(scale) < scale.numel() or bool(scales.made.get(scale))) and not scales.made.get(data)
+
+
+def begins(base: str, args: tuple[Any, ...]) -> bool:
+    """Whether an op may make a scale, or may scale a tensor by fewer numbers than it has. An expanded scale has fewer numbers in memory."""
+    if base in EXTREMES or base in AVERAGES or (base.startswith("clamp") and any(each in SATURATED for each in args[1:])):
+        return True
+    if base not in ("mul", "div"):
+        return False
+    left, right = args[:2]
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or {left.layout, right.layout} != {torch.strided}:
+        return False
+    return left.numel() != right.numel() or not (left.is_contiguous() and right.is_contiguous())
+
+
+def single(scale: torch.Tensor | None, *, base: str) -> list[float]:
+    """The factor of an op with a scale of one number. Nothing for other scales."""
+    number = float(scale.detach()) if scale is not None and scale.numel() == 1 else 0.0
+    return [] if number == 0 else [number if base == "mul" else 1 / number]
