@@ -24,7 +24,7 @@ from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
-from precheck.judge.compared_runs import located, table
+from precheck.judge.compared_runs import located, report_on, table
 from precheck.judge.conclusion import fails_early
 from precheck.observe.adapters import Called, received
 from precheck.observe.decisions import DecisionLog

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.kernels.exact import Exact, widened
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Trial
 from precheck.observe.containers import call, tensors
+from precheck.observe.exact import Exact, widened
 
 if TYPE_CHECKING:
     from precheck.kernels.bench import Bench
