@@ -17,9 +17,13 @@ MISSED = {
     "gpt/eps in a function": "The residual stream is so large that 1e-6 for 1e-5 changes less than what float32 is credited with.",
     "vit/rows and columns of patches swapped": "All numbers are right and in another order, so the module that has it is not told from its parent.",
     "lstm/backward states not turned round": "As the patches: another order of the same numbers.",
-    "lstm/directions swapped": "What passes between the layers of torch's own LSTM is in one kernel, and is compared with nothing.",
 }
 """Broken pairs that are not found, or not where they are, and why."""
+
+ACCUSED = {
+    ("cosines/by a fast transform", "32-true"): "A table that model makes in float32 inside of forward is off by 4e-6, in the exact run too.",
+}
+"""Healthy pairs that are accused under one precision, and why."""
 
 
 def test_the_set_is_as_large_as_it_should_be() -> None:
@@ -27,13 +31,13 @@ def test_the_set_is_as_large_as_it_should_be() -> None:
     assert len({name.partition("/")[0] for name in CASES}) >= 12
     assert sum(case.healthy for case in CASES.values()) >= 40
     assert sum(not case.healthy for case in CASES.values()) >= 100
-    assert set(MISSED) <= set(CASES)
+    assert set(MISSED) | {name for name, _ in ACCUSED} <= set(CASES)
 
 
 @pytest.mark.parametrize(("name", "precision"), TRIED)
 def test_a_pair(name: str, precision: str) -> None:
     found = told(CASES[name], precision)
-    if name in MISSED:
+    if name in MISSED or (name, precision) in ACCUSED:
         assert not found.right
     else:
         assert found.right, f"{found.verdict} in {found.module!r}: {found.message}"
