@@ -13,7 +13,7 @@ from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import ADDED, OWN
+from precheck.analysis.function_errors import ADDED, OWN, remaining
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import normalised
 from precheck.analysis.provenance import effective_roundoff, elements
@@ -72,8 +72,8 @@ def _needless(cause: Operation) -> int:
     made = cause.outputs[0] if cause.outputs else None
     if made is None or not made.low or not cause.inputs or not attribution.written(cause):
         return 0
-    if made.drift > 2 * max(cause.drift_in, causes.storage_error(made)):
-        return 0  # not storing it has made most of its error: the terms of a sum cancel
+    if cause.base in ops.REDUCTIONS and remaining(cause, made) < 1 and made.drift > 2 * max(cause.drift_in, causes.storage_error(made)):
+        return 0  # not storing it has made most of its error: the terms of the sum cancel
     if cause.base in ops.AVERAGES:  # these add up in float32, and round at the end
         few = elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
     else:

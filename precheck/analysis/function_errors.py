@@ -171,12 +171,12 @@ class Calls:
 
     def _felt(self, total: Value) -> bool:
         """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too."""
-        walk = Walk([total] if elements(total) > 1 else [], causes.BEHIND)
+        walk, total_call = Walk([total] if elements(total) > 1 else [], causes.BEHIND), total.maker.call if total.maker is not None else 0
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
-            if not readers or any(reader.call != held.maker.call for reader in readers if held.maker is not None):
-                return True
+            if not readers or any(not reader.outputs or reader.call != total_call for reader in readers):
+                return True  # it leaves the function, Python reads it, or it decides
             if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
@@ -196,7 +196,7 @@ class Calls:
         error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
         emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in ops.PRODUCTS
-        grown = error(value) > 2 * max(before, attribution.own_error(operation, value) * min(1.0, _remaining(operation, value)))
+        grown = error(value) > 2 * max(before, attribution.own_error(operation, value) * min(1.0, remaining(operation, value)))
         made = operation.base in ops.REDUCTIONS - ops.SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
@@ -220,7 +220,7 @@ def _user(reader: Operation) -> bool:
     return reader.phase in ("forward", "data") or (reader.phase == "backward" and not reader.derived)
 
 
-def _remaining(operation: Operation, value: Value) -> float:
+def remaining(operation: Operation, value: Value) -> float:
     """The norm of a sum over that of its terms; of a mean as if it were a sum. Below 1 the terms cancel."""
     terms = operation.inputs[0] if operation.inputs else value
     count = elements(terms) / max(1, elements(value)) if operation.base == "mean" else 1.0

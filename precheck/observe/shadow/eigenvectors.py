@@ -39,8 +39,13 @@ def as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tenso
 
 
 def _equal(values: torch.Tensor, within: float) -> torch.Tensor:
-    """Which pairs of sorted values are linked by gaps of at most `within` of the largest value: those of an op's own rounding."""
-    gaps = values.diff(dim=-1).abs() > within * values.abs().amax(-1, keepdim=True)
+    """Which pairs of sorted values are linked by gaps of at most `within` of the largest value: those of an op's own rounding.
+
+    Values as small as that are linked to none. Their vectors are rounding alone, and what is computed from them keeps that cause.
+    """
+    rounding = within * values.abs().amax(-1, keepdim=True)
+    small = values.abs() <= rounding
+    gaps = (values.diff(dim=-1).abs() > rounding) | small[..., 1:] | small[..., :-1]
     groups = torch.cat([torch.zeros_like(gaps[..., :1], dtype=torch.int64), gaps.cumsum(-1)], -1) if gaps.shape[-1] else values.long() * 0
     return groups[..., :, None] == groups[..., None, :]
 
