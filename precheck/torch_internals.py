@@ -72,26 +72,20 @@ except (ImportError, AttributeError) as error:
 
 
 def written_out(func: Any) -> Callable[..., Any] | None:
-    """What flexible attention runs without a compiler: Python code that calls other ops. None for other operators, such as torch.cond, whose code
-    runs under no mode."""
+    """What flexible attention runs without a compiler: Python code that calls other ops. None for others, such as torch.cond, which no mode sees."""
     kernels = func.py_kernels if isinstance(func, torch._ops.HigherOrderOperator) and func.name().startswith("flex_attention") else {}
     return kernels.get(DispatchKey.CompositeExplicitAutograd)
 
 
 def set_cudnn_tf32(allowed: bool) -> None:
-    """Sets `torch.backends.cudnn.allow_tf32`, also after torch's own test utilities have frozen the flags. Without the private setter it sets the
-    attribute."""
-    setter = getattr(torch._C, "_set_cudnn_allow_tf32", None)
-    if setter is None:
-        torch.backends.cudnn.allow_tf32 = allowed
-    else:
-        setter(allowed)
+    """Sets `torch.backends.cudnn.allow_tf32`, also if torch's test utilities have frozen it. Without the private setter it sets the attribute."""
+    setter = getattr(torch._C, "_set_cudnn_allow_tf32", functools.partial(setattr, torch.backends.cudnn, "allow_tf32"))
+    setter(allowed)
 
 
 def graph_task() -> int:
     """The unique number of the backward pass that autograd runs on this thread. -1 outside a backward pass."""
-    task: int = _graph_task()
-    return task
+    return int(_graph_task())
 
 
 def in_backward() -> bool:

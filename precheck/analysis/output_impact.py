@@ -25,7 +25,7 @@ GARBAGE = Limit(
     """A step is wrong if at least this share of its elements have no correct digit, however large the weight to which it is added. The weight shows
     such an error only after many steps.""",
 )  # fmt: skip
-TURNED = Limit(
+MISLED = Limit(
     0.25, "share of the calls",
     """Python branches on garbage if a comparison of two numbers comes out otherwise in at least this share of the calls of its line, and if most of
     the number is error. If chance decides, half of them do; if rounding decides near a tie only, few do.""",
@@ -73,7 +73,7 @@ def by_chance(observation: Observation) -> set[Operation]:
             calls[operation.line] += 1
             if misled(operation):
                 turned[operation.line].append(operation)
-    often = (found for line, found in turned.items() if len(found) >= max(BRANCHES, TURNED * calls[line]))
+    often = (found for line, found in turned.items() if len(found) >= max(BRANCHES, MISLED * calls[line]))
     return {operation for found in often for operation in found}
 
 

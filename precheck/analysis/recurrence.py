@@ -115,8 +115,7 @@ def _wrong(value: Value, state: State) -> bool:
            "72 layers are off by 4.2 and 6.4 unit roundoffs",
 )  # fmt: skip
 def residual_stream(state: State) -> bool:
-    """A state to which each iteration adds what other weights compute from it. No iteration scales it, as an iteration scales the state of a
-    recurrent cell.
+    """A state to which each iteration adds what other weights compute from it, and that no iteration scales, unlike a recurrent cell's.
 
     A sampler's latents are none: it calls one network again and again, and to keep them in float32 costs nothing.
     """

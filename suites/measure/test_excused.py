@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from precheck.measurement import judged
+from precheck.judge.compared_runs import report_on
 from precheck.observe.records import Trace
 from precheck.precisions import PRECISIONS
 
@@ -19,4 +19,4 @@ from precheck.precisions import PRECISIONS
     ids=["none", "rounding", "both"],
 )
 def test_each_excused_tensor_has_one_reason(explained: tuple[str, ...], unstable: tuple[str, ...], facts: dict[str, list[str]]) -> None:
-    assert judged(Trace(), Trace(), [], PRECISIONS["bf16-mixed"], explained=explained, unstable=unstable).facts == facts
+    assert report_on(Trace(), Trace(), [], PRECISIONS["bf16-mixed"], explained=explained, unstable=unstable).facts == facts

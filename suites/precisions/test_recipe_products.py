@@ -86,12 +86,12 @@ def test_nvfp4_turns_the_weight_gradients_operands_and_rounds_gradients_by_chanc
     how = RECIPES["NVFP4BlockScaling"].weight_gradient[0]
     assert how is not None
     for _ in range(400):
-        drawn.append(quantising.rounded(quantising.turned(upstream.t(), 16), how, generator=mode._generator(torch.device("cpu"))))
+        drawn.append(quantising.rounded(quantising.rotated(upstream.t(), 16), how, generator=mode._generator(torch.device("cpu"))))
     mean = torch.stack(drawn).mean(0)
-    held = quantising.turned(upstream.t(), 16)
+    held = quantising.rotated(upstream.t(), 16)
     assert (mean - held).norm() < 2.5 / 400**0.5 * (drawn[0] - held).norm()  # what chance leaves of a mean of 400, where nothing is biased
-    turned = quantising.turned(normal(5, 48), 16)
-    product = turned @ quantising.turned(normal(7, 48, seed=1), 16).t()
+    turned = quantising.rotated(normal(5, 48), 16)
+    product = turned @ quantising.rotated(normal(7, 48, seed=1), 16).t()
     torch.testing.assert_close(product, normal(5, 48) @ normal(7, 48, seed=1).t(), rtol=1e-5, atol=1e-5)
 
 

@@ -37,7 +37,7 @@ SAID = {
     r"and rounding explains 7\.7%\. Look at the packing, the zero points and the scales",
     "rows_gathered_raw": r"a scale is missing here, .*: what reads the result gets numbers 106\.7 times as large as they should be",
     "rescaled_too_late": r"5\.5% of the elements are clipped, .*: this loses 70% of the tensor, and rounding loses 0\.82%",
-    "scale_floored_at_one": r"0\.017 times the one that their scale was made for, .*: this loses 47% of the tensor",
+    "scale_floored_at_one": r"made for numbers 58 times as large as the greatest of this tensor, .*: this loses 47% of the tensor",
     "mantissa_leaks": "times these scales make Inf or NaN without any rounding, where the numbers that were quantised make none",
 }
 

@@ -138,7 +138,7 @@ def test_how_grave(skips: int, steps: int, severity: str) -> None:
     """A step is nothing, and neither are two of forty-eight; two of sixteen are more than growth ever costs."""
     (finding,) = told(watched(lambda: again(skips, steps)))
     assert (finding.rule, finding.severity) == ("scaler-order", severity)
-    assert f"{skips} of {steps + 8} steps skipped" in finding.message
+    assert f"{skips} of {steps + 8} steps are skipped" in finding.message
 
 
 def test_what_an_own_scaler_had_found_before_the_block_is_not_known() -> None:

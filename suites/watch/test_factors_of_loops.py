@@ -28,7 +28,7 @@ def test_a_decay_that_bfloat16_rounds_is_named_however_the_state_is_kept() -> No
             (finding, *_) = retained(decay, state).errors
             assert finding.rule in ("amplified-rounding", "accumulated-drift", "absorption")
     (finding,) = retained(torch.tensor(0.985), torch.float32).errors
-    assert "turns" in finding.message
+    assert "iterations" in finding.message
     assert finding.rule == "amplified-rounding"
 
 

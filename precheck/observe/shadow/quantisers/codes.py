@@ -42,7 +42,7 @@ LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num"}
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
-BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | {"mul", "div", "add", "sub", "clamp", "clamp_min", "clamp_max"}
+BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
 """Ops that look at codes and compute no result from them."""
