@@ -1,4 +1,4 @@
-"""Finds the likely cause of an exception in the watched block: a number that became zero, a comparison that came out otherwise, a refused dtype."""
+"""Finds the likely cause of an exception in the watched block: a number that became zero, a comparison whose answer differs, a refused dtype."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Unstorable(Fact):
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Decided(Fact):
-    """A rounding that makes a comparison come out otherwise than in the reference, and the block raised."""
+    """A rounding that gives a comparison another answer than in the reference, after which the block raised."""
 
     comparison: Operation
     raised: str
@@ -50,7 +50,7 @@ def behind(observation: Observation) -> list[Fact]:
     """At most one fact: on the last comparison, read or op before the block raised.
 
     Comparisons and reads after the last op that made floats have led to the exception. Blamed is a zero that the reference does not have, or else a
-    rounding, because of which a comparison came out otherwise. If there is none, a read of such a zero is blamed.
+    rounding, because of which the answer of a comparison differs. If there is none, a read of such a zero is blamed.
     """
     if not observation.raised or not observation.operations:
         return []

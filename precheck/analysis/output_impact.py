@@ -27,10 +27,10 @@ GARBAGE = Limit(
 )  # fmt: skip
 MISLED = Limit(
     0.25, "share of the calls",
-    """Python branches on garbage if a comparison of two numbers comes out otherwise in at least this share of the calls of its line, and if most of
-    the number is error. If chance decides, half of them do; if rounding decides near a tie only, few do.""",
+    """Python branches on garbage if a comparison of two numbers has another answer than in the reference in at least this share of the calls of its
+    line, and if most of a number is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do.""",
 )  # fmt: skip
-BRANCHES = Limit(8, "calls", "The fewest comparisons of a line that come out otherwise. A loop that ends one iteration early or late has one.")
+BRANCHES = Limit(8, "calls", "The fewest comparisons of a line whose answers differ. A loop that ends one iteration early or late has one.")
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
 WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
@@ -66,7 +66,7 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
 
 
 def by_chance(observation: Observation) -> set[Operation]:
-    """The comparisons of two numbers that come out otherwise than in the reference because most of a number is error, on lines where many do so."""
+    """The comparisons of two numbers whose answers differ from the reference because most of a number is error, on lines with many of these."""
     calls, turned = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[Operation]](list)
     for operation in observation.operations:
         if operation.flips is not None and operation.flips.total == 1 and operation.base in ops.COMPARED:
@@ -78,7 +78,7 @@ def by_chance(observation: Observation) -> set[Operation]:
 
 
 def misled(comparison: Operation) -> bool:
-    """Whether a comparison of two numbers comes out otherwise than in the reference, and one of them is mostly error."""
+    """Whether a comparison of two numbers has another answer than in the reference, and one of them is mostly error."""
     flips = comparison.flips
     return flips is not None and flips.total == flips.changed == 1 and comparison.drift_in > WRONG
 
