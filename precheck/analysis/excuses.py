@@ -116,7 +116,7 @@ def below(value: Value) -> bool:
 
 def hidden(value: Value, readers: Readers, *, multiples: bool) -> bool:
     """Whether something large is added to a small number wherever it is read, so that no result shows its error. `multiples`: or a multiple of it is
-    read, such as the step that a bisection halves until it is subnormal. (A difference may be added to what the next turn subtracts again.)"""
+    read, such as the step that a bisection halves until it is subnormal. (The next iteration may subtract again what a difference was added to.)"""
     walk, sums = Walk([value]), list[bool]()
     for held in walk:
         consumers = readers.get(held, ())

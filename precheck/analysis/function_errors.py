@@ -171,16 +171,18 @@ class Calls:
 
     def _felt(self, total: Value) -> bool:
         """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too."""
-        walk, total_call = Walk([total] if elements(total) > 1 else [], causes.BEHIND), total.maker.call if total.maker is not None else 0
+        if elements(total) == 1 or total.maker is None:
+            return True
+        walk = Walk([total], causes.BEHIND)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
-            if not readers or any(not reader.outputs or reader.call != total_call for reader in readers):
+            if not readers or any(not reader.outputs or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides
             if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
-        return elements(total) == 1
+        return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Excuse: only its own function reads the value after all."""

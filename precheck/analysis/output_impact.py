@@ -67,13 +67,13 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
 
 def by_chance(observation: Observation) -> set[Operation]:
     """The comparisons of two numbers whose answers differ from the reference because most of a number is error, on lines with many of these."""
-    calls, turned = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[Operation]](list)
+    calls, differing = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[Operation]](list)
     for operation in observation.operations:
         if operation.flips is not None and operation.flips.total == 1 and operation.base in ops.COMPARED:
             calls[operation.line] += 1
             if misled(operation):
-                turned[operation.line].append(operation)
-    often = (found for line, found in turned.items() if len(found) >= max(BRANCHES, MISLED * calls[line]))
+                differing[operation.line].append(operation)
+    often = (found for line, found in differing.items() if len(found) >= max(BRANCHES, MISLED * calls[line]))
     return {operation for found in often for operation in found}
 
 
