@@ -8,6 +8,7 @@ from collections import Counter
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import packaged, shortened
 from precheck.observe.shadow.window import LONGEST
@@ -30,6 +31,9 @@ def smallest_normal(value: Value) -> float:
 
 def largest(value: Value) -> float:
     return formats.of_dtype(value.dtype).max if value.low else math.inf
+
+
+_ANCESTORS = 64  # values that a search for a cast visits
 
 
 FINEST = Limit(
@@ -101,6 +105,33 @@ def placed(operation: Operation) -> str:
 def via(operation: Operation) -> str:
     """The line of the library that ran an op, or "" if the user's own code did."""
     return packaged(operation.source) if operation.blamed != operation.source else ""
+
+
+def lowered_by(operation: Operation) -> Operation | None:
+    """The cast or factory of the user that makes an op compute in a low format: without it the op would be wide. None if there is none.
+
+    An op on low and wide tensors is wide, so each low operand has to be low. One that comes from a product, or from a module of torch's own, is low
+    because the precision asks for it.
+    """
+    walk = Walk([value for value in operation.inputs if value.low], _ANCESTORS)
+    for value in walk:
+        maker = value.maker
+        if maker is None or maker.plain or maker.converts or maker.derived or maker.base in ops.PRODUCTS:
+            continue
+        given = [source for source in maker.inputs if source.low]
+        if not given and (maker.base in ops.CASTS or not maker.inputs):
+            return maker
+        walk.follow(given)
+    return None
+
+
+def low_since(operation: Operation) -> str:
+    """The user's line that makes an op compute in a low format, in words: ", in bfloat16 since models/gpt.py:88". Empty if it is the op's own line, or
+    if there is none."""
+    cast = lowered_by(operation) if operation.outputs and operation.outputs[0].low else None
+    if cast is None or not cast.blamed or cast.blamed == operation.blamed:
+        return ""
+    return f", in {cast.outputs[0].dtype} since {shortened(cast.blamed)}"
 
 
 SAME = 1e-5

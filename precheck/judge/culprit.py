@@ -8,9 +8,9 @@ import math
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution, Splits
-from precheck.analysis.function_errors import ADDED, OWN, OwnError, error_in
+from precheck.analysis.function_errors import ADDED, OWN, OWNED, OwnError, error_in
 from precheck.analysis.nonfinite import Broken
-from precheck.analysis.provenance import determined, effective_roundoff, placed, via
+from precheck.analysis.provenance import determined, effective_roundoff, low_since, placed, via
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.findings import Finding
@@ -60,7 +60,7 @@ def explained(
     before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
     cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
     if made is not showing:
-        cause = f"{placed(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
+        cause = f"{placed(made)}{low_since(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
 
 
@@ -129,15 +129,24 @@ def in_noise(candidate: Candidate) -> bool:
     """Whether noise runs contain the rounding that is blamed: torch's own module made it, or a conversion that the user asked for.
 
     They contain as much if the op rounds what such a module has rounded, by no more than that. Squares add up, so without the op's rounding at
-    least 1/√2 of the error is left.
+    least 1/√2 of the error is left. That does not hold where the op's function has made the error itself: a difference takes away what neighbouring
+    elements share of an input's error, but not a rounding, which is another one in each.
     """
     operation = candidate.operation
     if operation.plain or operation.converts:
         return True
+    if _made_in_call(operation, shown(candidate)):
+        return False
     carried = operation.drifting if isinstance(candidate.fact, Misrounded) and candidate.fact.how in ("digits lost", "amplified") else None
     if carried is None or attribution.own_error(operation, operation.outputs[0]) > operation.drift_in:
         return False
     return (behind := causes.error_source(carried)) is not None and behind.plain
+
+
+def _made_in_call(operation: Operation, showing: Operation) -> bool:
+    """Whether both ops are in one call of a user's function, which has made half of the square of the second one's error itself."""
+    same = operation.call != 0 and operation.call == showing.call
+    return same and any(OWNED * value.drift**2 <= value.call_error**2 < math.inf for value in showing.outputs[:1])
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:

@@ -253,3 +253,31 @@ def healthy() -> torch.Tensor:
 
 def test_a_healthy_run_has_no_findings() -> None:
     passes(healthy)
+
+
+def test_the_line_that_makes_an_op_low_is_told() -> None:
+    """Without the cast the sum would be wide, so that is the line to mend."""
+
+    def summed() -> torch.Tensor:
+        terms = torch.full((400, 8), 1.01).bfloat16()
+        level = terms[0] * 1.5
+        for term in terms:
+            level = level + term  # fault
+        return level
+
+    finding = finds(summed, "absorption")
+    place, _, line = finding.source.rpartition(":")
+    assert f"aten.add.Tensor at {finding.source}, in bfloat16 since {place}:{int(line) - 3}: " in finding.message
+
+
+def test_no_line_is_told_where_the_precision_made_an_op_low() -> None:
+    layer = nn.Linear(8, 8)
+
+    def summed() -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+            level = layer(torch.ones(8))
+            for _ in range(400):
+                level = level + layer(torch.ones(8))  # fault
+            return level
+
+    assert " since " not in finds(summed, "absorption").message

@@ -55,4 +55,14 @@ BUGS = [
         why="Inside a surface the raw density passes 12, whose exponential float16 does not hold: infinity minus infinity is no number.",
         source="https://github.com/nerfstudio-project/nerfstudio/pull/104",
     ),
+    Planted(
+        name="cumulative-low",
+        healthy="    cumulative = (shares / shares.sum(-1, keepdim=True)).cumsum(-1)\n",
+        planted="    cumulative = (shares / shares.sum(-1, keepdim=True)).cumsum(-1).to(torch.bfloat16)  # culprit\n",
+        precisions=("bf16-mixed",),
+        part="function:resampled",
+        rules=("amplified-rounding", "cancellation", "accumulated-drift"),
+        why="Steps of the distribution are a few thousandths high, and near one bfloat16 has steps of 1/256: samples jump between the ends of a bin.",
+        source="https://github.com/ROCm/AMDMIGraphX/pull/3817",
+    ),
 ]
