@@ -98,18 +98,23 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     """Lengths, buckets and places that are computed from data alone, as share × frames, and become other integers than in the reference.
 
     Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
-    the user's own arithmetic has rounded them, each integer that differs is wrong. An amount, which goes back to floats, is an exception: there a
+    the user's own arithmetic has rounded them, each integer that differs is wrong. So do data that a measurement has converted to the precision's
+    format: then the integers are compared with what float32 makes of the converted data. An amount, which goes back to floats, is an exception: there a
     rounding may change single integers, so more must differ than a few roundings explain (`_explained`). So are bins, but those of places.
     """
-    if operation.recut is None or cause is None or not attribution.written(cause) or not cause.outputs or not _of_data(operation):
+    changes = operation.recut
+    if changes is None or not _of_data(operation):
+        changes, cause = operation.recut_in_call, _rounded_by(operation)
+        if changes is None or not _of_data(operation, converted=True):
+            return []
+    if cause is None or not attribution.written(cause) or not cause.outputs:
         return []
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
     if converted is None:
         return []
     either = converted.used_as == "amount" or operation.base in ops.PLACES  # a number near a bound may be in either bin
-    if either and _explained(operation.recut, operation.inputs[0].roundoff):
+    if either and _explained(changes, operation.inputs[0].roundoff):
         return []
-    changes = operation.recut
     if converted.left_out is not None and changes.places <= converted.left_out:
         return []  # a `where` discards them all
     return [
@@ -125,8 +130,22 @@ def _explained(changes: Recut, roundoff: float) -> bool:
     return changes.count < AMOUNTS or changes.count <= EXPLAINED * roundoff * changes.size * changes.total
 
 
-def _of_data(operation: Operation) -> bool:
-    """Whether the inputs were computed from data alone: from no weight, no random draw and no converted tensor."""
+def _rounded_by(operation: Operation) -> Operation | None:
+    """The op of the user's that last stored low what this one reads."""
+    walk = Walk(operation.inputs, causes.BEHIND)
+    for value in walk:
+        maker = value.maker
+        if maker is None or not attribution.written(maker):
+            continue
+        if value.low and maker.base not in ops.MOVING:
+            return maker
+        walk.follow(maker.inputs)
+    return None
+
+
+def _of_data(operation: Operation, *, converted: bool = False) -> bool:
+    """Whether the inputs were computed from data alone: from no weight, no random draw and no converted tensor. `converted`: data that a
+    measurement has converted to the precision's format count, too."""
     if operation.parameter or operation.drawn:
         return False
     walk = Walk(operation.inputs, causes.BEHIND)
@@ -134,7 +153,7 @@ def _of_data(operation: Operation) -> bool:
         maker = value.maker
         if value.past is not None:
             return False
-        if maker is None:
+        if maker is None or (converted and maker.converts == "given"):
             continue
         if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.drawn or maker.base in ops.DRAWN:
             return False

@@ -64,7 +64,13 @@ def test_other_integers_are_none(lengths: Rule) -> None:
 
 
 def test_inputs_that_the_precision_stores_low_are_what_they_are() -> None:
-    assert errors(lambda shares, hidden: (shares * FRAMES).round().long(), "bf16-true") == []
+    assert errors(lambda shares, hidden: (shares.float() * FRAMES).round().long(), "bf16-true") == []
+
+
+def test_what_the_code_itself_rounds_of_such_inputs_is_its_own() -> None:
+    first = errors(lambda shares, hidden: (shares * FRAMES).round().long(), "bf16-true")[0]
+    assert (first.rule, first.op) == ("integer-rounding", "aten.mul.Tensor")
+    assert " of 9 integers that cast (aten._to_copy) at " in first.message
 
 
 def told(wide: list[float], made: list[float], step: Callable[[torch.Tensor], torch.Tensor] = torch.round) -> Recut | None:

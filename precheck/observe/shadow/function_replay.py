@@ -94,6 +94,8 @@ class FunctionReplay:
     def _follow(self, call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> None:
         mode, plan, operation = call.mode, call.plan, call.operation
         outputs = [tensor for tensor in call.results if addressable(tensor)]
+        if outputs and seen and (plan.steps or not continuous(outputs[0])) and not mode.later.defers(outputs[0]):
+            flips.recut_in_call(call, outputs[0], seen)
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
         dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands

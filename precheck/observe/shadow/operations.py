@@ -107,6 +107,7 @@ class Operation:
     flips: Flips | None = None
     renumbered: Renumbered | None = None
     recut: Recut | None = None
+    recut_in_call: Recut | None = None  # the same beside float32 on the inputs that the call of the user's function had
     let_through: LetThrough | None = None
     bits: int = 0  # of the integers, for a cast from floats
     used_as: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -114,14 +114,28 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
         operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)
 
 
-def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], run: torch.Tensor, shadow: torch.Tensor, made: torch.Tensor) -> None:
+def recut_in_call(call: Call, output: torch.Tensor, seen: dict[int, torch.Tensor]) -> None:
+    """The same as `recut`, beside what float32 gives on the inputs that the call of the user's function had (`function_replay`)."""
+    if len(call.floats) != 1 or id(call.floats[0]) not in seen or not call.inputs[0].roundoff:
+        return
+    run, wide, base = sampled(call.floats[0], WHOLES), sampled(seen[id(call.floats[0])], WHOLES), call.plan.base
+    if base in ops.WHOLE:
+        recut(call.operation, getattr(torch, base), run, wide, sampled(output, WHOLES), into="recut_in_call")
+    elif base in ops.CASTS and output.dtype is not torch.bool and torch.iinfo(output.dtype).bits >= NARROW:
+        recut(call.operation, torch.trunc, run, wide, run.trunc(), into="recut_in_call")
+
+
+def recut(
+    operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], run: torch.Tensor, shadow: torch.Tensor, made: torch.Tensor,
+    *, into: Literal["recut", "recut_in_call"] = "recut",
+) -> None:  # fmt: skip
     """Records results of `round`, `floor` or a cast that differ from the reference's by more than the reference's own rounding explains."""
     slack, became = NEARLY * torch.finfo(shadow.dtype).eps * shadow.abs(), made.to(shadow.dtype)
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
         places = moved.reshape(-1).nonzero().flatten().tolist()
         example = float(step(shadow)[places[0]]), float(became[places[0]])
-        operation.recut = Recut(len(places), moved.numel(), *example, _density(step, shadow), frozenset(places))
+        setattr(operation, into, Recut(len(places), moved.numel(), *example, _density(step, shadow), frozenset(places)))
 
 
 def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
