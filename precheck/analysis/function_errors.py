@@ -205,6 +205,17 @@ class Calls:
         return handed or made
 
 
+def outside(cause: Operation, operation: Operation, value: Value, observation: Observation) -> Operation:
+    """Returns the op that made the error of a result: `cause`, or an op outside the function if the function is right on the inputs that it gets.
+
+    Where a result is right to `ADDED` unit roundoffs on the inputs of its call, no rounding of that call is amplified: the error came with the inputs.
+    """
+    right = 0 < value.call_error <= ADDED * effective_roundoff(value)
+    if not right or not cause.call or cause.call != operation.call:
+        return cause
+    return Attribution(value, observation.operations).cause(lambda each: each.call != operation.call) or cause
+
+
 def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Function]) -> bool:
     """Whether the line of `cause` made most of an error, or the user's lines of its function did. `functions`: the function of each line.
 

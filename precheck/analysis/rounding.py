@@ -20,7 +20,7 @@ from precheck.analysis.differences import of_few_terms
 from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms, picked
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import ADDED, owns
+from precheck.analysis.function_errors import ADDED, outside, owns
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, dropped, exponentials, normalised, shown
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
@@ -195,7 +195,7 @@ class Misroundings:
         severity = self._severity(value, below=(below := causes.subnormal(value) >= causes.HALF * value.drift))
         if below:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
-        cause = self._stored(self._behind(operation) or operation)
+        cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
         how: How = "digits lost" if loses_digits else "amplified"
         measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from graph import Graph, above, given
 from torch import nn
 from torch.nn import functional
 
 import precheck
+from precheck.analysis.function_errors import outside
 from precheck.findings import Finding
 
 LOW = torch.bfloat16
@@ -268,3 +270,16 @@ def test_what_a_forward_pass_makes_and_nobody_reads_does_no_harm() -> None:
     assert errors(lambda: stepped(logged=False)) == []
     (found,) = errors(lambda: stepped(logged=True))
     assert found.source.endswith(f":{line_of(gap, 'return')}")
+
+
+@pytest.mark.parametrize(("own", "blamed"), [(1e-3, "outer"), (4 * 2.0**-8, "outer"), (above(4 * 2.0**-8), "inner"), (0.1, "inner"), (0.0, "inner")])
+def test_nothing_in_a_function_is_to_blame_that_is_right_on_its_inputs(own: float, blamed: str) -> None:
+    """0: not measured."""
+    graph = Graph()
+    outer = graph.op("_to_copy.default", given("float32"), makes={"drift": 2e-3})
+    inner = graph.op("_to_copy.default", graph.op("mul.Tensor", outer, makes={"dtype": "float32", "drift": 2e-3}), makes={"drift": 2.6e-3})
+    made = graph.op("log.default", inner, makes={"drift": 0.1, "call_error": own})
+    for value in (inner, made):
+        value.maker.call = 1
+    found = outside(inner.maker, made.maker, made, graph.observation)
+    assert found is {"outer": outer, "inner": inner}[blamed].maker
