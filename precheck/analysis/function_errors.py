@@ -208,7 +208,7 @@ class Calls:
 def outside(cause: Operation, operation: Operation, value: Value, observation: Observation) -> Operation:
     """Returns the op that made the error of a result: `cause`, or an op outside the function if the function is right on the inputs that it gets.
 
-    Where a result is right to `ADDED` unit roundoffs on the inputs of its call, no rounding of that call is amplified: the error came with the inputs.
+    Where a result is right to `ADDED` unit roundoffs on the inputs of its call, the call amplifies no rounding: the error came with the inputs.
     """
     right = 0 < value.call_error <= ADDED * effective_roundoff(value)
     if not right or not cause.call or cause.call != operation.call:

@@ -99,8 +99,8 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
 
     Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
     the user's own arithmetic has rounded them, each integer that differs is wrong. So do data that a measurement has converted to the precision's
-    format: then the integers are compared with what float32 makes of the converted data. An amount, which goes back to floats, is an exception: there a
-    rounding may change single integers, so more must differ than a few roundings explain (`_explained`). So are bins, but those of places.
+    format: then the integers are compared with what float32 makes of the converted data. An amount, which goes back to floats, is an exception: a rounding may
+    change single integers there, so more must differ than a few roundings explain (`_explained`). So are bins, but those of places.
     """
     changes = operation.recut
     if changes is None or not _of_data(operation):
