@@ -200,11 +200,11 @@ class Bench:
                 judged.skipped = "which of two writes to one place comes last decides"
                 return
             judged.distances = distances(outcome, reference)
-            if judged.ratio > 1 and reference.runs >= sum(QUICK) and not reference.sampled and reference_error.may_tell(self, judged, reference):
+            if judged.open and reference.runs >= sum(QUICK) and not reference.sampled and reference_error.may_tell(self, judged, reference):
                 reference.sampled = True
                 reference_error.sampled(self, judged.trial, reference)
                 judged.distances = distances(outcome, reference)
-            if judged.ratio <= 1 or (reference.runs >= sum(QUICK) and judged.everywhere):
+            if not judged.open or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
         judged.fault = values_of(judged, outcome, reference)
 

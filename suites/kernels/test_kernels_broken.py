@@ -65,7 +65,6 @@ SLOW = bool(os.environ.get("PRECHECK_SLOW"))
 CASES = ALL | UNSEEN | LATER | FRESH | FOURTH | FIFTH | SIXTH | SEVENTH | EIGHTH | NINTH | TENTH
 MISSED = {
     "cross entropy: the gradient of the right class is corrected in memory": "a gradient that is stored once more before its last term is added",
-    "place of the least: those of equal numbers are added up": "which of equal numbers is chosen is free, so that no place of theirs is judged",
     "swiglu: the product rounded before the gate": "four roundings in bfloat16 where one is due err by twice as much, as correct ones may",
     "sum over two axes: sums of rows are stored in bfloat16": "its error is no larger than that of storing a typical result, as of attention",
     "places of pixels: computed in float16": "kernel-contract: constants in float16 err alike for all inputs, as a wrong formula does",
