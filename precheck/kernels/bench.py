@@ -40,12 +40,17 @@ class Bench:
         self.references: dict[Trial, Reference] = {}
         self.history: list[Trial] = []  # what was judged, in order
         self.ladder: tuple[int, ...] = LADDER
-        self.exact_in = "float64"
+        self.exact_in, self.signs = "float64", False
         self.fills = not compiled(candidate)
 
     def make(self, trial: Trial) -> Made:
         """The inputs of a trial."""
-        return trials.trial_inputs(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers)
+        return trials.trial_inputs(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers, signs=self.signs)
+
+    def keep_signs(self, keep: bool) -> None:
+        """Whether numbers of one sign keep it in all trials from now on, however few the example has."""
+        self.signs = keep
+        self.references.clear()
 
     def wishes_of(self, trial: Trial) -> Wishes:
         """The settings for the runs of a trial."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import plan, protocol, reference_error, registration, triton_interpreter
+from precheck.kernels import contents, plan, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
@@ -179,6 +179,9 @@ class Session:
             self.told.unconfirmed.append(f"{judged.fault.text}; float64 does not know it better")
             return False
         trial = judged.trial
+        if judged.fault.kind in ("values", "lost") and self._strange_signs(trial):
+            self.told.warnings.append(("kernel-contract", f"{judged.fault.text}; only where inputs have signs that the example's have not"))
+            return False
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))
             if all(self.bench.judge(each).fault is None for each in others):
@@ -189,6 +192,17 @@ class Session:
                     return False
         self.told.judged, self.told.cause = judged, self.search.cause(judged)
         return True
+
+    def _strange_signs(self, trial: Trial) -> bool:
+        """Whether inputs have signs that the example's have not, and the candidate is right without them. Few numbers of one sign may have it by
+        chance or because they must, as widths and scales. From then on all trials keep it."""
+        few = [leaf.tensor for leaf in self.bench.example.leaves if contents.one_sign(leaf.tensor)]
+        if trial.given or self.bench.signs or not few:
+            return False
+        self.bench.keep_signs(True)
+        right = all(self.bench.judge(trial.but(seed=trial.seed + more)).fault is None for more in (0, 1000, 2000))
+        self.bench.keep_signs(right)
+        return right
 
     def _unsure(self, judged: Judged) -> bool:
         """Whether the exact result is itself only accurate to a rounding of float64 there."""
