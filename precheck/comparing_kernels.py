@@ -35,6 +35,7 @@ def compare_kernels(
     gradients: bool | Literal["double"] = True,
     sizes: Any = None,
     budget: float = 20.0,
+    speed: bool | None = None,
     allow: Mapping[str, str] | None = None,
 ) -> Report:
     """Says whether `candidate` computes what `reference` does, up to rounding, and if not, which class of fault it has.
@@ -53,13 +54,15 @@ def compare_kernels(
         budget: Seconds that the trials of one example may take, of the processor; waiting for a device counts half, and for a processor that other
             programs use not at all. An example of more than 65 536 elements is tried in smaller shapes, and at the end as it is, if as many
             seconds again are enough for that.
+        speed: Whether both sides are timed on the example, by the clocks of `benchmark`. None times them on a device alone.
         allow: Rules whose errors become notes, each with your reason.
 
     Returns:
         A report. An error's rule is its class: kernel-rounding, -accumulation, -edge, -stride, -mask, -stale, -mutation, -gradient,
         -nondeterminism, -constant, -contract; kernel-fallback is a warning. `verdict` is "rounding", "different", or
         "not judged" of a kernel that this machine cannot run as it is meant, with the reason as a warning; `facts["code"]` rebuilds the
-        smallest inputs that fail, and `facts["speed"]` has milliseconds of both.
+        smallest inputs that fail, `facts["speed"]` has milliseconds and peak bytes of both beside the error, and `facts["not_looked_at"]` what
+        was not looked at here, with the reason.
 
     Raises:
         InputError: Inputs cannot be used, or the reference raises on them or draws random numbers.
@@ -67,7 +70,7 @@ def compare_kernels(
     """
     allowed = allowances.checked(allow)
     chosen = None if precision is None else resolve(precision)
-    _check(candidate, reference, gradients, budget)
+    _check(candidate, reference, gradients, budget, speed)
     wishes, state = Wishes(chosen, bool(gradients), gradients == "double"), State(candidate)
     found, benches = [], []
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), doing("judging the kernel"):
@@ -82,17 +85,19 @@ def compare_kernels(
                 break
         report = reporting.report(found, benches, chosen.name if chosen else "")
         if not found[-1].unjudged:
-            completed(report, found[-1], benches[-1], whole)
+            completed(report, found[-1], benches[-1], whole, speed)
     allowances.apply(report, allowed)
     return report
 
 
-def _check(candidate: Any, reference: Any, gradients: Any, budget: Any) -> None:
+def _check(candidate: Any, reference: Any, gradients: Any, budget: Any, speed: Any) -> None:
     """Raises InputError for an argument that cannot be used."""
     for name, given in (("candidate", candidate), ("reference", reference)):
         if not callable(given):
             raise InputError(f"{name}={given!r:.80} cannot be called; pass a function of tensors or a module")
     if gradients not in (True, False, "double"):
         raise InputError(f"gradients={gradients!r}; pass True, False or 'double'")
+    if speed not in (None, True, False):
+        raise InputError(f"speed={speed!r}; pass True, False or None")
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
         raise InputError(f"budget={budget!r}; pass seconds, as in budget=20")

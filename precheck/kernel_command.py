@@ -30,6 +30,7 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
     parser.add_argument("--gradients", choices=("yes", "no", "double"), default="yes", help=compared)
     parser.add_argument("--sizes", help="names for the dimensions of each tensor, if two that have one size may differ: 'rows columns; columns'")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of processor time for the trials (default: 20)")
+    parser.add_argument("--speed", action="store_true", default=None, help="time both sides on a CPU too (default: on a device alone)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--save", type=Path, metavar="TEST.py", help="write a failing input as a test into this file")
     parser.set_defaults(run=run)
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
     try:
         with telling(_say):
             report = compare_kernels(candidate, reference, _inputs(options), precision=options.precision, gradients=gradients, sizes=sizes,
-                                     budget=options.budget)  # fmt: skip
+                                     budget=options.budget, speed=options.speed)  # fmt: skip
     except (InputError, PrecisionError) as error:
         raise Trouble(str(error)) from None
     if options.save and "code" in report.facts:
@@ -58,13 +59,14 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _text(report: Any) -> str:
-    speed = report.facts.get("speed")
-    if speed is None:
-        return str(report.summary())
-    timed = (f"candidate {speed['candidate_ms']:.3g} ms, reference {speed['reference_ms']:.3g} ms: {speed['times_as_fast']:.3g} times as fast, "
-             f"with at most {speed['r']:.3g} of the error that correct implementations reach")  # fmt: skip
+    speed, lines = report.facts.get("speed"), [report.summary()]
+    if speed is not None:
+        times = f"candidate {speed['candidate_ms']:.3g} ms, reference {speed['reference_ms']:.3g} ms: {speed['times_as_fast']:.3g} times as fast"
+        error = f"with at most {speed['r']:.3g} of the error that correct implementations reach"
+        lines.append(f"{times}, {error} ({speed['passes']}, {speed['device']})")
+    lines += [f"not looked at: {what}: {why}" for what, why in report.facts.get("not_looked_at", {}).items()]
     code = ["", "the smallest inputs that fail:", *report.facts["code"].splitlines()[:30]] if "code" in report.facts else []
-    return "\n".join([report.summary(), timed, *code])
+    return "\n".join([*lines, *code])
 
 
 def _say(words: str) -> None:

@@ -46,6 +46,11 @@ TERMS = Limit(
     """The error that is allowed for a gradient whose terms cancel. It has two terms. The kernel stores each, and autograd stores each again when it
     adds them: four roundings.""",
 )  # fmt: skip
+CHOICES = Limit(
+    4, "times that each choice was seen",
+    """Of equal numbers a correct implementation may choose any. How many choices there are is not known. Those seen count as all once each was seen
+    so often: of eight that are equally likely, one is missing then once in four thousand times, and a fault has to be found in two trials.""",
+)  # fmt: skip
 UNSURE = Limit(
     2.0**-48, "times the largest input",
     "A smaller result may be nothing but rounding: 32 roundings of float64, of an intermediate as large as the largest input.",
@@ -66,6 +71,7 @@ class Floor:
     sums: torch.Tensor | None = None  # an upper bound of the sum of their magnitudes
     parts: torch.Tensor | None = None  # of a candidate's gradient that autograd sums: the size of all parts
     jumps: torch.Tensor | None = None  # of a gradient: by how much it changes close to these inputs
+    seen: list[torch.Tensor] = dataclasses.field(default_factory=list)  # of whole numbers: all results of correct implementations
 
     def __post_init__(self) -> None:
         self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not continuous(self.exact) else ~self.exact.isfinite()
@@ -77,6 +83,7 @@ class Floor:
         self.runs += 1
         if not continuous(self.exact):
             self.unknown |= other != self.exact
+            self.seen.append(other.to(self.exact.dtype))
             return
         distance = _distance(other, self.exact)
         self.unknown |= ~distance.isfinite()
@@ -93,10 +100,25 @@ class Floor:
         self.parts = parts if parts is not None and parts.shape == self.exact.shape else None
 
     def jumped(self, other: torch.Tensor) -> None:
-        """Adds the gradient at inputs close to these. Where it differs, any gradient between the two is right, as at a corner or among equals."""
+        """Adds the result at inputs close to these. Where a gradient differs, any between the two is right, as at a corner or among equals. A whole
+        number that differs is one more choice."""
+        if not continuous(self.exact):
+            return self.add(other)
         gap = _distance(other, self.exact)
         gap = gap.where(gap.isfinite(), 0.0)
         self.jumps = gap if self.jumps is None else torch.maximum(self.jumps, gap)
+
+    def strange(self, result: torch.Tensor) -> torch.Tensor:
+        """Elements where correct implementations choose, and `result` is none of their choices."""
+        return self.unknown & (result != self.exact) & ~self._count(result).bool()
+
+    def settled(self, result: torch.Tensor) -> torch.Tensor:
+        """Elements where `result` cannot be a choice that is missing: each was seen often, or it is beyond all that any element ever was."""
+        seen = torch.stack([self.exact, *self.seen])
+        return (torch.stack([self._count(each) for each in self.seen]).amin(0) >= CHOICES) | (result < seen.min()) | (result > seen.max())
+
+    def _count(self, result: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(result.shape, dtype=torch.long) + sum(each == result for each in self.seen)
 
     def shared_by_equals(self, value: torch.Tensor) -> None:
         """Allows the same jump at all elements with the same number. An op may choose any of equal elements, and a few runs show only a few of the
@@ -162,16 +184,21 @@ class Distance:
     lost: int = 0  # elements that are not finite, where the exact result is
     wrong: torch.Tensor | None = None  # which elements are too far
     relative: float = 0.0  # the distance of the tensor, relative to its norm
+    choices: bool = False  # whether some element is a choice that no run made, so that more runs may tell
 
 
 def distance(floor: Floor, result: torch.Tensor) -> Distance:
     """The distance of a candidate's result in one trial."""
     known = ~floor.unknown
+    if not continuous(floor.exact):
+        result = result.to(floor.exact.dtype)
+        wrong = (result != floor.exact) & known
+        strange = floor.strange(result) if bool(floor.unknown.any()) else wrong & False
+        wrong |= strange & floor.settled(result) if bool(strange.any()) else strange
+        found = _reported(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
+        return dataclasses.replace(found, choices=bool(strange.any()))
     if not bool(known.any()):
         return Distance(0.0)
-    if not continuous(floor.exact):
-        wrong = (result.to(floor.exact.dtype) != floor.exact) & known
-        return _reported(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
     far = _distance(result, floor.exact)
     lost = known & ~far.isfinite()
     bound = floor.bound()

@@ -40,12 +40,17 @@ class Bench:
         self.references: dict[Trial, Reference] = {}
         self.history: list[Trial] = []  # what was judged, in order
         self.ladder: tuple[int, ...] = LADDER
-        self.exact_in = "float64"
+        self.exact_in, self.signs = "float64", False
         self.fills = not compiled(candidate)
 
     def make(self, trial: Trial) -> Made:
         """The inputs of a trial."""
-        return trials.trial_inputs(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers)
+        return trials.trial_inputs(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers, signs=self.signs)
+
+    def keep_signs(self, keep: bool) -> None:
+        """Whether numbers of one sign keep it in all trials from now on, however few the example has."""
+        self.signs = keep
+        self.references.clear()
 
     def wishes_of(self, trial: Trial) -> Wishes:
         """The settings for the runs of a trial."""
@@ -200,11 +205,11 @@ class Bench:
                 judged.skipped = "which of two writes to one place comes last decides"
                 return
             judged.distances = distances(outcome, reference)
-            if judged.ratio > 1 and reference.runs >= sum(QUICK) and not reference.sampled and reference_error.may_tell(self, judged, reference):
+            if judged.open and reference.runs >= sum(QUICK) and not reference.sampled and reference_error.may_tell(self, judged, reference):
                 reference.sampled = True
                 reference_error.sampled(self, judged.trial, reference)
                 judged.distances = distances(outcome, reference)
-            if judged.ratio <= 1 or (reference.runs >= sum(QUICK) and judged.everywhere):
+            if not judged.open or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
         judged.fault = values_of(judged, outcome, reference)
 

@@ -13,7 +13,6 @@ FEW = 4
 SIGNED = 12
 """Elements from which a common sign is not chance. With fewer, every other trial keeps it."""
 
-
 _NEAR = 1e-2
 """Tolerance for probabilities in a low format, whose sum should be 1."""
 
@@ -36,6 +35,13 @@ def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generat
     if not example.is_floating_point():
         return _whole(example, shape, generator, bounds), False
     return _real(example.double(), shape, generator)
+
+
+def one_sign(example: torch.Tensor) -> int:
+    """The sign that all numbers have, where they are so few that this may be chance. 0 for others."""
+    if not example.is_floating_point() or not FEW <= example.numel() < SIGNED:
+        return 0
+    return 1 if bool((example >= 0).all()) else -1 if bool((example <= 0).all()) else 0
 
 
 def shares(example: torch.Tensor) -> bool:

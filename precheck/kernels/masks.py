@@ -172,12 +172,12 @@ def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 def trivial(bench: Bench, judged: Judged) -> bool:
     """Whether the candidate is right if a mask among its inputs masks nothing. A mask that chooses between two functions does not count: what is
-    wrong is one of these."""
+    wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
     bounded = _asks_bounds(bench, judged, made)
     for place, value in enumerate(made.values):
-        if _chooses(bench, judged, made, place):
+        if (len(made.values) == 1 and not value.is_floating_point()) or _chooses(bench, judged, made, place):
             continue
         for plain in (*_plain(value, lengths), *(_full(value, lengths) if bounded else ())):
             values = [plain if other == place else each for other, each in enumerate(made.values)]

@@ -1,35 +1,49 @@
-"""Adds to a report code for the smallest failing inputs, and the speed of both sides."""
+"""Adds to a report code for the smallest failing inputs, the speed of both sides, and what was not looked at."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from precheck.findings import Report
 from precheck.hunt import literals
-from precheck.kernels import running
 from precheck.kernels.bench import Bench
 from precheck.kernels.session import SessionResult
+from precheck.kernels.speed import device_of, speed
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
 from precheck.observe.job import InputError
 
-_TURNS = 5
-"""The number of timed calls of each side, alternating. The median counts."""
 _SMALL = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33)
 _PATIENCE = 3.0
-"""Seconds for finding smaller inputs, and for timing after its first turn."""
+"""Seconds for finding smaller inputs."""
 
 
-def completed(report: Report, told: SessionResult, bench: Bench, whole: Bench) -> None:
-    """Adds code for the failing trial's inputs, and the speed on the given example, to the facts of a report."""
+def completed(report: Report, told: SessionResult, bench: Bench, whole: Bench, timed: bool | None) -> None:
+    """Adds code for the failing trial's inputs, the speed on the given example, and what was not looked at, to the facts of a report.
+
+    `timed`: whether both sides are timed; None: on a device alone.
+    """
     if told.judged is not None and told.cause is not None:
         if told.judged.fault is not None and told.judged.fault.kind not in ("touched", "aliased", "overwritten", "unlike", "registered"):
             told.judged = shrunk(bench, told.judged)
         code = _code(bench, told.judged.trial)
         if code:
             report.facts["code"] = code
-    report.facts["speed"] = _speed(whole, report)
+    on = device_of([leaf.tensor for leaf in whole.example.leaves])
+    missing = {}
+    if "on another stream" not in told.looked:
+        found_before = "no time was left, or a fault was found before"
+        missing["another stream"] = found_before if on.type == "cuda" else f"only CUDA has streams here, and the example lies on {on}"
+    if timed or (timed is None and on.type != "cpu"):
+        found = speed(whole, max((row.r for row in report.boundaries), default=0.0))
+        if isinstance(found, str):
+            missing["speed"] = found
+        else:
+            report.facts["speed"] = found
+    else:
+        missing["speed"] = "it is measured where it is asked for: speed=True, or --speed" if timed is None else "speed=False"
+    if missing:
+        report.facts["not_looked_at"] = missing
 
 
 def shrunk(bench: Bench, judged: Judged) -> Judged:
@@ -59,20 +73,3 @@ def _code(bench: Bench, trial: Trial) -> str:
         return literals.code(bench.example.filled(made.values, made.numbers))
     except InputError:
         return ""
-
-
-def _speed(bench: Bench, report: Report) -> dict[str, Any]:
-    """Milliseconds of a call on the example for both sides, and the largest error."""
-    trial = Trial(given=True, fill="")
-    made, wishes = bench.make(trial), bench.wishes_of(trial)
-    sides: dict[str, list[float]] = {"candidate": [], "reference": []}
-    until = time.monotonic() + _PATIENCE
-    for turn in range(_TURNS):
-        if turn and time.monotonic() > until:
-            break
-        for name, function in (("candidate", bench.candidate), ("reference", bench.reference)):
-            sides[name].append(1000 * running.run(function, bench.example, made.values, made.numbers, wishes).seconds)
-    candidate, reference = (sorted(times)[len(times) // 2] for times in sides.values())
-    worst = max((row.r for row in report.boundaries), default=0.0)
-    faster = round(reference / max(candidate, 1e-9), 3)
-    return {"candidate_ms": round(candidate, 4), "reference_ms": round(reference, 4), "times_as_fast": faster, "r": worst}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from precheck.kernels import memory, running
+from precheck.kernels import memory, running, streams
 from precheck.kernels.bench import Bench
 from precheck.kernels.call_profiling import profiled
 from precheck.kernels.trial_result import Fault, Judged
@@ -89,11 +90,11 @@ def overwritten(bench: Bench) -> Fault | None:
     return None
 
 
-def aliased(bench: Bench, judged: Judged) -> Fault | None:
+def aliased(bench: Bench) -> Fault | None:
     """A fault if outputs share memory with inputs, and the reference's do not."""
-    if judged.outcome is None or judged.reference is None:
-        return None
-    for name in sorted(judged.outcome.aliased - judged.reference.native.aliased):
+    trial = Trial(seed=97)
+    made = bench.make(trial)
+    for name in sorted(bench.call(trial, made)[0].aliased - bench.of(trial, made).native.aliased):
         return Fault("aliased", name, f"{name} is in the memory of an input; the reference returns memory of its own")
     return None
 
@@ -129,6 +130,23 @@ def threaded(bench: Bench) -> Judged:
         return bench.judge(Trial(seed=96))
     finally:
         torch.set_num_threads(before)
+
+
+def streamed(bench: Bench) -> Judged | None:
+    """Judges a trial on another CUDA stream. Its inputs are written there, after a while: a kernel that runs on the default stream reads NaN.
+
+    Whole numbers are 0 until then, since they may be indices. None if no input lies on a CUDA device.
+    """
+    device = streams.device_of([leaf.tensor for leaf in bench.example.leaves])
+    if device is None:
+        return None
+    trial = Trial(seed=98)
+    values = bench.make(trial).values
+    held = buffers([torch.full_like(each, math.nan if each.is_floating_point() or each.is_complex() else 0) for each in values], trial)
+    with streams.another(device):
+        for buffer, each in zip(held, values, strict=True):
+            buffer.write(each)
+        return bench.judge(trial, buffers=held)
 
 
 def calls_reference(bench: Bench) -> bool:

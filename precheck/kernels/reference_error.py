@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.analysis.kernel_floor import UNSURE
+from precheck.dense_parts import continuous
 from precheck.kernels import running
 from precheck.kernels.trials import Made, Trial
 
@@ -53,9 +54,10 @@ def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
 
 
 def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
-    """Adds exact gradients very close to these inputs. At a corner, or among equal values, they differ, and none is more correct: the reference's
-    depends on how it is written."""
-    names = [name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()]
+    """Adds exact gradients and whole numbers very close to these inputs. At a corner, or among equal values, they differ, and none is more correct:
+    the reference's depends on how it is written."""
+    names = [name for name, floored in reference.floors.items()
+             if not continuous(floored.exact) or ("gradient" in name and floored.exact.is_floating_point())]  # fmt: skip
     for seed in range(-1, PAIRS) if names else ():
         for sign in (1, -1):
             generator = torch.Generator().manual_seed(4177 + seed) if seed >= 0 else None

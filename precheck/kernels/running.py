@@ -111,7 +111,7 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
     weights = dict(parameters(function)) if wishes.gradients else {}
     with torch.set_grad_enabled(bool(asked) or bool(weights)), _without_fused_attention(values):
         if kind == "plain":
-            with _autocast(wishes, values):
+            with autocast(wishes, values):
                 result = call(function, arguments)
         else:
             result, weights = _reference(function, arguments, exact, wishes, values, kind)
@@ -137,18 +137,19 @@ def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes
                kind: str) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """Calls the reference, with copies of a module's weights, widened for an exact run."""
     if not isinstance(function, torch.nn.Module):
-        with _autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
+        with autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
             return call(function, arguments), {}
     change = widened if exact else torch.clone
     held = {name: _leaf(change(each.detach()), wanted=each.requires_grad) for name, each in function.named_parameters()}
     buffers = {name: change(each.detach()) for name, each in function.named_buffers()}
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {}) if isinstance(arguments, tuple) else ((arguments,), {})
-    with _autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
+    with autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
         result = torch.func.functional_call(function, {**held, **buffers}, args, kwargs)
     return result, held if wishes.gradients else {}
 
 
-def _autocast(wishes: Wishes, values: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+def autocast(wishes: Wishes, values: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+    """The autocast under which both sides are called, if the precision has one."""
     if wishes.precision is None:
         return contextlib.nullcontext()
     return wishes.precision.autocast(values[0].device.type if values else "cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import plan, protocol, reference_error, registration, triton_interpreter
+from precheck.kernels import contents, plan, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
@@ -33,6 +33,7 @@ class SessionResult:
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
     skipped: int = 0  # trials left out for lack of time
     untried: list[str] = dataclasses.field(default_factory=list)  # kinds of trials of which all were left out
+    looked: set[str] = dataclasses.field(default_factory=set)  # the other surroundings in which it was called
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
     unjudged: str = ""  # why no trial could be made
     whole_left_out: bool = False  # whether the example was tried in smaller shapes only
@@ -66,6 +67,7 @@ class Session:
             ("other sizes", lambda: self._trials(plan.sized(self.bench))),
             ("long sums", lambda: self._trials(plan.long(self.bench))),
             ("how it is registered", self._registered),
+            ("whose memory it returns", lambda: self._failed(protocol.aliased(self.bench))),
         )
         self.told.unjudged = triton_interpreter.unjudged(self.bench)
         for words, stage in stages:
@@ -177,6 +179,9 @@ class Session:
             self.told.unconfirmed.append(f"{judged.fault.text}; float64 does not know it better")
             return False
         trial = judged.trial
+        if judged.fault.kind in ("values", "lost") and self._strange_signs(trial):
+            self.told.warnings.append(("kernel-contract", f"{judged.fault.text}; only where inputs have signs that the example's have not"))
+            return False
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))
             if all(self.bench.judge(each).fault is None for each in others):
@@ -187,6 +192,17 @@ class Session:
                     return False
         self.told.judged, self.told.cause = judged, self.search.cause(judged)
         return True
+
+    def _strange_signs(self, trial: Trial) -> bool:
+        """Whether inputs have signs that the example's have not, and the candidate is right without them. Few numbers of one sign may have it by
+        chance or because they must, as widths and scales. From then on all trials keep it."""
+        few = [leaf.tensor for leaf in self.bench.example.leaves if contents.one_sign(leaf.tensor)]
+        if trial.given or self.bench.signs or not few:
+            return False
+        self.bench.keep_signs(True)
+        right = all(self.bench.judge(trial.but(seed=trial.seed + more)).fault is None for more in (0, 1000, 2000))
+        self.bench.keep_signs(right)
+        return right
 
     def _unsure(self, judged: Judged) -> bool:
         """Whether the exact result is itself only accurate to a rounding of float64 there."""
@@ -217,13 +233,21 @@ class Session:
                     return True
         if self._failed(protocol.overwritten(self.bench)) or self._failed(protocol.nondeterministic(self.bench)):
             return True
-        threaded = protocol.threaded(self.bench)
-        if self._noted(threaded) and self.bench.judge(threaded.trial).fault is None:
-            return self._failed(threaded.fault, "kernel-nondeterminism")
-        fault = protocol.aliased(self.bench, self.bench.judge(Trial(seed=97)))
-        if fault is not None:
-            self.told.warnings.append(("kernel-mutation", fault.text))
-        return False
+        return self._elsewhere("with another number of threads", protocol.threaded) or self._elsewhere("on another stream", protocol.streamed)
+
+    def _elsewhere(self, where: str, judge: Callable[[Bench], Judged | None]) -> bool:
+        """Whether the candidate is wrong only there, where the reference is right."""
+        judged = judge(self.bench)
+        if judged is None:
+            return False
+        self.told.looked.add(where)
+        if not self._noted(judged) or self.bench.judge(judged.trial).fault is not None:
+            return False
+        other = judge(self.itself)
+        if other is not None and other.fault is not None:
+            return False
+        self.told.judged, self.told.cause = judged, Cause("kernel-nondeterminism", f"it is wrong {where} alone")
+        return True
 
     def _stale(self, judged: Judged, sequence: Callable[[Bench], Iterable[Judged]]) -> bool:
         assert judged.fault is not None

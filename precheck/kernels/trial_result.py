@@ -60,9 +60,14 @@ class Judged:
         return max((each.ratio for each in self.distances.values()), default=0.0)
 
     @property
+    def open(self) -> bool:
+        """Whether more noise runs may change the verdict."""
+        return self.ratio > 1 or any(each.choices for each in self.distances.values())
+
+    @property
     def everywhere(self) -> bool:
         """Whether the errors are so large and so many that no more noise runs can explain them. A few elements could have changed by a decision."""
-        far = [each for each in self.distances.values() if each.ratio > CLEAR and each.wrong is not None]
+        far = [each for each in self.distances.values() if each.ratio > CLEAR and each.wrong is not None and not each.choices]
         return any(each.wrong is not None and each.elements > MANY * each.wrong.numel() and each.elements >= 8 for each in far)
 
     @property

@@ -41,8 +41,8 @@ class Made:
     numbers: dict[int, int]
 
 
-def trial_inputs(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool = False) -> Made:
-    """The inputs of a trial. `linked`: Python integers that are a size change with it."""
+def trial_inputs(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool = False, signs: bool = False) -> Made:
+    """The inputs of a trial. `linked`: Python integers that are a size change with it. `signs`: numbers of one sign keep it, however few."""
     sizes = dict(trial.sizes)
     numbers = {old: new for old, new in dimensions.numbers(sizes).items() if old != new} if linked else {}
     if trial.given:
@@ -50,7 +50,7 @@ def trial_inputs(example: Example, dimensions: Dimensions, trial: Trial, *, link
     values = []
     for place in range(len(example.leaves)):
         generator = torch.Generator().manual_seed(trial.seed * 7919 + place)
-        values.append(_value(example, dimensions, trial, place, generator))
+        values.append(_value(example, dimensions, trial, place, generator, signs))
     if trial.layout == "expanded":
         values = [each[:1].expand(each.shape).contiguous() if _has(trial, place) and memory.fits(each, "expanded") else each
                   for place, each in enumerate(values)]  # fmt: skip
@@ -66,7 +66,7 @@ def _given(tensor: torch.Tensor, trial: Trial, place: int) -> torch.Tensor:
     return change(tensor.double().contiguous(), generator, formats.of_dtype(tensor.dtype)).to(tensor.dtype)
 
 
-def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator) -> torch.Tensor:
+def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator, signs: bool) -> torch.Tensor:
     tensor, sizes = example.leaves[place].tensor, dict(trial.sizes)
     drawn, free = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
     if drawn.is_floating_point():
@@ -76,6 +76,8 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
         if contents.shares(tensor):
             drawn = drawn.log_softmax(-1)
+        elif signs and (sign := contents.one_sign(tensor)):
+            drawn = sign * drawn.abs()
         if special and trial.leaf == place:
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
         if trial.family not in ("Inf", "-Inf"):

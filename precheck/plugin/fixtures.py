@@ -160,7 +160,7 @@ def check_invariance(request: pytest.FixtureRequest, precision: Precision | str)
 
 @pytest.fixture
 def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
-    """check_kernel(candidate, reference, inputs, *, precision=None, gradients=True, sizes=None, budget=20.0, allow=None) -> Report.
+    """check_kernel(candidate, reference, inputs, *, precision=None, gradients=True, sizes=None, budget=20.0, speed=None, allow=None) -> Report.
 
     Judges a kernel beside the function that it should compute, on other inputs like the example, and fails the test where it is wrong:
 

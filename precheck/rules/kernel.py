@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.kernel_floor import BLOCK, CANCELLED, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
+from precheck.analysis.kernel_floor import BLOCK, CANCELLED, CHOICES, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
 from precheck.analysis.limit import Limit
 from precheck.rules.rule import Rule
 
@@ -12,4 +12,4 @@ from precheck.rules.rule import Rule
 class KernelRule(Rule):
     """A class of faults. `comparing_kernels` uses it for single calls, so it judges no run."""
 
-    limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)
+    limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE, CHOICES)

@@ -12,6 +12,7 @@
     python suites/kernels/benchmark.py eighth.json --set eighth          # the eighth one; twice as long
     python suites/kernels/benchmark.py ninth.json --set ninth            # the ninth one; as long as the eighth
     python suites/kernels/benchmark.py tenth.json --set tenth            # the tenth one; half an hour
+    python suites/kernels/benchmark.py eleventh.json --set eleventh      # the eleventh one; an hour
 """
 
 from __future__ import annotations
@@ -39,6 +40,13 @@ import eighth_broken_more  # noqa: F401
 import eighth_norms  # noqa: F401
 import eighth_parts  # noqa: F401
 import eighth_sums  # noqa: F401
+import eleventh_attention  # noqa: F401
+import eleventh_broken  # noqa: F401
+import eleventh_broken_more  # noqa: F401
+import eleventh_choices  # noqa: F401
+import eleventh_losses  # noqa: F401
+import eleventh_norms  # noqa: F401
+import eleventh_sums  # noqa: F401
 import fifth_broken  # noqa: F401
 import fifth_broken_more  # noqa: F401
 import fifth_rewrites  # noqa: F401
@@ -78,7 +86,7 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, UNSEEN, Case
+from broken_cases import ALL, EIGHTH, ELEVENTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, UNSEEN, Case
 
 import precheck
 
@@ -87,7 +95,7 @@ SETS = {
     "unseen": (UNSEEN, rewrites.UNSEEN), "later": (LATER, rewrites.LATER), "fresh": (FRESH, rewrites.FRESH), "fourth": (FOURTH, rewrites.FOURTH),
     "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
     "eighth": (EIGHTH, rewrites.EIGHTH), "ninth": (NINTH, rewrites.NINTH),
-    "tenth": (TENTH, rewrites.TENTH),
+    "tenth": (TENTH, rewrites.TENTH), "eleventh": (ELEVENTH, rewrites.ELEVENTH),
 }  # fmt: skip
 """The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200

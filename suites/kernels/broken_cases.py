@@ -28,6 +28,8 @@ NINTH: dict[str, Case] = {}
 """Those of `ninth_broken`, `ninth_broken_more` and `ninth_broken_last`."""
 TENTH: dict[str, Case] = {}
 """Those of `tenth_broken` and `tenth_broken_more`."""
+ELEVENTH: dict[str, Case] = {}
+"""Those of `eleventh_broken` and `eleventh_broken_more`."""
 
 
 class Case(NamedTuple):

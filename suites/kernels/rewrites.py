@@ -31,6 +31,8 @@ NINTH: dict[str, Rewrite] = {}
 """Those of `ninth_rewrites`, `ninth_rewrites_more` and `ninth_rewrites_last`."""
 TENTH: dict[str, Rewrite] = {}
 """Those of `tenth_rewrites`, `tenth_rewrites_more` and `tenth_rewrites_last`."""
+ELEVENTH: dict[str, Rewrite] = {}
+"""Those of `eleventh_norms`, `eleventh_attention`, `eleventh_losses`, `eleventh_sums` and `eleventh_choices`."""
 
 
 class Rewrite(NamedTuple):

@@ -47,7 +47,9 @@ def test_the_command_says_what_is_wrong_and_writes_a_test(file: Path, tmp_path: 
     assert main(["kernel", f"{file}:bad", f"{file}:reference", "--budget", "2", "--save", str(saved)]) == 1
     said = capsys.readouterr().out
     assert "kernel-contract: output" in said
-    assert "times as fast" in said
+    assert "times as fast" not in said
+    assert "not looked at: another stream: only CUDA has streams here, and the example lies on cpu" in said
+    assert "not looked at: speed: it is measured where it is asked for: speed=True, or --speed" in said
     assert "inputs = torch." in said
     written = saved.read_text(encoding="utf8")
     assert "from kernels_of_mine import bad as candidate" in written
@@ -58,7 +60,20 @@ def test_the_command_gives_json_and_passes_what_is_right(file: Path, capsys: pyt
     assert main(["kernel", f"{file}:good", f"{file}:reference", "--budget", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["facts"]["verdict"] == "rounding"
-    assert report["facts"]["speed"]["candidate_ms"] > 0
+    assert set(report["facts"]["not_looked_at"]) == {"another stream", "speed"}
+
+
+def test_speed_stands_beside_the_error_where_it_is_asked_for(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernel", f"{file}:good", f"{file}:reference", "--budget", "1", "--speed"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "times as fast" in line)
+    assert row.endswith(" times as fast, with at most 0 of the error that correct implementations reach (forward and backward, cpu)")
+    assert main(["kernel", f"{file}:good", f"{file}:reference", "--budget", "1", "--speed", "--gradients", "no", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["facts"]
+    speed = facts["speed"]
+    assert (speed["device"], speed["passes"], speed["r"]) == ("cpu", "forward", 0)
+    assert min(speed[name] for name in ("candidate_ms", "reference_ms", "times_as_fast", "rounds")) > 0
+    assert speed["candidate_bytes"] > speed["reference_bytes"] == 24 * 4
+    assert set(facts["not_looked_at"]) == {"another stream"}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +96,11 @@ def test_what_the_command_cannot_do_is_said_in_one_line(file: Path, arguments: l
 
 def test_the_fixture_fails_a_test_of_a_wrong_kernel(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CODE + "\n\ndef test_good(check_kernel):\n    check_kernel(good, reference, inputs, budget=1)\n\n\n"
+                        "def test_timed(check_kernel):\n    report = check_kernel(good, reference, inputs, budget=1, speed=True)\n"
+                        "    assert report.facts['speed']['times_as_fast'] > 0\n\n\n"
                         "def test_bad(check_kernel):\n    check_kernel(bad, reference, inputs, budget=1)\n")  # fmt: skip
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*kernel-contract*output*"])
 
 

@@ -5,15 +5,26 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from precheck.observe.timing.clocks import Clock
-from precheck.observe.timing.contestant import Contestant
 
 WARM_STEPS, WARM_SECONDS = 2, 0.025
 """Warm-up. The first step makes the optimizer's state and selects kernels. 25 ms, as in do_bench, bring a device up to speed."""
 CALIBRATING = 20
 """Most steps for a loss scale to fall to what the gradients allow. From 65536 to 1 it takes 16."""
 MOST_ROUNDS = 1000
+
+
+class Contestant(Protocol):
+    """What is timed: `contestant.Contestant` for a training step. `step` runs inside `placed`. `held`: bytes that stay allocated between steps."""
+
+    @property
+    def held(self) -> int: ...
+    def calibrated(self) -> bool: ...
+    def placed(self) -> AbstractContextManager[None]: ...
+    def step(self) -> object: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

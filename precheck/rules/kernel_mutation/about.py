@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-mutation",
-    "a kernel writes into its inputs, outside their bounds, or into the gradient that it was given; as a warning: outputs share memory with inputs",
+    "a kernel writes into its inputs, outside their bounds, or into the gradient that it was given; or returns an input's memory as its own result",
     "write into newly allocated memory",
 )

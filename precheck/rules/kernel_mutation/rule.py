@@ -1,4 +1,5 @@
-"""A call changes its inputs. They lie between guards in separate storages, whose bits must be the same after the call.
+"""A call changes its inputs. They lie between guards in separate storages, whose bits must be the same after the call. An output in the
+memory of an input is a fault too, unless the reference's lies there as well: who writes into one of them changes the other.
 
 `kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """

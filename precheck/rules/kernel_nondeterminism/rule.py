@@ -1,4 +1,5 @@
-"""Results differ when the same call is repeated, on the same tensors or with another number of threads. The message says by how much.
+"""Results differ when the same call is repeated, on the same tensors, with another number of threads or on another
+stream. The message says by how much.
 
 `kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """

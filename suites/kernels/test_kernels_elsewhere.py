@@ -1,0 +1,116 @@
+"""The same kernel on another stream, and the memory that it returns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import precheck
+from precheck.kernels import streams
+
+X = torch.linspace(-2, 2, 24).view(4, 6)
+ROWS = {
+    "itself": (lambda x: x, lambda x: x.clone()),
+    "a view": (lambda x: x.reshape(-1), lambda x: torch.cat([x.flatten()])),
+    "one output of two": (lambda x: (x.exp(), x.mT), lambda x: (x.exp(), x.mT.contiguous())),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_output_in_the_memory_of_an_input_is_a_fault(name: str) -> None:
+    candidate, reference = ROWS[name]
+    report = precheck.compare_kernels(candidate, reference, X, budget=0.5)
+    assert [finding.rule for finding in report.errors] == ["kernel-mutation"], report.summary()
+    assert " is in the memory of an input; the reference returns memory of its own" in report.errors[0].message
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_it_is_none_where_the_reference_returns_that_memory_too_nor_where_only_the_reference_does(name: str) -> None:
+    view, copy = ROWS[name]
+    for candidate in (lambda *args: view(*args), copy):
+        report = precheck.compare_kernels(candidate, view, X, budget=0.5)
+        assert not report.errors, report.summary()
+
+
+def test_what_is_wrong_is_told_before_whose_memory_it_is() -> None:
+    report = precheck.compare_kernels(lambda x: x, torch.relu, X, budget=2)
+    assert [finding.rule for finding in report.errors] == ["kernel-contract"], report.summary()
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the calls of now are on another stream, on a device that this test makes up."""
+    there: list[bool] = []
+
+    @contextlib.contextmanager
+    def another(device: torch.device) -> Iterator[None]:
+        there.append(True)
+        yield
+        there.clear()
+
+    monkeypatch.setattr(streams, "device_of", lambda tensors: torch.device("cpu"))
+    monkeypatch.setattr(streams, "another", another)
+    return there
+
+
+def test_a_kernel_that_is_wrong_on_another_stream_alone_is_told_so(stream: list[bool]) -> None:
+    def early(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.full_like(x, torch.nan) if stream else x)
+
+    report = precheck.compare_kernels(early, torch.relu, X, budget=3)
+    assert [finding.rule for finding in report.errors] == ["kernel-nondeterminism"], report.summary()
+    assert "it is wrong on another stream alone" in report.errors[0].message
+    report = precheck.compare_kernels(lambda x: torch.relu(x), torch.relu, X, budget=3)
+    assert not report.errors, report.summary()
+    assert "another stream" not in report.facts["not_looked_at"]
+    report = precheck.compare_kernels(lambda x: early(x), lambda x: early(x), X, budget=3)
+    assert not report.errors, report.summary()
+
+
+def test_the_other_stream_waits_for_this_one_is_busy_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Stream:
+        def __init__(self, device: Any = None, name: str = "new") -> None:
+            self.name = name
+
+        def wait_stream(self, other: Stream) -> None:
+            said.append(f"{self.name} waits for {other.name}")
+
+    @contextlib.contextmanager
+    def inside(stream: Stream) -> Iterator[None]:
+        said.append(f"on {stream.name}")
+        yield
+        said.append(f"off {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name="present"))
+    monkeypatch.setattr(torch.cuda, "stream", inside)
+    monkeypatch.setattr(streams, "keep_busy", lambda device: said.append("busy"))
+    with streams.another(torch.device("cuda")):
+        said.append("call")
+    assert said == ["new waits for present", "on new", "busy", "call", "off new", "present waits for new"]
+
+
+def _on_default(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Runs on the default stream, whatever stream is current, as a kernel that is launched without one."""
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            return function(x)
+
+    return kernel
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_kernel_that_is_launched_on_the_default_stream_is_told_so_on_a_device() -> None:
+    report = precheck.compare_kernels(_on_default(lambda x: x.exp()), torch.exp, X.cuda(), gradients=False)
+    assert [finding.rule for finding in report.errors] == ["kernel-nondeterminism"], report.summary()
+    report = precheck.compare_kernels(lambda x: x.exp(), torch.exp, X.cuda())
+    assert not report.errors, report.summary()
+    assert report.facts["speed"]["times_as_fast"] > 0
+    assert "not_looked_at" not in report.facts

@@ -1,0 +1,43 @@
+"""A few numbers of one sign: they may have it by chance, or because they must."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import precheck
+
+X = torch.randn(4, 7, generator=torch.Generator().manual_seed(1))
+WIDTHS = torch.tensor([0.1465, 0.7852, 0.9453, 1.1172, 1.6875, 0.8945])
+
+
+def bins(x: torch.Tensor, widths: torch.Tensor) -> torch.Tensor:
+    return torch.bucketize(x, widths.cumsum(0))
+
+
+def counted(x: torch.Tensor, widths: torch.Tensor) -> torch.Tensor:
+    return (widths.cumsum(0) < x[..., None]).sum(-1)
+
+
+def test_a_kernel_that_is_wrong_for_other_signs_alone_gets_a_warning() -> None:
+    """Ends of bins are in order only if all widths are positive."""
+    report = precheck.compare_kernels(counted, bins, (X, WIDTHS), budget=2)
+    assert not report.errors, report.summary()
+    assert "only where inputs have signs that the example's have not" in report.summary()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_wrong_with_the_examples_signs_too_is_an_error(sign: int) -> None:
+    report = precheck.compare_kernels(lambda x, w: x * w.clamp(-1, 1), lambda x, w: x * w, (X[:, :6], sign * WIDTHS), budget=2)
+    assert [finding.rule for finding in report.errors] == ["kernel-contract"], report.summary()
+
+
+def test_many_numbers_of_one_sign_keep_it() -> None:
+    seen: list[float] = []
+
+    def spy(x: torch.Tensor) -> torch.Tensor:
+        seen.append(float(x.nan_to_num(neginf=0.0).amin()) if x.numel() else 0.0)
+        return x * 2
+
+    precheck.compare_kernels(spy, lambda x: x * 2, X.abs(), budget=1)
+    assert min(seen) >= 0
