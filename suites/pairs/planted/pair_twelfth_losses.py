@@ -121,7 +121,7 @@ class Vector(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         held = self.param_groups[0]["params"]
-        grad, whole = (torch.nn.utils.parameters_to_vector(each) for each in ([each.grad for each in held], held))
+        grad, whole = (torch.cat([part.flatten() for part in each]) for each in ([each.grad for each in held], held))
         state = self.state["all"]
         self.count += 1
         if self.kind == "momentum":
@@ -134,7 +134,8 @@ class Vector(torch.optim.Optimizer):
             if self.corrected:
                 mean, square = mean / (1 - 0.9**self.count), square / (1 - 0.999**self.count)
             whole = whole * (1 - 1e-2 * 1e-2) - 1e-2 * mean / ((square + 1e-3).sqrt() if self.eps_inside else square.sqrt() + 1e-3)
-        torch.nn.utils.vector_to_parameters(whole, held)
+        for each, part in zip(held, whole.split([each.numel() for each in held]), strict=True):
+            each.copy_(part.view(each.shape))
 
 
 def adam(held: Any) -> torch.optim.Optimizer:
