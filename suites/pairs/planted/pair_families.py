@@ -31,6 +31,7 @@ import pair_tenth_parts
 import pair_third
 import pair_third_losses
 import pair_third_parts
+import pair_thirteenth
 import pair_twelfth
 import pair_twelfth_loops
 import pair_twelfth_losses
@@ -48,4 +49,5 @@ FAMILIES = (
     pair_tenth, pair_tenth_parts, pair_tenth_layouts,
     pair_eleventh,
     pair_twelfth, pair_twelfth_loops, pair_twelfth_training, pair_twelfth_losses,
+    pair_thirteenth,
 )  # fmt: skip
