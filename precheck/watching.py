@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import sys
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +22,7 @@ from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.replay import LOW
+from precheck.observe.uncompiled import uncompiled
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import without_modes
 
@@ -66,7 +65,7 @@ def watch(
         with without_modes():
             shadow.collectives.ranks, apart = meet(shadow.replay.reference)
         try:
-            with _policy(chosen, where), _eager(), where.followed(), shadow.watched(), shadow:
+            with _policy(chosen, where), uncompiled(), where.followed(), shadow.watched(), shadow:
                 yield report
             ended = True
         except Exception as error:
@@ -168,27 +167,3 @@ def _clear_cache_at_calls(where: ModuleTracker) -> None:
 
     where.on_call = forgotten
     where.on_write = lambda: None if torch.is_grad_enabled() else torch.clear_autocast_cache()  # with gradients enabled, no weight can be written
-
-
-_stepping_aside = threading.Lock()
-_watches = 0
-_stance: Any = None
-
-
-@contextlib.contextmanager
-def _eager() -> Iterator[None]:
-    """Disables torch.compile while any thread watches, since a dispatch mode does not see compiled code."""
-    global _watches, _stance
-    with _stepping_aside:
-        _watches += 1
-        if _watches == 1 and "torch._dynamo" in sys.modules:
-            _stance = torch.compiler.set_stance("force_eager")
-            _stance.__enter__()
-    try:
-        yield
-    finally:
-        with _stepping_aside:
-            _watches -= 1
-            if _watches == 0 and _stance is not None:
-                _stance.__exit__(None, None, None)
-                _stance = None

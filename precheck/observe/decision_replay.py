@@ -12,12 +12,17 @@ from precheck import ops
 from precheck.dense_parts import composed, continuous
 from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.decisions import DecisionLog, Key, Nature, Places, aten, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.exact import WIDE
 from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
 from precheck.observe.module_hooks import LOW, Position
 from precheck.observe.op_sequence import Program
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import in_backward, schema
+
+HALVES = {**dict.fromkeys(LOW, torch.float32), torch.complex32: torch.complex64}
+LOWER = {torch.float32: HALVES, torch.float64: {**dict.fromkeys((*LOW, torch.float32), torch.float64), **dict.fromkeys(WIDE, torch.complex128)}}
+"""For each format of a reference run: the lower formats that code may name, and what they become."""
 
 
 class DecisionReplay(DecisionMode):
@@ -49,7 +54,7 @@ class DecisionReplay(DecisionMode):
         self.disturbs = disturb is not None or self.read is not None
         self.program = program
         self.own, self.rival = own, rival if rival is not None else log
-        self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
+        self.lower = LOWER[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
         self.frames, self.progress = Frames(), Progress()
         self.met: set[str] = set()  # passes ("forward", "backward") in which it has seen ops
@@ -187,17 +192,15 @@ class DecisionReplay(DecisionMode):
                 self.flips[place] = flipped + int((mine != other.to(mine.dtype)).sum()), total + mine.numel()
 
     def _lifted(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        kwargs = {name: self.dtype if value in self.lower else value for name, value in kwargs.items() if not isinstance(value, torch.Tensor)} | {
-            name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor)
-        }
-        args = tuple(self.dtype if isinstance(arg, torch.dtype) and arg in self.lower else arg for arg in args)
+        kwargs = {name: self.lower.get(value, value) if isinstance(value, torch.dtype) else value for name, value in kwargs.items()}
+        args = tuple(self.lower.get(arg, arg) if isinstance(arg, torch.dtype) else arg for arg in args)
         if func.is_view or schema(func).is_mutable:
             return args, kwargs
         return tuple(self._raised(arg) for arg in args), {name: self._raised(value) for name, value in kwargs.items()}
 
     def _raised(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dtype in self.lower and not composed(value):
-            return value.to(self.dtype)
+            return value.to(self.lower[value.dtype])
         if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
             return [self._raised(item) for item in value]
         return value

@@ -7,7 +7,6 @@ pass recomputes (activation checkpointing) are not recorded again.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from types import CodeType
@@ -21,6 +20,7 @@ from precheck.observe.profiling import Unheard
 from precheck.observe.recorder import Recorder, Witness
 from precheck.observe.records import Trace
 from precheck.observe.stack_depth import room
+from precheck.observe.uncompiled import uncompiled
 from precheck.torch_internals import in_backward, is_transformed, script_optimized, storage_key, version
 
 LOW = (torch.bfloat16, torch.float16)
@@ -108,7 +108,7 @@ class Boundaries:
                 handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.glance))
         try:
-            with room(), contextlib.nullcontext() if self.compiled else _uncompiled(), interpreted():
+            with room(), contextlib.nullcontext() if self.compiled else uncompiled(), interpreted():
                 yield
             self.recorder.learn()
         finally:
@@ -237,13 +237,6 @@ def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
 
 def _measurable(tensor: torch.Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not is_transformed(tensor)
-
-
-def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Inside, compiled code runs eagerly: it has no module boundaries, and torch.compile would compile the hooks too."""
-    if "torch._dynamo" not in sys.modules:
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

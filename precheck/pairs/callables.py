@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,13 +74,21 @@ def as_module(given: Any, name: str) -> torch.nn.Module:
         return Hosted(given, original) if isinstance(original, torch.nn.Module) else given
     exported = sys.modules.get("torch.export")
     if exported is not None and isinstance(given, exported.ExportedProgram):
-        module: torch.nn.Module = given.module()
-        return module
+        return _exported(given)
     if _is_session(given):
         return Called(functools.partial(_asked, given))
     if not callable(given):
         raise InputError(f"{name} is a {type(given).__name__}; pass a torch.nn.Module, a function of tensors, or a compiled or exported model")
     return Called(given)
+
+
+def _exported(program: Any) -> torch.nn.Module:
+    """An exported program with the modules that it was made from, so that a fault can be named in one; as one module if torch cannot do that."""
+    whole: torch.nn.Module = program.module()
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")  # torch's own, of how it copies its trees
+        return torch.export.unflatten(program)
+    return whole
 
 
 def _is_session(given: Any) -> bool:

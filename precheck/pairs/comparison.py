@@ -35,21 +35,21 @@ class Comparison:
     def __init__(
         self, model: Side, other: Side, matching: Matching, precision: Precision, *, aligned: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> None:
-        self.model, self.other, self.matching, self.precision = model, other, matching, precision
-        self.aligned = aligned  # makes tensors between modules of `other` comparable with those of `model`
+        self.model, self.other, self.precision, self.aligned = model, other, precision, aligned  # the last: makes `other`'s tensors like `model`'s
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.refused = ""  # why float64 is not the format of the exact runs
         self.lost = ""  # why `other` has no exact run
         frozen = [name for side in (model, other) for name, each in side.job.model.named_parameters() if not each.requires_grad]
         with doing("running both models"):
-            ours, theirs = model.low(), other.low()
-        self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
+            ours, theirs = model.low().captured, other.low().captured
+        self.matching = matching.used({name for name, _ in theirs.of("parameter-gradient")})
+        self.subjects, self.unshared = subjects(ours, theirs, self.matching, frozen)
         self.yardstick: Yardstick | None = None
         self.rival: Yardstick | None = None  # the floors of `other`, if it took other decisions
         self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that take their own decisions
         self.bitwise = False
         self.closer: Yardstick | None = None  # with roundings at every op of the reference
-        self.verdicts: dict[Subject, str] = {}  # the verdicts of `judged`
+        self.verdicts: dict[Subject, str] = {}  # of `judged`
 
     def judged(self) -> list[Judged]:
         """The verdict on every subject, in the order of the run."""

@@ -57,16 +57,19 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     forward = [each for each in theirs if each.kind != "back"]
     coupled = _couples(ours, theirs, modules)
     differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
-    first = next(
-        (each for place, each in enumerate(forward) if differs(each) and not _made_up_for(each, forward[place + 1 :], coupled, differs)), None
-    )
-    if first is not None:
-        contents = Contents(comparison, dtype, pool)
-        module = _blamed(first, forward[: forward.index(first)], coupled, contents)
-        counted = ((ours, modules.get(module)), (theirs, module))
-        calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
-        return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=coupled(first))
-    return _backward(comparison, ours, theirs, differs)
+    off = [(place, each) for place, each in enumerate(forward) if differs(each)]
+    found = next((each for each in off if not _made_up_for(each[1], forward[each[0] + 1 :], coupled, differs)), None)
+    if found is None:
+        behind = _backward(comparison, ours, theirs, differs)
+        if behind is not None or not off:
+            return behind
+        found = off[0]
+    place, first = found
+    contents = Contents(comparison, dtype, pool)
+    module = _blamed(first, forward[:place], coupled, contents)
+    counted = ((ours, modules.get(module)), (theirs, module))
+    calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
+    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=coupled(first))
 
 
 def both(comparison: Comparison, ran: Callable[[Side], object]) -> tuple[list[Passage], list[Passage]]:
@@ -153,20 +156,18 @@ def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Calla
 
 
 def _made_up_for(passage: Passage, after: Sequence[Passage], coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]) -> bool:
-    """Whether a tensor has another size than model's inside of a module that returns the same.
+    """Whether a module around this tensor returns the same as model's, so that the difference of the tensor is no fault.
 
-    An expert, say, is given all rows in one model, and its own in the other. Tensors of other sizes cannot be compared, so the module's result tells.
+    An expert, say, is given all rows in one model, and its own in the other. A norm may lie in the weights before it.
     """
-    couple = coupled(passage)
-    if couple is None or couple[0].shape == couple[1].shape:
-        return False
-    names = passage.module.split(".")
-    for holder in (".".join(names[:depth]) for depth in range(len(names) - 1, 0, -1)):
+    names = passage.module.split(".") if passage.module else []
+    for holder in (".".join(names[:depth]) for depth in range(len(names) - 1, -1, -1)):
         last = next((each for each in after if each.kind == "out" and each.module == holder), None)
         if last is not None:
             results = [each for each in after if each.kind == "out" and each.module == holder and each.call == last.call]
             pairs = [coupled(each) for each in results]
-            return all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(differs(each) for each in results)
+            if all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(differs(each) for each in results):
+                return True
     return False
 
 

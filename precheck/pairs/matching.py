@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 
@@ -26,6 +26,7 @@ class Matching:
     lonely: list[str]  # parameters of `other` without a counterpart
     missed: list[str]  # parameters of `model` without a counterpart
     first: dict[str, str]  # maps each name of a parameter of `model` to its first name
+    copies: dict[str, str] = dataclasses.field(default_factory=dict)  # maps matched parameters of `other` to lonely ones with the same numbers
 
     def agrees(self, module: str) -> bool:
         """Whether all weights in a module of `other` hold numbers of `model`, whose modules with these have no weights that `other` lacks."""
@@ -33,6 +34,15 @@ class Matching:
         owners = {_owner(name) for link in held for name in link.models}
         lacking = owners & {_owner(name) for name in self.missed} or any(_within(name, module) for name in self.lonely)
         return not lacking and all(link.same for link in held)
+
+    def used(self, names: Collection[str]) -> Matching:
+        """The same, by the parameters that `other` uses: if one is not among `names`, but its copy is, the copy takes its place.
+
+        A function may hold a model for its code, and run it on weights that it holds besides, as with `torch.func.functional_call`.
+        """
+        taken = {name: copy for name, copy in self.copies.items() if name not in names and copy in names}
+        links = [dataclasses.replace(link, others=tuple(taken.get(name, name) for name in link.others)) for link in self.links]
+        return dataclasses.replace(self, links=links, lonely=[name for name in self.lonely if name not in taken.values()])
 
 
 def checked(match: object, model: torch.nn.Module, other: torch.nn.Module) -> dict[str, str]:
@@ -77,7 +87,12 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
     modules = _modules(model, other, match, found)
     used = {name for link in found.values() for name in link.models}
     links = list(dict.fromkeys(found[name] for name in theirs if name in found))
-    return Matching(links, modules, [name for name in theirs if name not in found], [name for name in ours if name not in used], first)
+    lonely = [name for name in theirs if name not in found]
+    copies: dict[str, str] = {}
+    for name in lonely:
+        alike = (one for one in same_object if one not in copies and f".{name}".endswith(f".{same_object[one]}") and equal(theirs[one], theirs[name]))
+        copies.update(dict.fromkeys(list(alike)[:1], name))
+    return Matching(links, modules, lonely, [name for name in ours if name not in used], first, copies)
 
 
 def mapped(name: str, match: Mapping[str, str]) -> str | None:

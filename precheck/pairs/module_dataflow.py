@@ -12,7 +12,7 @@ import torch
 
 from precheck.observe.containers import tensors
 from precheck.pairs.capture import copied
-from precheck.torch_internals import in_backward
+from precheck.torch_internals import in_backward, is_transformed
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -105,4 +105,6 @@ class Passages:
 
 
 def _floats(value: Any) -> list[torch.Tensor]:
-    return [tensor for _, tensor in tensors(value) if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel()]
+    """The floating-point tensors in `value`. Without those inside of torch.vmap or torch.func.grad, whose numbers are not at hand."""
+    held = (tensor for _, tensor in tensors(value) if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel())
+    return [tensor for tensor in held if not is_transformed(tensor)]

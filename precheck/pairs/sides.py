@@ -136,7 +136,7 @@ class Side:
         capture = Capture(self.job.model)
         handle = self.job.model.register_forward_pre_hook(capture.entering, with_kwargs=True)
         try:
-            with self.around():
+            with self.around(), contextlib.nullcontext() if setting.precision is not None else _default(setting.dtype):
                 trace = run(job or self.job, dataclasses.replace(setting, witness=capture, unmeasured=True))
         finally:
             handle.remove()
@@ -161,6 +161,19 @@ class Side:
             yield
         finally:
             handle.remove()
+
+
+@contextlib.contextmanager
+def _default(dtype: torch.dtype | None) -> Iterator[None]:
+    """Inside, an exact run makes its own numbers in its own format too: `torch.ones(3)`, `torch.arange(3) * 0.1`, `torch.tensor([0.1])`. Torch makes
+    these in its default format, from nothing or from whole numbers, so that no tensor shows what the format should be."""
+    before = torch.get_default_dtype()
+    if dtype is not None and torch.finfo(dtype).eps < torch.finfo(before).eps:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class _Floats(UncompiledMode):

@@ -227,15 +227,14 @@ def _changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str
     if here.dim() > 1 and here.shape[0] > 1 and bool(torch.count_nonzero(difference)):
         flat = difference.reshape(-1, here.shape[-1])
         if len(flat) > 1 and float((flat - flat[0]).abs().max()) <= PARTED * float(b.abs().max()):
-            once = "" if float((flat - flat[0, 0]).abs().max()) > PARTED * float(b.abs().max()) else f" {float(flat[0, 0]):.6g}"
+            once = "" if float((flat - flat[0, 0]).abs().max()) > PARTED * float(b.abs().max()) else f" {flat[0, 0].item():.6g}"
             yield f"{what} plus{once or ' the same row everywhere, as of a bias'}"
 
 
 def _seen(here: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in float64, with zeros where either is masked."""
-    seen = ~(_hidden(here) | _hidden(there))
-    zero = torch.zeros((), dtype=torch.float64)
-    return torch.where(seen, here.double(), zero), torch.where(seen, there.double(), zero)
+    """Both in float64, or complex128 if either is complex, with zeros where either is masked."""
+    hidden, wide = _hidden(here) | _hidden(there), torch.complex128 if here.is_complex() or there.is_complex() else torch.float64
+    return here.to(wide).masked_fill(hidden, 0), there.to(wide).masked_fill(hidden, 0)
 
 
 def _hidden(value: torch.Tensor) -> torch.Tensor:
@@ -265,8 +264,8 @@ def _from(value: torch.Tensor, dim: int, by: int) -> torch.Tensor:
 
 def _factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
     """The factor by which `here` is `there`, or None."""
-    square = float((there * there).sum())
-    factor = float((here * there).sum()) / square if square > 0 else 0.0
+    square = float((there * there.conj()).real.sum())
+    factor = float((here * there.conj()).real.sum()) / square if square > 0 else 0.0
     if not factor or (here.numel() < 2 and all(abs(each - round(each)) > 1e-6 * abs(each) for each in (factor, 1 / factor))):
         return None  # any two numbers differ by some factor, so a single element only counts with an integer factor
     return factor if _equal(here, there * factor) else None

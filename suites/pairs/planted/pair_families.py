@@ -31,6 +31,11 @@ import pair_tenth_parts
 import pair_third
 import pair_third_losses
 import pair_third_parts
+import pair_thirteenth
+import pair_twelfth
+import pair_twelfth_loops
+import pair_twelfth_losses
+import pair_twelfth_training
 
 FAMILIES = (
     pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
@@ -43,4 +48,6 @@ FAMILIES = (
     pair_ninth,
     pair_tenth, pair_tenth_parts, pair_tenth_layouts,
     pair_eleventh,
+    pair_twelfth, pair_twelfth_loops, pair_twelfth_training, pair_twelfth_losses,
+    pair_thirteenth,
 )  # fmt: skip

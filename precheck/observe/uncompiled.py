@@ -1,0 +1,68 @@
+"""Runs what torch.compile compiles in eager mode: no dispatch mode and no hook of a module sees compiled code.
+
+Torch's compiler takes seconds to import, so it is told so only if it is there, or as soon as the code asks for it. Flexible attention does: it
+compiles itself when it is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_lock = threading.RLock()
+_blocks = 0
+_stance: Any = None
+_compile: Any = None  # torch.compile, while another function is in its place
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Inside, compiled code runs eagerly. As long as any thread is inside, it does so in all threads."""
+    global _blocks
+    with _lock:
+        _blocks += 1
+        if _blocks == 1:
+            _begin()
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks -= 1
+            if _blocks == 0:
+                _end()
+
+
+def _begin() -> None:
+    global _stance, _compile
+    if "torch._dynamo" in sys.modules:
+        _stance = torch.compiler.set_stance("force_eager")
+        _stance.__enter__()
+    else:
+        _compile, torch.compile = torch.compile, _first
+
+
+def _end() -> None:
+    global _stance, _compile
+    if torch.compile is _first:
+        torch.compile = _compile
+    if _stance is not None:
+        _stance.__exit__(None, None, None)
+    _stance = _compile = None
+
+
+@functools.wraps(torch.compile)
+def _first(*args: Any, **kwargs: Any) -> Any:
+    """`torch.compile`, called for the first time: it imports the compiler, which is told before it compiles anything."""
+    import torch._dynamo
+
+    with _lock:
+        if torch.compile is _first:
+            torch.compile = _compile
+            _begin()
+    return torch.compile(*args, **kwargs)
