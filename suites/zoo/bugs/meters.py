@@ -82,25 +82,26 @@ def moved(guarded: bool) -> torch.Tensor:
 
 
 class StepController:
-    """Steps that grow and shrink with an error and are kept at a least size, where they are taken whatever the error."""
+    """Steps that grow and shrink with an error and are kept at a least size, where, but for a billionth, they are taken whatever the error."""
 
     def __init__(self, least: float, known: bool) -> None:
         self.least, self.known = least, known
 
     def solve(self, y: torch.Tensor, start: float, end: float, slope: nn.Module) -> torch.Tensor:
-        t, step, tries = torch.tensor(start), torch.tensor(2 * self.least), 0
+        t, size, tries = torch.tensor(start), torch.tensor(2 * self.least), 0
         while t < end:
             tries += 1
             if tries > 400:
                 raise RuntimeError("the largest number of steps was reached")
+            step = torch.minimum(size, end - t)
             new = t + step  # culprit: length-of-the-last-step
             first = slope(t, y)
             second = slope(new, y + step * first)
             error = (step * (second - first) / 2).abs().max() / 1e-5
             length = step if self.known else new - t  # culprit: length-of-the-last-step
-            if error <= 1 or length <= torch.tensor(self.least):  # culprit: length-of-the-last-step
+            if error <= 1 or length <= self.least + 1e-9:  # culprit: length-of-the-last-step
                 t, y = new, y + step * (first + second) / 2
-            step = (step * (0.9 / error.sqrt()).clamp(0.3, 3)).clamp(min=self.least)
+            size = (step * (0.9 / error.sqrt()).clamp(0.3, 3)).clamp(min=self.least)
         return y
 
 
@@ -108,12 +109,12 @@ class Driven(nn.Module):
     """A mass that is pushed hard now and then."""
 
     def forward(self, t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.stack([y[1], 40 * torch.sin(30 * (t - 960)) - 6 * y[0]])
+        return torch.stack([y[1], 40 * torch.sin(30 * (t - 96)) - 6 * y[0]])
 
 
 def reached(known: bool) -> torch.Tensor:
-    """Where the mass is after a fifth of a second that starts at 967; a least step of 0.002 looks longer there, and is tried for ever."""
-    return StepController(2e-3, known).solve(torch.tensor([0.1, 0.0]), 967.0, 967.2, Driven())
+    """Where the mass is after a fifth of a second that starts at 130.1; a least step of 0.001 looks longer there, and is tried for ever."""
+    return StepController(1e-3, known).solve(torch.tensor([0.1, 0.0]), 130.1, 130.3, Driven())
 
 
 class ConjugateGradient:
@@ -155,8 +156,8 @@ def without_replacement(weights: torch.Tensor, chances: torch.Tensor, count: int
 
 
 def drawn(by_logarithms: bool) -> torch.Tensor:
-    """How often each of six things is among three that are drawn, whose weights are fourth powers of small scores. Off by 99 %."""
-    weights = torch.tensor([0.08, 0.0078, 0.012, 0.09, 0.02, 0.015]) ** 4
+    """How often each of six things is among three that are drawn, whose weights are a few thousandths. Off by 9 %."""
+    weights = torch.tensor([0.02, 0.0035, 0.005, 0.025, 0.008, 0.006])
     found = without_replacement(weights, uniform(4000, 6).clamp_min(1e-7), 3, by_logarithms)
     return torch.bincount(found.flatten(), minlength=6) / 4000
 
@@ -184,7 +185,7 @@ BUGS = (
         lambda: detector(True), precision="32-true"),
     Bug("shift-of-a-smooth-picture", "opencv/opencv#29850", ("nan", "underflow"), "aten.div.Tensor", lambda: moved(False), lambda: moved(True),
         precision="32-true"),
-    Bug("length-of-the-last-step", "patrick-kidger/diffrax#703", ("decision-flip", "cancellation", "amplified-rounding"), "aten.le.Tensor",
+    Bug("length-of-the-last-step", "patrick-kidger/diffrax#703", ("decision-flip", "cancellation", "amplified-rounding"), "aten.le.Scalar",
         lambda: reached(False), lambda: reached(True), precision="32-true", raises=RuntimeError),
     Bug("solver-that-says-it-is-done", "cupy/cupy#7512", ("accumulated-drift", "amplified-rounding", "cancellation"), "aten.sub.Tensor",
         lambda: heated(LOW, False), lambda: heated(WIDE, True)),

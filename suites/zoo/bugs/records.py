@@ -179,7 +179,7 @@ BUGS = (
         "aten.sub.Tensor", lambda: trained_back(LOW), lambda: trained_back(WIDE), phase="backward", module="Reversible"),
     Bug("states-of-a-long-record", "mlpack/mlpack#160", ("underflow",), "aten.mul.Tensor", lambda: monitored(False), lambda: monitored(True),
         precision="32-true"),
-    Bug("tails-of-small-returns", "NVIDIA/cudf#24165", ("underflow", "nan"), "aten.square.default", lambda: returns(False),
+    Bug("tails-of-small-returns", "NVIDIA/cudf#24165", ("underflow", "nan"), "aten.pow.Tensor_Scalar", lambda: returns(False),
         lambda: returns(True)),
     Bug("taper-of-a-force", "brucefan1983/GPUMD#904", ("overflow", "nan"), "aten.exp.default", lambda: pulled(False), lambda: pulled(True),
         module="Dispersion", precision="32-true"),

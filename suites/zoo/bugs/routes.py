@@ -122,10 +122,10 @@ class Search:
     """A search among moves by upper bounds: counts of visits decide what is tried next, and their shares are what is played and learnt."""
 
     def __init__(self, prior: torch.Tensor, counts: torch.dtype) -> None:
-        self.prior, self.visits, self.total = prior, torch.zeros(len(prior), dtype=counts), torch.zeros(len(prior))
+        self.prior, self.visits, self.total = prior.double(), torch.zeros(len(prior), dtype=counts), torch.zeros(len(prior), dtype=torch.float64)
 
     def bounds(self) -> torch.Tensor:
-        visits = self.visits.float()
+        visits = self.visits.double()
         return self.total / visits.clamp(min=1) + 1.5 * self.prior * visits.sum().sqrt() / (1 + visits)
 
     def run(self, values: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,7 +133,7 @@ class Search:
             move = self.bounds().argmax()
             self.total[move] += values[move] + each
             self.visits[move] += 1  # culprit: visits-of-a-move
-        visits = self.visits.float()
+        visits = self.visits.double()
         return visits / visits.sum(), self.total / visits
 
 
