@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -15,8 +14,6 @@ from precheck.observe.shadow.quantisers.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat
 
 ALTERNATIVES = 8
-OPERANDS = 2
-"""Operands of one product."""
 LIKE = 1e-4
 """Relative distance below which two scales are the same."""
 AGREE = 2.0**-6
@@ -31,6 +28,7 @@ class Track:
     plains: list[Flat]
     rounded: str  # the line that made the codes
     units: list[Flat] = dataclasses.field(default_factory=list)  # for each of `plains`, what one step of the codes is worth; empty if unknown
+    offset: bool = False  # whether the last of `plains` is the data before extremes were subtracted from it
     scales: int = 1
     multipliers: int = 0
     sure: bool = True  # whether all factors were recognised as scales
@@ -42,11 +40,10 @@ class Track:
     read: bool = False  # whether an op has read it
     joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
     factors: tuple[float, ...] = ()  # scales of one number that it has been multiplied by
-    owned: tuple[float, ...] = ()  # scales of one number that the codes must be multiplied by
-    strange: tuple[float, ...] = ()  # numbers of scales that it has been multiplied by and that are made of other data than the codes' own scales
     sources: frozenset[int] = frozenset()  # extremes of data that the codes' own scales are made of
+    applied: frozenset[int] = frozenset()  # extremes of data that the scales are made of by which it has been multiplied
     cost: tuple[float, float] | None = None  # error of rounding: over the norm, and its root mean square; None if the codes have been changed since
-    filled: bool = False  # whether some codes go up to the largest number of a float8 format
+    filled: bool = False  # whether they surely have a unit: they go up to the largest number of a float8 format, or meet the data they stand for
     powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
     average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
@@ -98,14 +95,15 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
     last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
     return Track(
         Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
+        offset=any(track.offset for track in tracks),
         scales=count(track.scales for track in tracks), multipliers=count(track.multipliers for track in tracks),
         sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), unsigned=any(track.unsigned for track in tracks),
         dense=any(track.dense for track in tracks),
         owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
-        owned=tuple(scale for track in tracks for scale in track.owned), strange=tuple(scale for track in tracks for scale in track.strange),
         others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
-        sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
+        sources=frozenset().union(*(track.sources for track in tracks)), applied=frozenset().union(*(track.applied for track in tracks)),
+        filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None,
         dead=next((track.dead for track in tracks if track.dead is not None), None),
@@ -137,7 +135,7 @@ def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault: Fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
+    fault: Fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track) else ""
     if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
@@ -156,20 +154,10 @@ def inverted(factors: Sequence[float], off: float) -> bool:
     return any(of_data(factor) and abs(off / factor**2 - 1) <= LIKE for factor in once)
 
 
-def foreign(track: Track, off: float) -> bool:
-    """Whether all of a result is off by one scale over another: it has been multiplied by the scale of other data, and not by its own.
-
-    Both are made of extremes of data, so no factor that a program means equals their quotient.
-    """
-    missing = [own for own in track.owned if not any(_like(each, own) for each in track.factors)]
-    if not 1 <= len(missing) <= OPERANDS or not all(map(of_data, missing)):
-        return False
-    others = itertools.combinations_with_replacement(sorted(filter(of_data, {*track.strange})), len(missing))
-    return any(_like(off * math.prod(missing), math.prod(each)) for each in others)
-
-
-def _like(one: float, other: float) -> bool:
-    return abs(one - other) <= LIKE * abs(other)
+def foreign(track: Track) -> bool:
+    """Whether codes have been multiplied by the scales of other data instead of their own. Scales are made of extremes of data, so it is known whose
+    they are, whatever their shapes. After more factors than there are scales, one of them may be meant: a norm."""
+    return track.multipliers <= track.scales and bool(track.sources - track.applied) and bool(track.applied - track.sources)
 
 
 def of_data(scale: float) -> bool:

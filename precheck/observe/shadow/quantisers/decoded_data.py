@@ -40,7 +40,8 @@ class Book:
 
     track: Track
     size: int
-    rounding: float  # the error of the codes, over the norm of the data
+    norm: float  # of the data that was rounded
+    rounding: float  # the error of the codes, over this norm
     data: list[torch.Tensor] = dataclasses.field(default_factory=list)  # sorted; there may be alternatives
 
 
@@ -70,9 +71,10 @@ class DecodedData:
         inputs = list(filter(plain, tensors_in(*op.args[op.base == "copy" :])))
         known = [(each, found) for each in inputs if (found := self.held.get(each)) is not None]
         if track is not None and track.units and track.sources and track.cost is not None and (not known or op.base.startswith("clamp")):
-            error = torch.nan_to_num((result.float() - track.exact.seen(result)) * track.units[-1].seen(result))  # 0 / 0 may be put right later
-            rounding = float(error.norm() / track.plains[-1].seen(result).norm().clamp_min(1e-30))
-            self.held.put(result, Decoded(Book(track, result.numel(), rounding)))
+            last = -1 - track.offset
+            error = torch.nan_to_num((result.float() - track.exact.seen(result)) * track.units[last].seen(result))  # 0 / 0 may be put right later
+            norm = max(float(track.plains[last].seen(result).norm()), 1e-30)
+            self.held.put(result, Decoded(Book(track, result.numel(), norm, float(error.norm()) / norm)))
             return
         others = [each for each in inputs if all(each is not source for source, _ in known)]
         given = [made for each in others if scales.made.get(each) and (made := scales.sources.get(each)) is not None]
@@ -119,7 +121,7 @@ class DecodedData:
                 near = unit.numbers.abs() / 2 + SPACING * placed.abs()
                 here, by_chance = (float((each <= near).float().mean()) for each in (off, (made.flip(0) - placed).abs()))
                 if here > (1 + by_chance) / 2:
-                    least = min(least, float(off.norm() / placed.norm().clamp_min(1e-30)))
+                    least = min(least, float(off.norm()) / book.norm)
         if math.isfinite(least):
             return least
         made = made.sort().values
@@ -127,7 +129,7 @@ class DecodedData:
             for each in (made, -made.flip(0)):  # the negative numbers are in the opposite order
                 scale = float(data @ each) / max(float(each @ each), 1e-30)
                 for factor in (1.0, scale) if scale > 0 else (1.0,):
-                    least = min(least, float((each * factor - data).norm() / data.norm().clamp_min(1e-30)))
+                    least = min(least, float((each * factor - data).norm()) / book.norm)
         return least if math.isfinite(least) else 0.0
 
     def finish(self, told: set[str]) -> None:
