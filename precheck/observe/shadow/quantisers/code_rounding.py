@@ -43,6 +43,7 @@ class Origin:
 
     exact: torch.Tensor
     bys: list[torch.Tensor]
+    scaled: Scaled
 
 
 def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
@@ -108,7 +109,7 @@ def _sought(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resu
         source = source.squeeze(-1)
     elif op.base not in ops.PLACES or result.shape != source.shape:
         return
-    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))]))
+    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))], scaled))
 
 
 def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
@@ -118,7 +119,7 @@ def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torc
     if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
         exact = origin.exact.reshape(result.shape)
-        _become(codes, op, exact, exact, bys, result)
+        _become(codes, op, exact, exact, bys, result, origin.scaled)
     elif not table and (op.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or op.base == "pow"):
         codes.origins.put(result, origin)
 
@@ -145,7 +146,8 @@ def _become(
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
                                    dead=place if void else None,
-                                   filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
+                                   filled=filled, powers=scaled.powers if scaled else None,
+                                   begun=scaled.powers if scaled else None, cost=cost(exact, result),
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
                                    average=bool(scaled and scaled.average)))  # fmt: skip
     return place

@@ -29,7 +29,7 @@ from precheck.observe.shadow.quantisers.foldings import Foldings
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_roots import combined
-from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, single, steps
+from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, steps
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.torch_internals import in_backward
@@ -201,7 +201,8 @@ class Codes:
             kept.owed, kept.shifted = zero_points.owed(tracks), False
             kept.early = kept.early if kept.dense else kept.multipliers
             kept.dense = True
-        kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
+        if product:
+            kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -254,8 +255,6 @@ class Codes:
         if known or whole:
             made.last = self.described(op.plan.name)
         if known:
-            made.factors = (*track.factors, *single(other, base=op.base))
-            made.applied = track.applied | self.scales.extremes(other, track.sources)
             made.powers = self.scales.multiplied(track.powers, other, op.base)
             self.casts.dequantised(track)
         self.settled(made, result)
@@ -286,7 +285,7 @@ class Codes:
         last = track.last or (place if unit and track.filled else None)
         if not track.sure or track.owed or last is None:
             return
-        remark = uncancelled(track, self.scales.parts, unit=unit)
+        remark = uncancelled(track, unit=unit)
         if remark is not None and (track.multipliers or remark.fault == "left"):
             self.note(last, remark)
 

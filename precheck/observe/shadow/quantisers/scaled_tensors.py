@@ -13,7 +13,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.probes.partial_writes import Region, region
-from precheck.observe.shadow.quantisers.code_copies import LIKE, of_data
+from precheck.observe.shadow.quantisers.code_copies import LIKE
 from precheck.observe.shadow.quantisers.scale_roots import Powers, ScaleRoots, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
@@ -46,7 +46,7 @@ class Scaled:
     bys: list[torch.Tensor]
     added: torch.Tensor | float | None = None  # noise, half a step or a zero point that was added
     unclipped: Flat | None = None  # its content before it was clamped
-    powers: Powers | None = None  # the greatest magnitudes that the last scale is made of; None if unknown
+    powers: Powers | None = None  # the extremes that the last scale is made of; None if unknown
     source: Source | None = None  # the extremes that its scales are made of; None if unknown
     offset: torch.Tensor | None = None  # what was subtracted from the data before it was scaled
     nested: bool = False  # whether what is scaled are scales
@@ -72,7 +72,6 @@ class Scales:
         self.averages: Storages[bool] = Storages()  # averages of data
         self.offsets: Storages[torch.Tensor] = Storages()  # for data from which extremes have been subtracted: these
         self.used: list[torch.Tensor] = []
-        self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a scale, by its origin or by its numbers. Extremes that were rounded to integers may be zero points."""
@@ -88,8 +87,6 @@ class Scales:
         extreme = base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results)
         if extreme:
             made = True
-            if base != "aminmax":
-                self.roots.extreme(results[0])
         else:
             made = bool(self.made) and any(self.made.get(each) for each in inputs)
             made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
@@ -99,10 +96,6 @@ class Scales:
                                         and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip
         if base == "sub" and not made and len(inputs) == 2 and self.made.get(inputs[1]) and _fewer(inputs[1], inputs[0], self):
             self.offsets.put(results[0], inputs[1].detach().float().clone())
-        if made and base in ("mul", "div") and len(inputs) == 2:
-            many, one = inputs if base == "div" or inputs[1].numel() == 1 else inputs[::-1]
-            if many.numel() > one.numel() == 1 and self.made.get(one):
-                self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
         if made:
             self._sourced(extreme, inputs, results)
         for result in results if made else ():
@@ -122,14 +115,9 @@ class Scales:
             known = frozenset().union(*(each.extremes for each in given))
             if extreme:
                 greatest = result.detach().float().clone() if result.numel() == 1 else None
-                self.sources.put(result, Source(known | {next(self.roots.numbers)}, greatest))
+                self.sources.put(result, Source(known | {self.roots.extreme(result)}, greatest))
             elif given:
                 self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
-
-    def extremes(self, scale: torch.Tensor | None, unknown: frozenset[int]) -> frozenset[int]:
-        """The extremes of data that a scale is made of. `unknown` if that is not known."""
-        found = None if scale is None else self.sources.get(scale)
-        return unknown if found is None else found.extremes
 
     def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
         """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""
@@ -203,9 +191,3 @@ def begins(base: str, args: tuple[Any, ...]) -> bool:
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or {left.layout, right.layout} != {torch.strided}:
         return False
     return left.numel() != right.numel() or not (left.is_contiguous() and right.is_contiguous())
-
-
-def single(scale: torch.Tensor | None, *, base: str) -> list[float]:
-    """The factor of an op with a scale of one number. Nothing for other scales."""
-    number = float(scale.detach()) if scale is not None and scale.numel() == 1 else 0.0
-    return [] if number == 0 else [number if base == "mul" else 1 / number]
