@@ -44,8 +44,8 @@ PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
 BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS | {"round"}
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
-HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
-"""Ops that look at codes and compute no result from them."""
+HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS | {"norm", "linalg_vector_norm"}
+"""Ops that look at codes and compute no result from them, or a norm, over which they need no scale."""
 
 
 class Codes:
@@ -199,8 +199,7 @@ class Codes:
             kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
         if op.base in PRODUCTS:
             kept.owed, kept.shifted = zero_points.owed(tracks), False
-            kept.early = kept.early if kept.dense else kept.multipliers
-            kept.dense = True
+            kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
         if product:
             kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
@@ -217,7 +216,8 @@ class Codes:
         def change(tensor: torch.Tensor) -> torch.Tensor:
             track = self.tracks.get(tensor) if plain(tensor) else None
             if track is None or all(tensor is not each for each in data):
-                return tensor.float() if tensor.is_floating_point() or (op.plan.written and tensor is op.args[0]) else tensor
+                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
+                return tensor.float() if wide else tensor
             many = len(track.plains)
             nth = (place // (seen[0] if seen else 1)) % many
             seen.append(many)
@@ -256,6 +256,7 @@ class Codes:
             made.last = self.described(op.plan.name)
         if known:
             made.powers = self.scales.multiplied(track.powers, other, op.base)
+        if known or not track.scales:
             self.casts.dequantised(track)
         self.settled(made, result)
 

@@ -22,8 +22,8 @@ EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 AVERAGES = ops.AVERAGES | {"std", "var"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
 SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
-ENDS = SATURATED | {7.0, 127.0}
-"""Largest numbers that data is limited to, which is then rounded: those of floats of eight bits and of signed integers."""
+ENDS = SATURATED | {127.0}
+"""Largest numbers that data is limited to, which is then rounded: those of floats and signed integers of eight bits."""
 LOOKED_AT = 1 << 14
 REMEMBERED = 31
 """Scales before the latest one that a number may be compared with."""
