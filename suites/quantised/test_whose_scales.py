@@ -33,6 +33,21 @@ def test_a_scale_of_another_tensor_is_told_by_what_it_is_made_of() -> None:
     assert not errors(lambda: product(False))
 
 
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_scale_that_is_multiplied_by_twice_is_told(twice: bool) -> None:
+    """The scale of a product's inputs is multiplied by, and is in a factor with that of the weight too (vllm-project/vllm-ascend#16728)."""
+
+    def dequantised() -> torch.Tensor:
+        x, w = normal(16, 64), normal(32, 64, seed=1)
+        sx, sw = x.abs().amax() / 127, w.abs().amax(1) / 127
+        sums = torch.round(x / sx) @ torch.round(w / sw[:, None]).t()
+        return torch.tanh((sums * sx if twice else sums) * (sx * sw))
+
+    found = errors(dequantised)
+    assert bool(found) == twice
+    assert not twice or "is multiplied by once more than it was divided by: the whole result is" in found[0]
+
+
 def test_codes_over_their_own_greatest_number_need_no_scale() -> None:
     def normalised() -> torch.Tensor:
         codes = torch.round(normal(64, 64) * (127 / normal(64, 64).abs().amax())).to(torch.int8).float()

@@ -149,6 +149,8 @@ def fault_of(track: Track) -> Fault:
     own = {key: power for key, power in powers.items() if key & known}
     if any(power == 2 * begun[key] if key in begun else abs(power) == 2 for key, power in own.items()):
         return "inverse"
+    if any(power * begun.get(key, 0.0) < 0 for key, power in own.items()):
+        return "twice"
     if own and len(own) < len(powers) and not sum(powers.values()):
         return "foreign"
     return "forgotten" if len(own) == 1 and not own.keys() & begun.keys() else ""
