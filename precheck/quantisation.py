@@ -88,15 +88,14 @@ def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, 
     fit = quantised_weights.fitted(layer.weight.detach(), weight)
     row = {"layer": name, "weight_db": round(fit.decibels, 1), "verdict": "rounding"}
     report.facts["quantised"].append(row)
-    if fit.misfit is not None:
+    off = 0.0 if layer.bias is None else float((bias - layer.bias.detach().float()).norm() / layer.bias.detach().float().norm().clamp_min(1e-30))
+    biased = off > quantised_weights.BIAS
+    if fit.misfit is not None and not (biased and fit.misfit.what == "zero point"):  # a bias that is off shifts what unit vectors make
         row["verdict"] = fit.misfit.what
         report.add([misquantised(name, fit)])
-    if layer.bias is not None:
-        own = layer.bias.detach().float()
-        off = float((bias - own).norm() / own.norm().clamp_min(1e-30))
-        if off > quantised_weights.BIAS:
-            row["verdict"] = "bias"
-            report.add([misquantised(name, fit, bias=off)])
+    if biased:
+        row["verdict"] = "bias"
+        report.add([misquantised(name, fit, bias=off)])
     if seen is not None and len(seen.given):
         _judge_kernel(report, name, row, seen, weight, bias)
 

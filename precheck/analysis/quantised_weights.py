@@ -30,7 +30,8 @@ FEWEST = 6
 """The fewest counting elements of a block that is judged."""
 FACTOR = Limit(
     0.15, "relative difference",
-    "The scale of a block is wrong if its factor is further from 1. Rounding to 4 bits leaves 0.02, and the best clipping for 4 bits 0.05.",
+    """The scale of a block is wrong if its factor is further from 1. Rounding to 4 bits leaves 0.02, and the best clipping for 4 bits 0.05. In finer
+    formats it is wrong from where the part of the error that is proportional to the weight is larger than the rest.""",
 )  # fmt: skip
 OFFSET = Limit(1.0, "standard deviations of the rounding error", "The largest mean error of a block. A zero point that is off by one makes √12.")
 CHANCE = Limit(6.0, "standard errors", "The largest deviation that chance explains in the worst of 10^9 blocks.")
@@ -84,13 +85,10 @@ def likeness(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _scaled(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
-    """A wrong scale or zero point. Rows are checked first, then columns, then groups."""
+    """A wrong scale or zero point, in the kind of blocks of which the largest share is wrong."""
     counts = _counting(quantised)
-    for what, blocks in _partitions(weight.shape[1]):
-        worst = _worst(blocks(weight), blocks(quantised), blocks(counts), what)
-        if worst is not None:
-            return worst
-    return None
+    found = [_worst(blocks(weight), blocks(quantised), blocks(counts), what) for what, blocks in _partitions(weight.shape[1])]
+    return max(found, key=lambda each: each[0])[1]
 
 
 def _partitions(columns: int) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
@@ -101,28 +99,35 @@ def _partitions(columns: int) -> Iterator[tuple[str, Callable[[torch.Tensor], to
             yield f"groups of {size} columns", lambda matrix, size=size: matrix.reshape(-1, size)  # type: ignore[misc]
 
 
-def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, what: str) -> Misfit | None:
-    """The fault of the worst blocks, which are the rows here. It estimates each block's factor and mean error over the elements that count."""
-    many = counts.sum(1)
-    energy = (counts * weight.square()).sum(1).clamp_min(1e-300)
-    factor = (counts * weight * quantised).sum(1) / energy
-    error = counts * (quantised - weight)
-    offset = error.sum(1) / many.clamp_min(1)
-    spread = (counts * (quantised - factor[:, None] * weight - (offset - (factor - 1) * (counts * weight).sum(1) / many.clamp_min(1))[:, None]))
-    deviation = (spread.square().sum(1) / (many - 2).clamp_min(1)).sqrt().clamp_min(1e-12 * float(weight.abs().amax()))
+def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, what: str) -> tuple[float, Misfit | None]:
+    """The share of wrong blocks, which are the rows here, and their fault. A line is fitted to each block's elements that count: its slope is the
+    factor of the scale, and what it adds is that of the zero point. Errors of elements may differ in size, so chance is estimated from each (HC3:
+    MacKinnon and White, Journal of Econometrics 29, 1985)."""
+    many = counts.sum(1).clamp_min(1)
+    centre, middle = ((counts * each).sum(1) / many for each in (weight, quantised))
+    apart = counts * (weight - centre[:, None])
+    width = apart.square().sum(1).clamp_min(1e-300)
+    factor = (apart * quantised).sum(1) / width
+    offset = middle - factor * centre
+    rest = counts * (quantised - factor[:, None] * weight - offset[:, None])
+    deviation = (rest.square().sum(1) / (many - 2).clamp_min(1)).sqrt().clamp_min(1e-12 * float(weight.abs().amax()))
+    alone = rest / (1 - counts / many[:, None] - apart.square() / width[:, None]).clamp_min(1e-6)  # from a line that is fitted to the others
+    size = ((counts * weight.square()).sum(1) / many).sqrt().clamp_min(1e-300)
     judged = many >= FEWEST
-    off = judged & ((factor - 1).abs() > FACTOR + CHANCE * deviation / energy.sqrt())
-    shifted = judged & (offset.abs() > (OFFSET + CHANCE / many.clamp_min(1).sqrt()) * deviation)
+    allowed = (deviation / size).clamp(max=float(FACTOR))
+    off = judged & ((factor - 1).abs() > allowed + CHANCE * (apart * alone).norm(dim=1) / width)
+    by_chance = ((counts / many[:, None] - centre[:, None] * apart / width[:, None]) * alone).norm(dim=1)
+    shifted = judged & (offset.abs() > OFFSET * deviation + CHANCE * by_chance)
     least = max(SHARE * float(judged.sum()), 1.0)
     if int(off.sum()) >= least:
         found = factor[off]
         detail = f"{int(off.sum())} of {len(off)} {what} are {float(found.min()):.3g} to {float(found.max()):.3g} times what they were"
-        return Misfit("scale", detail, float((found - 1).abs().amax()), float(FACTOR))
+        return len(found) / int(judged.sum()), Misfit("scale", detail, float((found - 1).abs().amax()), float(FACTOR))
     if int(shifted.sum()) >= least:
         steps = offset[shifted].abs() / deviation[shifted]
         detail = f"{int(shifted.sum())} of {len(shifted)} {what} are shifted, by up to {float(steps.amax()) / 12**0.5:.2g} steps"
-        return Misfit("zero point", detail, float(steps.amax()), float(OFFSET))
-    return None
+        return len(steps) / int(judged.sum()), Misfit("zero point", detail, float(steps.amax()), float(OFFSET))
+    return 0.0, None
 
 
 def _counting(quantised: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | fifth | 12 | 3 | 0 | 12 | 0 |
 | sixth | 20 | 10 | 3 (`padded_with_zero`, `bytes_that_are_factors`, `four_bits_in_nibbles`) | 20 | 0 |
 | seventh | 20 | 7 | 5 (`chance_overwritten`, `chance_each_step`, `ternary_straight_through`, `nibbles_as_halves`, `bytes_taken_for_fnuz`) | 15 | 0 |
+| eighth | 22 | 12 | 1 (`zero_points_in_the_unit_of_data`) | 17 | 0 |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
@@ -21,6 +22,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
+import eighth_healthy
+import eighth_recipes
 import fifth_healthy
 import fifth_recipes
 import fourth_healthy
@@ -88,7 +91,15 @@ BATCHES = (
          "moments_without_a_zero": "each moment is within half a step; the division by eps that follows is the program's",
          "chance_overwritten": "what is stored is rounded to nearest, as any weight in bfloat16 may be",
          "smoothing_tiled": "the factors reach the other operand in another order, through attention and repeated heads",
-         "range_with_dead_lanes": "the range is 3.4 times too wide, which wastes 1.8 of 4 bits; the limit is half of them"},
+         "range_with_dead_lanes": "the range is 3.4 times too wide, as one is that must hold zero, which ONNX asks for"},
+    ),
+    Batch(
+        eighth_recipes, eighth_healthy, {"fixed_range": CLIPPING},
+        {"scales_row_by_row": "scales and codes are in one buffer of floats, in which no number is known to be a scale",
+         "tokens_under_heads": "each code has its own scale; that heads and tokens have changed places would be the same in float32",
+         "leftover_bytes": "what was never written may be masked after it was read, as other caches do; float32 makes the same NaN",
+         "protective_range": "codes are made of codes, and only the first are followed",
+         "errors_of_another_bucket": "what rounding leaves is added to a gradient; that it belongs to another one is known to the program alone"},
     ),
 )  # fmt: skip
 

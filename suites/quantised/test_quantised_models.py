@@ -136,6 +136,20 @@ def test_rounding_of_any_format_is_no_misfit(name: str, kind: str) -> None:
     assert fit.misfit is None, fit
 
 
+@pytest.mark.parametrize("turned", ["scale", "zero point"])
+@pytest.mark.parametrize("kind", [integers.INT8, integers.UINT4])
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "not centred"])
+def test_scales_and_zero_points_of_the_neighbouring_row_are_told_apart(name: str, kind: integers.Integers, turned: str) -> None:
+    weight = WEIGHTS[name]()
+    tile = integers.group(-1)
+    scale, zero = integers.parameters(weight, kind, tile=tile, symmetric=turned == "scale")
+    codes = integers.quantised(weight, kind, scale, zero, tile)
+    read = (scale.roll(1, 0), zero) if turned == "scale" else (scale, zero.roll(1, 0))
+    fit = quantised_weights.fitted(weight, integers.dequantised(codes, *read, tile))
+    assert fit.misfit is not None
+    assert fit.misfit.what == turned
+
+
 def test_models_that_are_not_quantised_are_refused() -> None:
     with pytest.raises(precheck.InputError, match=r"none of the 2 nn\.Linear of original is quantised in model"):
         precheck.quantised(model(), model(), X)

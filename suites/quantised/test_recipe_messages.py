@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from types import ModuleType
 
+import eighth_recipes
 import fifth_recipes
 import float8_by_hand
 import pytest
@@ -38,13 +39,16 @@ SAID = {
     "rows_gathered_raw": r"a scale is missing here, .*: what reads the result gets numbers 106\.7 times as large as they should be",
     "rescaled_too_late": r"5\.5% of the elements are clipped, .*: this loses 70% of the tensor, and rounding loses 0\.82%",
     "scale_floored_at_one": r"made for numbers 58 times as large as the greatest of this tensor, .*: this loses 47% of the tensor",
+    "divisor_taken_for_a_factor": r"codes of .*casts_by_hand.py:\d+ is used the wrong way round, .*: the whole result is 2e\+04 times",
+    "projections_of_one_scale": r"are multiplied by another tensor's scale: the whole result is 0\.4\d+ times what it should be",
+    "residuals_of_codes": r"aten.sub.Tensor .* a scale is missing here, that of the codes of .*eighth_recipes.py:\d+",
     "mantissa_leaks": "times these scales make Inf or NaN without any rounding, where the numbers that were quantised make none",
 }
 
 
 @pytest.mark.parametrize("name", SAID)
 def test_a_message_says_what_the_fault_is(name: str) -> None:
-    batch: ModuleType = next(each for each in (second_recipes, fifth_recipes, sixth_recipes, seventh_recipes) if hasattr(each, name))
+    batch: ModuleType = next(each for each in (second_recipes, fifth_recipes, sixth_recipes, seventh_recipes, eighth_recipes) if hasattr(each, name))
     assert re.search(SAID[name], watched(getattr(batch, name), True).errors[0].message)
 
 

@@ -59,6 +59,11 @@ def _uncancelled(seen: Uncancelled) -> str:
             f"the scale of the codes of {shortened(seen.rounded)} is used the wrong way round, to multiply instead of to divide or the reverse: "
             f"the whole result is {seen.middle:.4g} times what it should be, which is that scale squared"
         )
+    if seen.fault == "twice":
+        return (
+            f"the scale of the codes of {shortened(seen.rounded)} is multiplied by once more than it was divided by: the whole result is "
+            f"{seen.middle:.4g} times what it should be, which is that scale"
+        )
     if seen.fault == "forgotten":
         return (
             f"one of the two scales of the codes of {shortened(seen.rounded)} is missing here: the whole result is {seen.middle:.4g} times "

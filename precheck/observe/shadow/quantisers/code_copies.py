@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -15,8 +14,6 @@ from precheck.observe.shadow.quantisers.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat
 
 ALTERNATIVES = 8
-OPERANDS = 2
-"""Operands of one product."""
 LIKE = 1e-4
 """Relative distance below which two scales are the same."""
 AGREE = 2.0**-6
@@ -31,6 +28,7 @@ class Track:
     plains: list[Flat]
     rounded: str  # the line that made the codes
     units: list[Flat] = dataclasses.field(default_factory=list)  # for each of `plains`, what one step of the codes is worth; empty if unknown
+    offset: bool = False  # whether the last of `plains` is the data before extremes were subtracted from it
     scales: int = 1
     multipliers: int = 0
     sure: bool = True  # whether all factors were recognised as scales
@@ -41,13 +39,11 @@ class Track:
     early: int = 0  # multipliers before that product
     read: bool = False  # whether an op has read it
     joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
-    factors: tuple[float, ...] = ()  # scales of one number that it has been multiplied by
-    owned: tuple[float, ...] = ()  # scales of one number that the codes must be multiplied by
-    strange: tuple[float, ...] = ()  # numbers of scales that it has been multiplied by and that are made of other data than the codes' own scales
     sources: frozenset[int] = frozenset()  # extremes of data that the codes' own scales are made of
     cost: tuple[float, float] | None = None  # error of rounding: over the norm, and its root mean square; None if the codes have been changed since
-    filled: bool = False  # whether some codes go up to the largest number of a float8 format
-    powers: Powers | None = None  # greatest magnitudes that it has been multiplied by and divided by; None if unknown
+    filled: bool = False  # whether they surely have a unit: they go up to the largest number of a float8 format, or meet the data they stand for
+    powers: Powers | None = None  # extremes of data that it has been multiplied by and divided by; None if unknown
+    begun: Powers | None = None  # the same, where it was rounded
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
     average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
@@ -98,16 +94,16 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
     last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
     return Track(
         Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
+        offset=any(track.offset for track in tracks),
         scales=count(track.scales for track in tracks), multipliers=count(track.multipliers for track in tracks),
         sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), unsigned=any(track.unsigned for track in tracks),
         dense=any(track.dense for track in tracks),
         owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
-        joined=any(track.joined for track in tracks), factors=tuple(factor for track in tracks for factor in track.factors),
-        owned=tuple(scale for track in tracks for scale in track.owned), strange=tuple(scale for track in tracks for scale in track.strange),
+        joined=any(track.joined for track in tracks),
         others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
-        powers=tracks[0].powers if len(tracks) == 1 else None,
+        powers=tracks[0].powers if len(tracks) == 1 else None, begun=tracks[0].begun if len(tracks) == 1 else None,
         dead=next((track.dead for track in tracks if track.dead is not None), None),
     )  # fmt: skip
 
@@ -118,9 +114,9 @@ def spread(found: torch.Tensor) -> tuple[float, float]:
     return middle, high / low if low > 0 else float("inf")
 
 
-def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False) -> Uncancelled | None:
-    """The error of codes at a place where their scales must have cancelled. None if they have. `parts` are numbers that scales are products with.
-    `unit`: what reads them is an exponential, or a sum with data.
+def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
+    """The error of codes at a place where their scales must have cancelled. None if they have. `unit`: what reads them is an exponential, or a sum
+    with data.
 
     The code does not say which alternative is meant, so it is the one that explains most: all of the result but for one factor, if there is one.
     """
@@ -137,41 +133,24 @@ def uncancelled(track: Track, parts: Sequence[float] = (), *, unit: bool = False
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault: Fault = "inverse" if whole and inverted(track.factors, least[2]) else "foreign" if whole and foreign(track, least[2]) else ""
+    fault: Fault = fault_of(track) if whole else ""
     if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None
-    if whole and not fault and any(abs(least[2] * part - 1) <= LIKE for part in parts):
-        fault = "forgotten"
     return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
 
 
-def inverted(factors: Sequence[float], off: float) -> bool:
-    """Whether all of a result is off by the square of a scale that has been multiplied by once: it had to be divided by.
-
-    A scale of one number is made of data, so no factor that a program means equals its square by chance, unless it is a power of two.
-    """
-    once = [factor for factor in factors if sum(abs(each - factor) <= LIKE * abs(factor) for each in factors) == 1]
-    return any(of_data(factor) and abs(off / factor**2 - 1) <= LIKE for factor in once)
-
-
-def foreign(track: Track, off: float) -> bool:
-    """Whether all of a result is off by one scale over another: it has been multiplied by the scale of other data, and not by its own.
-
-    Both are made of extremes of data, so no factor that a program means equals their quotient.
-    """
-    missing = [own for own in track.owned if not any(_like(each, own) for each in track.factors)]
-    if not 1 <= len(missing) <= OPERANDS or not all(map(of_data, missing)):
-        return False
-    others = itertools.combinations_with_replacement(sorted(filter(of_data, {*track.strange})), len(missing))
-    return any(_like(off * math.prod(missing), math.prod(each)) for each in others)
-
-
-def _like(one: float, other: float) -> bool:
-    return abs(one - other) <= LIKE * abs(other)
-
-
-def of_data(scale: float) -> bool:
-    """Whether a scale is no number that a program could have written: not 0, 1 or another power of two."""
-    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] != 0.5
+def fault_of(track: Track) -> Fault:
+    """What is wrong with the scales of a result that is off by one factor. The factor is known as powers of extremes of data, on which no result
+    should depend. An extreme of other data may be meant, as in a norm, but not where it takes the place of the codes' own."""
+    powers, begun = track.powers or {}, track.begun or {}
+    known = track.sources.union(*begun)
+    own = {key: power for key, power in powers.items() if key & known}
+    if any(power == 2 * begun[key] if key in begun else abs(power) == 2 for key, power in own.items()):
+        return "inverse"
+    if any(power * begun.get(key, 0.0) < 0 for key, power in own.items()):
+        return "twice"
+    if own and len(own) < len(powers) and not sum(powers.values()):
+        return "foreign"
+    return "forgotten" if len(own) == 1 and not own.keys() & begun.keys() else ""

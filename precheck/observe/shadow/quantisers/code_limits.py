@@ -11,7 +11,7 @@ from precheck import ops
 from precheck.observe.shadow.quantisers import code_rounding
 from precheck.observe.shadow.quantisers.code_copies import Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
-from precheck.observe.shadow.quantisers.scaled_tensors import FLOATS, SATURATED
+from precheck.observe.shadow.quantisers.scaled_tensors import ENDS, FLOATS, SATURATED
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat
 
@@ -89,13 +89,24 @@ def _limited(codes: Codes, track: Track, source: torch.Tensor, result: torch.Ten
 
 
 def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
-    """After an op on data: whether it limits them to the largest number of an eight-bit float, to which they are then cast without any scale."""
-    if op.base.startswith("clamp"):
-        if code_rounding.bound(op, "max") in SATURATED and codes.scaled.get(source) is None and codes.tracks.get(source) is None:
-            codes.limited.put(result, Flat.of(result, source.detach()))
-    elif op.base in ops.CASTS and result.dtype in FLOATS and (before := codes.limited.get(source)) is not None:
-        codes.casts.meant.add(codes.described("clamp").blamed)
-        code_rounding.clipped(codes, source, result, before.seen(source), source.float())
+    """After an op on data: whether it limits them to the largest number of an eight-bit float, to which they are then cast, or of a signed integer,
+    after or before they are rounded. That is done under no scale, or under one that is written down as a number. Integers are codes if they are
+    multiplied or divided later."""
+    low, high = (code_rounding.bound(op, name) for name in ("min", "max"))
+    if codes.scaled.get(source) is not None or codes.tracks.get(source) is not None or not source.is_floating_point():
+        return
+    rounds, limits = op.base == "round", op.base.startswith("clamp") and (high in SATURATED or (high in ENDS and -high - 1 <= low < 0))
+    before = codes.limited.get(source) if rounds or limits or (op.base in ops.CASTS and result.dtype in FLOATS) else None
+    if before is not None:
+        exact, place = before.seen(source), codes.described("clamp").blamed
+        kept = exact.clamp(low - 0.5, high + 0.5) if limits else source.float()
+        code_rounding.clipped(codes, source, result, exact, kept)
+        if result.dtype in FLOATS:
+            codes.casts.meant.add(place)
+        else:
+            codes.tracks.put(result, Track(Flat.of(result, kept), [Flat.of(result, kept)], place, scales=0))
+    elif rounds or limits:
+        codes.limited.put(result, Flat.of(result, source.detach()))
 
 
 def remeasured(made: Track, result: torch.Tensor) -> None:

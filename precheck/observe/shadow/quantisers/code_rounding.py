@@ -43,6 +43,7 @@ class Origin:
 
     exact: torch.Tensor
     bys: list[torch.Tensor]
+    scaled: Scaled
 
 
 def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
@@ -59,8 +60,20 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
     powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
     codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
-                                      average=bool(codes.scales.averages.get(scale))))  # fmt: skip
+                                      offset=codes.scales.offsets.get(data), average=bool(codes.scales.averages.get(scale))))  # fmt: skip
     flushed_scales.used(codes, scale)
+
+
+def under_codes(codes: Codes, base: str, inputs: list[torch.Tensor], tracked: list[torch.Tensor]) -> bool:
+    """Whether data is multiplied or divided by a scale that was itself rounded. The result is scaled data then, and no codes."""
+    if base not in ("mul", "div") or len(inputs) != 2 or len(tracked) != 1 or not codes.scales.made.get(tracked[0]):
+        return False
+    data = inputs[inputs[0] is tracked[0]]
+    if data.numel() <= tracked[0].numel() or codes.scales.made.get(data) or not data.is_floating_point():
+        return False
+    if (track := codes.tracks.get(tracked[0])) is not None:
+        track.read = True
+    return True
 
 
 def followed(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
@@ -96,7 +109,7 @@ def _sought(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resu
         source = source.squeeze(-1)
     elif op.base not in ops.PLACES or result.shape != source.shape:
         return
-    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))]))
+    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))], scaled))
 
 
 def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
@@ -106,7 +119,7 @@ def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torc
     if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
         exact = origin.exact.reshape(result.shape)
-        _become(codes, op, exact, exact, bys, result)
+        _become(codes, op, exact, exact, bys, result, origin.scaled)
     elif not table and (op.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or op.base == "pow"):
         codes.origins.put(result, origin)
 
@@ -124,14 +137,17 @@ def _become(
     place = codes.described(op.plan.name)
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
+    offset = scaled.offset if scaled is not None and scaled.offset is not None and scaled.offset.dim() == data.dim() else None
+    if offset is not None:
+        plains, bys = [*plains, Flat.of(result, torch.nan_to_num(data / bys[0]) + offset)], [*bys, bys[0]]
     units = [Flat.of(result, 1 / by) for by in bys]
-    first = bys[0].detach()
-    owned = (1 / float(first.amax()),) if first.numel() and bool(first.amax() == first.amin() != 0) else ()
     end = torch.finfo(result.dtype).max if result.dtype in FLOATS else math.inf
     filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
-    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact, dead=place if void else None,
-                                   owned=owned, filled=filled, powers=scaled.powers if scaled else None, cost=cost(exact, result),
+    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
+                                   dead=place if void else None,
+                                   filled=filled, powers=scaled.powers if scaled else None,
+                                   begun=scaled.powers if scaled else None, cost=cost(exact, result),
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
                                    average=bool(scaled and scaled.average)))  # fmt: skip
     return place

@@ -29,7 +29,7 @@ from precheck.observe.shadow.quantisers.foldings import Foldings
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_roots import combined
-from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, single, steps
+from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, steps
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.torch_internals import in_backward
@@ -37,15 +37,15 @@ from precheck.torch_internals import in_backward
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num"}
+LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num", "copysign"}
 """Ops that keep two copies apart by a scale if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
-BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS
+BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS | {"round"}
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
-HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
-"""Ops that look at codes and compute no result from them."""
+HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS | {"norm", "linalg_vector_norm"}
+"""Ops that look at codes and compute no result from them, or a norm, over which they need no scale."""
 
 
 class Codes:
@@ -58,7 +58,7 @@ class Codes:
         self.casts = Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended, sized=True)
         self.flushed: Storages[flushed_scales.Cast] = Storages()
-        self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited to the largest number of a float of eight bits
+        self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings, self.decoded = Foldings(self), DecodedData(self)
         self.told: set[str] = set()  # lines whose codes have a fault
@@ -105,6 +105,7 @@ class Codes:
             return
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
+        tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
         if self.packed.follow(op, results[0]):
             pass
         elif tracked:
@@ -129,8 +130,7 @@ class Codes:
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
     def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
-        base = op.base
-        data = [each for each in tracked if not self.scales.made.get(each)]
+        base, data = op.base, [each for each in tracked if not self.scales.made.get(each)]
         tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is still a scale
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
@@ -199,9 +199,9 @@ class Codes:
             kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
         if op.base in PRODUCTS:
             kept.owed, kept.shifted = zero_points.owed(tracks), False
-            kept.early = kept.early if kept.dense else kept.multipliers
-            kept.dense = True
-        kept.powers = combined((each.powers, 1.0) for each in tracks) if product else kept.powers
+            kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
+        if product:
+            kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -216,7 +216,8 @@ class Codes:
         def change(tensor: torch.Tensor) -> torch.Tensor:
             track = self.tracks.get(tensor) if plain(tensor) else None
             if track is None or all(tensor is not each for each in data):
-                return tensor.float() if tensor.is_floating_point() else tensor
+                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
+                return tensor.float() if wide else tensor
             many = len(track.plains)
             nth = (place // (seen[0] if seen else 1)) % many
             seen.append(many)
@@ -254,9 +255,8 @@ class Codes:
         if known or whole:
             made.last = self.described(op.plan.name)
         if known:
-            made.factors = (*track.factors, *single(other, base=op.base))
-            made.strange = (*track.strange, *(() if other is None else self.scales.strange(other, track.sources, op.base)))
             made.powers = self.scales.multiplied(track.powers, other, op.base)
+        if known or not track.scales:
             self.casts.dequantised(track)
         self.settled(made, result)
 
@@ -278,15 +278,15 @@ class Codes:
             self.foldings.settled(track)
             self.tracks.drop(result)
 
-    def judged(self, track: Track, *, unit: bool = False, place: Operation | None = None) -> None:
-        """Records an error if the copies differ. The codes are where their scales must have cancelled. `unit`: what reads them has a unit: an
-        exponential, or a sum with data. `place`: where they are read without any scale."""
-        track.read = True
+    def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:
+        """Records an error if the copies differ, where scales must have cancelled. `unit`: what reads them has a unit: an exponential, or a sum with
+        data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
+        track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)
         if not track.sure or track.owed or last is None:
             return
-        remark = uncancelled(track, self.scales.parts, unit=unit)
+        remark = uncancelled(track, unit=unit)
         if remark is not None and (track.multipliers or remark.fault == "left"):
             self.note(last, remark)
 

@@ -70,8 +70,9 @@ class DecodedData:
         inputs = list(filter(plain, tensors_in(*op.args[op.base == "copy" :])))
         known = [(each, found) for each in inputs if (found := self.held.get(each)) is not None]
         if track is not None and track.units and track.sources and track.cost is not None and (not known or op.base.startswith("clamp")):
-            error = torch.nan_to_num((result.float() - track.exact.seen(result)) * track.units[-1].seen(result))  # 0 / 0 may be put right later
-            rounding = float(error.norm() / track.plains[-1].seen(result).norm().clamp_min(1e-30))
+            last = -1 - track.offset
+            error = torch.nan_to_num((result.float() - track.exact.seen(result)) * track.units[last].seen(result))  # 0 / 0 may be put right later
+            rounding = float(error.norm() / track.plains[last].seen(result).norm().clamp_min(1e-30))
             self.held.put(result, Decoded(Book(track, result.numel(), rounding)))
             return
         others = [each for each in inputs if all(each is not source for source, _ in known)]
@@ -109,25 +110,27 @@ class DecodedData:
     def _distance(self, book: Book, result: torch.Tensor) -> float:
         """The distance of decoded numbers from the data: in their places, if most of those are there that would not be by chance, as in the opposite
         order. Else both are sorted, and one factor for all of them is let go, which a program may mean."""
+        copies = [each.numbers for each in book.track.plains]
+        norms = [max(float(each.norm()), 1e-30) for each in copies]
+        norms[-1] = norms[-1 - book.track.offset]  # the error is that of what was rounded
         if not book.data:
-            book.data = [each.numbers.sort().values for each in book.track.plains if len(each.numbers) == book.size]
+            book.data = [each.sort().values for each in copies if len(each) == book.size]
         least, made = math.inf, result.detach().float().reshape(-1)
-        for plain_copy, unit in zip(book.track.plains, book.track.units, strict=False):
-            placed = plain_copy.numbers
+        for placed, norm, unit in zip(copies, norms, book.track.units, strict=False):
             if len(placed) == len(made):
                 off = (made - placed).abs()
                 near = unit.numbers.abs() / 2 + SPACING * placed.abs()
                 here, by_chance = (float((each <= near).float().mean()) for each in (off, (made.flip(0) - placed).abs()))
                 if here > (1 + by_chance) / 2:
-                    least = min(least, float(off.norm() / placed.norm().clamp_min(1e-30)))
+                    least = min(least, float(off.norm()) / norm)
         if math.isfinite(least):
             return least
         made = made.sort().values
-        for data in book.data:
+        for data, norm in zip(book.data, norms, strict=False):
             for each in (made, -made.flip(0)):  # the negative numbers are in the opposite order
                 scale = float(data @ each) / max(float(each @ each), 1e-30)
                 for factor in (1.0, scale) if scale > 0 else (1.0,):
-                    least = min(least, float((each * factor - data).norm() / data.norm().clamp_min(1e-30)))
+                    least = min(least, float((each * factor - data).norm()) / norm)
         return least if math.isfinite(least) else 0.0
 
     def finish(self, told: set[str]) -> None:

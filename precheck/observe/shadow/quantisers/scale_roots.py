@@ -1,6 +1,6 @@
-"""Finds from which greatest magnitudes of data a scale of one number is computed, and to which powers.
+"""Finds from which extremes of data a scale is computed, and to which powers.
 
-A factor that a program intends does not depend on the data that it multiplies. So if the magnitudes in the factors of a result do not cancel, the
+A factor that a program intends does not depend on the data that it multiplies. So if the extremes in the factors of a result do not cancel, the
 result is wrong. This holds also if a factor was multiplied by another number, such as the 1/√d of attention.
 """
 
@@ -14,36 +14,37 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.storages import Storages
 
-Powers = dict[int, float]
-"""The power of each greatest magnitude, by its number."""
-KEPT = ops.WHOLE_COPIES | ops.BOUNDS_BELOW | {"abs", "detach"}
-"""Ops on one operand whose result is made of the same magnitudes."""
+Powers = dict[frozenset[int], float]
+"""The power of each extreme. An extreme has a number. What is made of several in another way than by a product has theirs, and one of its own."""
+KEPT = ops.WHOLE_COPIES | ops.BOUNDS_BELOW | ops.MOVING | {"abs", "detach"}
+"""Ops on one operand whose result is made of the same extremes."""
 
 
 class ScaleRoots:
-    """The powers of the scales of one number."""
+    """The powers of the scales of a run."""
 
     def __init__(self) -> None:
         self.held: Storages[Powers] = Storages()
         self.numbers = itertools.count()
 
-    def extreme(self, result: torch.Tensor) -> None:
-        """`result` is a greatest magnitude."""
-        if result.numel() == 1:
-            self.held.put(result, {next(self.numbers): 1.0})
+    def extreme(self, result: torch.Tensor) -> int:
+        """`result` is an extreme of data. Returns its number."""
+        number = next(self.numbers)
+        self.held.put(result, {frozenset({number}): 1.0})
+        return number
 
     def follow(self, base: str, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """After an op on scales."""
         given = [self.held.get(each) for each in inputs]
-        if result.numel() != 1 or not any(given):
-            return
-        if any(known is None and each.dim() for known, each in zip(given, inputs, strict=True)):
-            return  # a tensor of which nothing is known; numbers without a dimension are constants
+        if not any(given) or any(known is None and each.dim() for known, each in zip(given, inputs, strict=True)):
+            return  # of one with a dimension nothing is known; others are constants
         last = -1.0 if base in ops.RECIPROCALS else 1.0
         signs = (1.0, last) if base in ops.SCALING else (last,)  # a number that is no tensor has no power
         if base in ops.SCALING | ops.RECIPROCALS or (base in KEPT and len(given) == 1):
             made = combined((powers or {}, sign) for powers, sign in zip(given, signs, strict=False))
             self.held.put(result, made or {})
+        else:
+            self.held.put(result, {frozenset({next(self.numbers)}).union(*(key for powers in given for key in powers or {})): 1.0})
 
 
 def combined(parts: Iterable[tuple[Powers | None, float]]) -> Powers | None:

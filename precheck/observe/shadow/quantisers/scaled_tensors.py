@@ -13,7 +13,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.probes.partial_writes import Region, region
-from precheck.observe.shadow.quantisers.code_copies import LIKE, of_data
+from precheck.observe.shadow.quantisers.code_copies import LIKE
 from precheck.observe.shadow.quantisers.scale_roots import Powers, ScaleRoots, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
@@ -22,6 +22,8 @@ EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 AVERAGES = ops.AVERAGES | {"std", "var"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
 SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
+ENDS = SATURATED | {127.0}
+"""Largest numbers that data is limited to, which is then rounded: those of floats and signed integers of eight bits."""
 LOOKED_AT = 1 << 14
 REMEMBERED = 31
 """Scales before the latest one that a number may be compared with."""
@@ -44,8 +46,9 @@ class Scaled:
     bys: list[torch.Tensor]
     added: torch.Tensor | float | None = None  # noise, half a step or a zero point that was added
     unclipped: Flat | None = None  # its content before it was clamped
-    powers: Powers | None = None  # the greatest magnitudes that the last scale is made of; None if unknown
+    powers: Powers | None = None  # the extremes that the last scale is made of; None if unknown
     source: Source | None = None  # the extremes that its scales are made of; None if unknown
+    offset: torch.Tensor | None = None  # what was subtracted from the data before it was scaled
     nested: bool = False  # whether what is scaled are scales
     average: bool = False  # whether the scale is an average of data, under which some of it is clipped on purpose
 
@@ -67,8 +70,8 @@ class Scales:
         self.roots = ScaleRoots()
         self.sources: Storages[Source] = Storages(sized=True)
         self.averages: Storages[bool] = Storages()  # averages of data
+        self.offsets: Storages[torch.Tensor] = Storages()  # for data from which extremes have been subtracted: these
         self.used: list[torch.Tensor] = []
-        self.parts: list[float] = []  # numbers that scales have been multiplied by, such as the second scale of NVFP4
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a scale, by its origin or by its numbers. Extremes that were rounded to integers may be zero points."""
@@ -84,8 +87,6 @@ class Scales:
         extreme = base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results)
         if extreme:
             made = True
-            if base != "aminmax":
-                self.roots.extreme(results[0])
         else:
             made = bool(self.made) and any(self.made.get(each) for each in inputs)
             made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
@@ -93,10 +94,8 @@ class Scales:
             self.roots.follow(base, inputs, results[0])
         rounded = base in ops.STEPS or (base not in ops.MULTIPLYING and base not in ops.EXPONENTIALS and base not in ops.POWERS and base != "pow"
                                         and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip
-        if made and base in ("mul", "div") and len(inputs) == 2:
-            many, one = inputs if base == "div" or inputs[1].numel() == 1 else inputs[::-1]
-            if many.numel() > one.numel() == 1 and self.made.get(one):
-                self.parts = [*self.parts[-REMEMBERED:], *filter(of_data, single(one, base=base))]
+        if base == "sub" and not made and len(inputs) == 2 and self.made.get(inputs[1]) and _fewer(inputs[1], inputs[0], self):
+            self.offsets.put(results[0], inputs[1].detach().float().clone())
         if made:
             self._sourced(extreme, inputs, results)
         for result in results if made else ():
@@ -116,17 +115,9 @@ class Scales:
             known = frozenset().union(*(each.extremes for each in given))
             if extreme:
                 greatest = result.detach().float().clone() if result.numel() == 1 else None
-                self.sources.put(result, Source(known | {next(self.roots.numbers)}, greatest))
+                self.sources.put(result, Source(known | {self.roots.extreme(result)}, greatest))
             elif given:
                 self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
-
-    def strange(self, scale: torch.Tensor, sources: frozenset[int], base: str) -> tuple[float, ...]:
-        """The numbers of a scale that is made of other extremes than `sources`. Nothing if that is not known, or if it has many."""
-        found = self.sources.get(scale)
-        if found is None or not sources or found.extremes & sources:
-            return ()
-        values = torch.unique(scale.detach().reshape(-1)[:LOOKED_AT].float())
-        return tuple((values if base == "mul" else 1 / values).tolist()) if len(values) <= REMEMBERED else ()
 
     def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
         """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""
@@ -192,7 +183,7 @@ def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
 
 def begins(base: str, args: tuple[Any, ...]) -> bool:
     """Whether an op may make a scale, or may scale a tensor by fewer numbers than it has. An expanded scale has fewer numbers in memory."""
-    if base in EXTREMES or base in AVERAGES or (base.startswith("clamp") and any(each in SATURATED for each in args[1:])):
+    if base in EXTREMES or base in AVERAGES or base == "round" or (base.startswith("clamp") and any(each in ENDS for each in args[1:])):
         return True
     if base not in ("mul", "div"):
         return False
@@ -200,9 +191,3 @@ def begins(base: str, args: tuple[Any, ...]) -> bool:
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or {left.layout, right.layout} != {torch.strided}:
         return False
     return left.numel() != right.numel() or not (left.is_contiguous() and right.is_contiguous())
-
-
-def single(scale: torch.Tensor | None, *, base: str) -> list[float]:
-    """The factor of an op with a scale of one number. Nothing for other scales."""
-    number = float(scale.detach()) if scale is not None and scale.numel() == 1 else 0.0
-    return [] if number == 0 else [number if base == "mul" else 1 / number]

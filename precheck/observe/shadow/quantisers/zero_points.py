@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.observe.shadow.quantisers import added_terms
-from precheck.observe.shadow.quantisers.code_copies import Track
+from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
 from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
         codes.settled(made, result)
         return
     if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
-        codes.judged(track, unit=not track.multipliers and added_terms.real(codes, other), place=codes.described(op.plan.name))
+        own = other.shape == source.shape and any(distance(each.seen(source), other.float()) <= LIKE for each in track.plains)
+        codes.judged(track, unit=not track.multipliers and added_terms.real(codes, other), own=own, place=codes.described(op.plan.name))
         codes.tracks.drop(result)
         return
     made = unmoved(codes, op, source, result)
