@@ -1,10 +1,11 @@
-"""Says which sums are differences: those of few terms for each of many results, written out or as matrix products."""
+"""Says which sums are differences: those of few terms for each of many results, written out or as matrix products, and those that lose too much."""
 
 from __future__ import annotations
 
 import math
 
 from precheck import ops
+from precheck.analysis.chance import CHANCE
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
 from precheck.observe.shadow.operations import Operation, Value
@@ -13,12 +14,13 @@ TERMS = Limit(4, "terms", "A sum of so few terms counts as a difference: the coo
 RESULTS = Limit(8, "results", "If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times.")
 
 
-def of_few_terms(operation: Operation, value: Value) -> bool:
-    """Whether a reduction adds up few terms for each of many results, such as a product of coordinates, written out or as a matrix product.
-
-    By chance some results are small beside their terms, but not all.
+def reduced(operation: Operation, value: Value) -> bool:
+    """Whether a reduction is a difference. Either it adds up few terms for each of many results, such as a product of coordinates, written out or as a
+    matrix product: by chance some results are small beside their terms, but not all. Or one rounding has grown so much that chance does not explain
+    it: numbers cancel to a g-th of their size, in one sum or in several in a row, with a chance of 1/g.
     """
-    return elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
+    few = elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
+    return few or CHANCE * value.drift >= value.rounded > 0
 
 
 def _terms(operation: Operation, value: Value) -> float:
