@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 
 from precheck import ops
-from precheck.analysis.chance import CHANCE
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
 from precheck.observe.shadow.operations import Operation, Value
 
 TERMS = Limit(4, "terms", "A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane.")
 RESULTS = Limit(8, "results", "If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times.")
+PICKED = Limit(1e-6, "probability", "The chance of accusing numbers that only happen to be small beside those with which they were computed.")
 
 
 def reduced(operation: Operation, value: Value) -> bool:
-    """Whether a reduction is a difference. Either it adds up few terms for each of many results, such as a product of coordinates, written out or as a
-    matrix product: by chance some results are small beside their terms, but not all. Or one rounding has grown so much that chance does not explain
-    it: numbers cancel to a g-th of their size, in one sum or in several in a row, with a chance of 1/g.
+    """Whether a reduction is a difference, and not a sum that happens to be small.
+
+    Either it adds up few terms for each of many results, such as a product of coordinates, written out or as a matrix product: by chance some results
+    are small beside their terms, but not all. Or one rounding has grown a million times by then. Numbers cancel to a g-th of their size, in one sum or
+    in several in a row, with a chance of 1/g.
     """
     few = elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
-    return few or CHANCE * value.drift >= value.rounded > 0
+    return few or PICKED * value.drift >= value.rounded > 0
 
 
 def _terms(operation: Operation, value: Value) -> float:

@@ -12,7 +12,7 @@ import math
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.differences import RESULTS
+from precheck.analysis.differences import PICKED, RESULTS
 from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
@@ -31,9 +31,6 @@ ENLARGED = Limit(
     32.0, "times",
     "A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one.",
 )  # fmt: skip
-
-
-PICKED = Limit(1e-6, "probability", "The chance of accusing numbers that only happen to be small beside those with which they were computed.")
 
 
 def gained(operation: Operation, value: Value) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from precheck import ops
-from precheck.analysis import causes, choices, decisions, guards, nonfinite
+from precheck.analysis import causes, chance, choices, decisions, guards, nonfinite
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
@@ -54,7 +54,9 @@ SKEWED = Limit(
 
 class DecisionFlip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR, BRANCHES)
+    limits: ClassVar[tuple[Limit, ...]] = (
+        ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR, BRANCHES, chance.CHANCE,
+    )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
         """Choices among scores that the format made equal, or whose differences it hides, comparisons of whole numbers that it moved, and draws from
