@@ -18,8 +18,8 @@ def reduced(operation: Operation, value: Value) -> bool:
     """Whether a reduction is a difference, and not a sum that happens to be small.
 
     Either it adds up few terms for each of many results, such as a product of coordinates, written out or as a matrix product: by chance some results
-    are small beside their terms, but not all. Or one rounding has grown a million times by then. Numbers cancel to a g-th of their size, in one sum or
-    in several in a row, with a chance of 1/g.
+    are small beside their terms, but not all. Or one rounding has grown a million times by then. Numbers cancel to a g-th of their size, in one sum
+    or in several in a row, with a chance of 1/g.
     """
     few = elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
     return few or PICKED * value.drift >= value.rounded > 0
