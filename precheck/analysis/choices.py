@@ -1,10 +1,16 @@
-"""Checks choices among scores, such as top-k: whether rounding hides the differences between the scores."""
+"""Checks choices among scores, such as top-k: whether rounding hides the differences between the scores. And comparisons of whole numbers."""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
 from precheck import ops
+from precheck.analysis.chance import CHANCE
 from precheck.analysis.limit import Limit
-from precheck.observe.shadow.operations import Operation
+from precheck.analysis.output_impact import BRANCHES, answers
+from precheck.observe.shadow.operations import Observation, Operation
 
 ROWS = Limit(5, "rows", "The fewest rows whose choice changed. In healthy programs at most 1 of 32 rows changed.")
 BLURRED = Limit(
@@ -34,3 +40,25 @@ def ordered_by_place(operation: Operation) -> bool:
     """
     flips = operation.flips
     return flips is not None and bool(operation.used_as) and flips.blur >= BLUR * operation.inputs[0].roundoff
+
+
+def misjudged(observation: Observation) -> Iterator[tuple[Operation, int]]:
+    """The first comparison of each line that gives many other answers than the reference, all on whole numbers, and how many.
+
+    Of two real numbers that differ by a rounding either may be the larger. Whole numbers are exact, so only one answer on them is right. A number of
+    the reference is whole by chance as often as its spacing says, and all of a line are so by the product of these chances.
+    """
+    spacing, lines = 2.0**-52 if observation.exact else 2.0**-23, defaultdict[tuple[str, str], list[Operation]](list)
+    for operation in observation.judged:
+        if operation.base in ops.COMPARED and answers(operation) and operation.phase != "backward":
+            lines[operation.line].append(operation)
+    for found in lines.values():
+        count = sum(map(answers, found))
+        if count >= BRANCHES and math.prod(_whole_by_chance(operation, spacing) for operation in found) <= CHANCE:
+            yield found[0], count
+
+
+def _whole_by_chance(comparison: Operation, spacing: float) -> float:
+    """The chance that what is compared, or a term of it, is whole by chance. Inf if rounding has moved no whole number there."""
+    terms = (term for value in comparison.inputs if value.maker is not None and value.maker.base in ops.SUMS for term in value.maker.inputs)
+    return min((spacing * value.peak for value in (*comparison.inputs, *terms) if value.wholes_moved), default=math.inf)

@@ -1,4 +1,4 @@
-"""Says which sums are differences: those of few terms for each of many results, written out or as matrix products."""
+"""Says which sums are differences: those of few terms for each of many results, written out or as matrix products, and those that lose too much."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from precheck.observe.shadow.operations import Operation, Value
 
 TERMS = Limit(4, "terms", "A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane.")
 RESULTS = Limit(8, "results", "If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times.")
+PICKED = Limit(1e-6, "probability", "The chance of accusing numbers that only happen to be small beside those with which they were computed.")
 
 
-def of_few_terms(operation: Operation, value: Value) -> bool:
-    """Whether a reduction adds up few terms for each of many results, such as a product of coordinates, written out or as a matrix product.
+def reduced(operation: Operation, value: Value) -> bool:
+    """Whether a reduction is a difference, and not a sum that happens to be small.
 
-    By chance some results are small beside their terms, but not all.
+    Either it adds up few terms for each of many results, such as a product of coordinates, written out or as a matrix product: by chance some results
+    are small beside their terms, but not all. Or one rounding has grown a million times by then. Numbers cancel to a g-th of their size, in one sum
+    or in several in a row, with a chance of 1/g.
     """
-    return elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
+    few = elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
+    return few or PICKED * value.drift >= value.rounded > 0
 
 
 def _terms(operation: Operation, value: Value) -> float:

@@ -12,7 +12,7 @@ import math
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.differences import RESULTS
+from precheck.analysis.differences import PICKED, RESULTS
 from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
@@ -33,23 +33,36 @@ ENLARGED = Limit(
 )  # fmt: skip
 
 
-PICKED = Limit(1e-6, "probability", "The chance of accusing numbers that only happen to be small beside those with which they were computed.")
-
-
 def gained(operation: Operation, value: Value) -> float:
     """The factor by which an op amplifies an error."""
     return value.drift / max(operation.drift_in, value.rounded)
 
 
 def gained_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
-    """The amplification by an earlier difference that made the error of a term. Both amplifications multiply. 1 if there is none."""
-    if value.dead < GARBAGE or not operation.inputs:
+    """The amplification by earlier differences that made the error of a term. All amplifications multiply. 1 if there are none."""
+    if not operation.inputs:
         return 1.0
-    first = causes.error_source(max(operation.inputs, key=causes.absolute), known)
+    term = max(operation.inputs, key=causes.absolute)
+    first = causes.error_source(term, known) if value.dead >= GARBAGE else None
     if first is None or first is operation or first.base not in ops.SUMS or not attribution.written(first):
-        return 1.0
+        return _shrunk(term)
     before = gained(first, first.outputs[0])
     return before if before >= DIGITS else 1.0
+
+
+def _shrunk(term: Value) -> float:
+    """How many times larger than a term the sums were that it was made from by adding and subtracting, as long as they had half of its error.
+
+    A sum of sums is one sum. What is taken off step by step loses as many digits as if it were taken off at once.
+    """
+    largest, made = term, [term]
+    while len(made) < causes.BEHIND and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
+        before = max(causes.computed_from(made[-1].maker), key=causes.absolute, default=None)
+        if before is None or before in made or before.shape != term.shape or causes.absolute(before) < causes.HALF * causes.absolute(term):
+            break
+        made.append(before)
+        largest = max(largest, before, key=lambda each: each.norm)
+    return largest.norm / term.norm if term.norm else 1.0
 
 
 def picked(operation: Operation, value: Value) -> tuple[Operation, float] | None:

@@ -26,11 +26,11 @@ GARBAGE = Limit(
     such an error only after many steps.""",
 )  # fmt: skip
 MISLED = Limit(
-    0.25, "share of the calls",
-    """Python branches on garbage if a comparison of two numbers has another answer than in the reference in at least this share of the calls of its
-    line, and if most of a number is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do.""",
+    0.25, "share of the answers",
+    """A program branches on garbage if at least this share of the answers of a comparison's line, in all its calls, differ from the reference, and if
+    most of what is compared is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do.""",
 )  # fmt: skip
-BRANCHES = Limit(8, "calls", "The fewest comparisons of a line whose answers differ. A loop that ends one iteration early or late has one.")
+BRANCHES = Limit(8, "answers", "The fewest answers of a line that differ. A loop that ends one iteration early or late has one.")
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
 WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
@@ -66,21 +66,25 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
 
 
 def by_chance(observation: Observation) -> set[Operation]:
-    """The comparisons of two numbers whose answers differ from the reference because most of a number is error, on lines with many of these."""
-    calls, differing = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[Operation]](list)
+    """The comparisons whose answers differ from the reference because most of a number is error, on lines with many such answers."""
+    asked, differing = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[Operation]](list)
     for operation in observation.operations:
-        if operation.flips is not None and operation.flips.total == 1 and operation.base in ops.COMPARED:
-            calls[operation.line] += 1
+        if operation.flips is not None and operation.base in ops.COMPARED:
+            asked[operation.line] += operation.flips.total
             if misled(operation):
                 differing[operation.line].append(operation)
-    often = (found for line, found in differing.items() if len(found) >= max(BRANCHES, MISLED * calls[line]))
+    often = (found for line, found in differing.items() if sum(map(answers, found)) >= max(BRANCHES, MISLED * asked[line]))
     return {operation for found in often for operation in found}
 
 
 def misled(comparison: Operation) -> bool:
-    """Whether a comparison of two numbers has another answer than in the reference, and one of them is mostly error."""
-    flips = comparison.flips
-    return flips is not None and flips.total == flips.changed == 1 and comparison.drift_in > WRONG
+    """Whether a comparison has other answers than in the reference, and most of what it compares is error."""
+    return answers(comparison) > 0 and comparison.drift_in > WRONG
+
+
+def answers(comparison: Operation) -> int:
+    """How many of a comparison's answers differ from the reference: one at most, or one for each element."""
+    return comparison.flips.changed if comparison.flips is not None else 0
 
 
 def dropped(observation: Observation) -> set[Value]:

@@ -16,7 +16,7 @@ from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.cancelled_errors import abated
-from precheck.analysis.differences import of_few_terms
+from precheck.analysis.differences import reduced
 from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms, picked
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
@@ -104,7 +104,7 @@ class Misroundings:
         stored = any(source.kept_low for source in operation.inputs)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
-        few = operation.base in ops.REDUCTIONS and of_few_terms(operation, value) and determined(operation, value)
+        few = operation.base in ops.REDUCTIONS and reduced(operation, value) and determined(operation, value)
         above = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
         # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
         subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))

@@ -131,7 +131,7 @@ HEALED = "; every result computed from it here is right to a few roundings"
 def difference(fact: Misrounded) -> str:
     """The message on a difference of nearly equal numbers."""
     value = fact.value
-    what = "a sum whose few terms cancel" if fact.shown.base in ops.REDUCTIONS else "a difference of nearly equal numbers"
+    what = "a sum whose terms cancel" if fact.shown.base in ops.REDUCTIONS else "a difference of nearly equal numbers"
     text = f"{what}: off by {of_norm(value.drift)}, its terms by {percents(max(fact.shown.drift_in, 0.42 * value.roundoff))}"
     return text + (HEALED if fact.healed else "")
 

@@ -1,6 +1,8 @@
-"""Comparisons of two numbers that Python branches on: one that ends in an exception, and many on one line that chance decides."""
+"""Comparisons that a program branches on: one that ends in an exception, many answers of one line that chance decides, and whole numbers."""
 
 from __future__ import annotations
+
+import functools
 
 import pytest
 import torch
@@ -78,6 +80,43 @@ def test_comparisons_that_mostly_come_out_alike_or_are_few_are_none(far: float, 
     weight, report = searched(far=far, steps=steps)
     assert weight.isfinite().all()
     assert not report.errors, report.summary()
+
+
+def inside(spread: float) -> tuple[torch.Tensor, precheck.Report]:
+    """Which points are at least a distance away from a circle's top, by a difference that is the square of that."""
+    with precheck.watch(precision="32-true") as report:
+        across = 1 + spread * torch.rand(200, generator=torch.Generator().manual_seed(0))
+        found = torch.where(1 - across * (2 - across) > spread**2 / 4, 1.0, 0.0)
+    return found, report
+
+
+def test_a_mask_that_chance_decides_is_an_end_of_the_run() -> None:
+    found, report = inside(1e-4)
+    (error,) = report.errors
+    assert (error.rule, error.op) == ("cancellation", "aten.rsub.Scalar"), report.summary()
+    found, report = inside(0.1)
+    assert 80 < found.sum() < 120
+    assert not report.errors, report.summary()
+
+
+def equal_lengths(size: float, whole: bool = True) -> precheck.Report:
+    """How many ways there and back are equally long. All are, but sums in half round where they are large."""
+    lengths = size * (200 + 400 * torch.rand(24, 9, generator=torch.Generator().manual_seed(0)))
+    with precheck.watch() as report:
+        equal = 0
+        for way in (lengths.floor() if whole else lengths).half():
+            there, back = (functools.reduce(torch.add, each) for each in (way, way.flip(0)))
+            equal += bool(there == back)
+    assert equal == 24 or size > 0.1
+    return report
+
+
+def test_comparisons_of_whole_numbers_have_one_right_answer() -> None:
+    (error,) = equal_lengths(1).errors
+    assert (error.rule, error.op) == ("decision-flip", "aten.add.Tensor"), error
+    assert "compares other whole numbers than the reference, and " in error.message
+    assert not equal_lengths(0.1).errors  # half has them
+    assert not equal_lengths(1, whole=False).errors  # of two lengths that differ by a rounding, either may be the larger
 
 
 def test_a_call_that_does_no_harm_hides_no_later_call_of_its_line_that_does() -> None:

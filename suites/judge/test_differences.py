@@ -38,7 +38,7 @@ def squared_masses_of_heavy_particles() -> torch.Tensor:
 
 
 def test_a_matrix_product_of_few_terms_that_all_cancel_is_a_difference() -> None:
-    finds(squared_masses, "cancellation", says="a sum whose few terms cancel")
+    finds(squared_masses, "cancellation", says="a sum whose terms cancel")
     passes(squared_masses_of_heavy_particles)
 
 

@@ -64,6 +64,18 @@ def test_a_small_part_of_a_difference_that_is_picked_out_is_told() -> None:
     passes(lambda: parts(False), wide=True)
 
 
+def left_over(first: float = 30.0, second: float = 4.0) -> torch.Tensor:
+    """What is left of a sum after two of its parts were taken off, one by one."""
+    near, parts = normal(64).clamp(-2, 2) / 2, [each + normal(64, seed=place) / 4 for place, each in enumerate((first, second), 1)]
+    return ((near + parts[0] + parts[1]).to(LOW) - parts[0].to(LOW)) - parts[1].to(LOW)  # fault
+
+
+def test_what_is_taken_off_step_by_step_counts_as_taken_off_at_once() -> None:
+    """Neither step loses five bits: the first makes the sum eight times smaller, and the second as many times."""
+    finds(left_over, "cancellation", says="a difference of nearly equal numbers")
+    passes(lambda: left_over(first=1.0))
+
+
 def residual(spread: float = 0.02, low: bool = True) -> torch.Tensor:
     """How far points are from where they should be, after a turn that autocast makes low."""
     points, turn, shift = 30 * normal(60, 3), torch.linalg.qr(normal(3, 3, seed=1))[0], torch.tensor([4.0, -9.0, 2.0])

@@ -59,6 +59,13 @@ def test_a_sum_of_few_terms_is_a_difference(name: str, terms: int, results: int,
     assert found == ([("cancellation", 1)] if accused else [])
 
 
+@AT_LEAST
+def test_a_sum_of_many_terms_is_a_difference_if_no_chance_makes_a_rounding_grow_so_much(nudge: Any, accused: bool) -> None:
+    makes = {"drift": nudge(ROUNDED / differences.PICKED), "shape": ()}
+    assert judged("sum.default", makes, given(shape=(64,), drift=8.0)) == ([("cancellation", 1)] if accused else [])
+    assert judged("sum.default", makes | {"norm": 2.0**-15}, given(shape=(64,), drift=8.0)) == []
+
+
 def test_a_sum_of_few_terms_that_is_next_to_nothing_is_noise_in_float32_too() -> None:
     makes = {"drift": 100 * ROUNDED, "shape": (8,), "norm": 2.0**-15}
     assert judged("sum.dim_IntList", makes, given(shape=(8, 3))) == []

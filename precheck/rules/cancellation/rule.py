@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from precheck.analysis.attribution import GROWN
-from precheck.analysis.differences import RESULTS, TERMS
-from precheck.analysis.enlarged_differences import DIGITS, ENLARGED, PICKED
+from precheck.analysis.differences import PICKED, RESULTS, TERMS
+from precheck.analysis.enlarged_differences import DIGITS, ENLARGED
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from precheck import ops
-from precheck.analysis import causes, choices, decisions, guards
+from precheck.analysis import causes, chance, choices, decisions, guards, nonfinite
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL
+from precheck.analysis.output_impact import BRANCHES
 from precheck.analysis.provenance import Origins, elements, placed
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Flips, Skew
@@ -53,10 +54,16 @@ SKEWED = Limit(
 
 class DecisionFlip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR)
+    limits: ClassVar[tuple[Limit, ...]] = (
+        ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR, BRANCHES, chance.CHANCE,
+    )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Choices among scores that the format made equal, or whose differences it hides, and draws from cumulative sums that stand still."""
+        """Choices among scores that the format made equal, or whose differences it hides, comparisons of whole numbers that it moved, and draws from
+        cumulative sums that stand still."""
+        for operation, count in choices.misjudged(part.observation):
+            if part.spoiled.isdisjoint(operation.inputs):
+                yield _misjudged(operation, count, nonfinite.moved_by(operation, part.observation) or operation)
         for operation in part.observation.judged:
             flips, skew = operation.flips, operation.skew
             if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
@@ -102,6 +109,12 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
     text = (f"this guard keeps out numbers up to {seen.bound:.2g}, but {seen.count} of {seen.total} numbers that pass it are rounding noise: one is "
             f"{seen.became:.2g} here and {seen.was:.2g} in the reference. {placed(divided)} divides by them")  # fmt: skip
     return Candidate("decision-flip", operation, text, seen.apart, guards.CLEAR)
+
+
+def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
+    """The candidate for whole numbers that the format moved, so that comparisons of them give other answers."""
+    text = f"by this rounding {placed(operation)} compares other whole numbers than the reference, and {count} of its answers differ"
+    return Candidate("decision-flip", cause, text, count, BRANCHES)
 
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:

@@ -188,9 +188,12 @@ BUGS = (
     Bug("length-of-the-last-step", "patrick-kidger/diffrax#703", ("decision-flip", "cancellation", "amplified-rounding"), "aten.le.Scalar",
         lambda: reached(False), lambda: reached(True), precision="32-true", raises=RuntimeError),
     Bug("solver-that-says-it-is-done", "cupy/cupy#7512", ("accumulated-drift", "amplified-rounding", "cancellation"), "aten.sub.Tensor",
-        lambda: heated(LOW, False), lambda: heated(WIDE, True)),
+        lambda: heated(LOW, False), lambda: heated(WIDE, True),
+        expected_miss="the solution is right to four roundings of its norm, and its differences lose four bits; that the solver says it is better is "
+        "what its user reads into a residual, which is small and has small errors"),
     Bug("rarely-drawn", "rust-random/rand#1476", ("underflow",), "aten.pow.Tensor_Tensor", lambda: drawn(False), lambda: drawn(True),
         precision="32-true"),
     Bug("letter-by-numpy", "sherjilozair/char-rnn-tensorflow#1", ("amplified-rounding", "dtype-leak", "local-drift"), "aten._softmax.default",
-        lambda: letters(LOW), lambda: letters(DOUBLE), raises=ValueError),
+        lambda: letters(LOW), lambda: letters(DOUBLE), raises=ValueError,
+        expected_miss="numpy raises, and no op of torch does; it wants a sum that is right to 1.5e-8, which float32 would miss as well"),
 )  # fmt: skip
