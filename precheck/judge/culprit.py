@@ -112,7 +112,7 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
     scores = max(deciding.inputs, key=attribution.drift, default=None) if deciding is not None else None
     if deciding is None or scores is None or not attribution.drift(scores):
         return None
-    made = Attribution(scores, observation.operations).cause(attribution.written) or deciding
+    made, _ = _cause_and_showing(scores, observation) or (deciding, None)
     cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), deciding
 
