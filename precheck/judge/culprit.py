@@ -166,10 +166,10 @@ def _cause_and_showing(
 ) -> tuple[Operation, Operation | None] | None:
     """The op that caused a value's error, and the op that shows it most. None if no op in the function at `place` did. `call`: see `_attributed`."""
     attributed = _attributed(value, observation, call)
-    cause = attributed.cause(attribution.written)
-    if cause is None or not lies_in(cause, place):
+    cause, changed = attributed.to_change(observation.functions)
+    if cause is None or changed is None or not lies_in(cause, place):
         return None
-    return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
+    return changed, attributed.shown(cause)
 
 
 def _own_call(finding: Finding, value: Value, place: tuple[str, int, int] | None) -> int:
