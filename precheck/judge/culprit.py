@@ -106,9 +106,9 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
 
     The decision itself is exact: it differs since its numbers do, however small their error is beside them.
     """
-    forward = (each for each in observation.operations if each.flips is not None and each.phase == "forward")
+    forward = (each for each in observation.operations if each.inputs and each.phase == "forward")
     same = (each for each in forward if each.title.startswith(f"{finding.op}.") and each.module == finding.module)
-    deciding = max(same, key=lambda each: each.flips.changed if each.flips is not None else 0, default=None)
+    deciding = max(same, key=lambda each: (each.flips.changed if each.flips is not None else 0, each.drift_in), default=None)
     scores = max(deciding.inputs, key=attribution.drift, default=None) if deciding is not None else None
     if deciding is None or scores is None or not attribution.drift(scores):
         return None

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-STEPS = 3
+STEPS = 6
 Z, W, CHANNELS, SIZE, N = 16, 16, 12, 8, 8
 PRECISIONS = ("bf16-mixed", "16-mixed")  # the averaged generator is float32
 
