@@ -221,8 +221,8 @@ class Recording(DecisionMode):
 
 
 def _no_data(low: torch.Tensor) -> bool:
-    """Whether it holds whole numbers beyond those that the format can represent one by one, or only numbers below its smallest normal one. Nobody rounds
-    these on purpose: the former are positions, and the latter have fewer bits than the format has, or become zero."""
+    """Whether it holds whole numbers beyond those that the format can represent one by one, or only numbers below its smallest normal one. Nobody
+    rounds these on purpose: the former are positions, and the latter have fewer bits than the format has, or become zero."""
     if not low.numel():
         return False
     limits, largest = torch.finfo(low.dtype), float(low.abs().amax())

@@ -124,7 +124,8 @@ def step(model: Players, inputs: Any, optimizer: Any, scaler: Any, autocast: Any
         fake = model.generator(z, noise).detach()
         on_real, on_fake = model.discriminator(real, low), model.discriminator(fake, low)
     with torch.autocast("cpu", enabled=False):
-        loss = adversarial(on_real, low).mean() + adversarial(-on_fake, low).mean() + 0.01 * squared_slopes(real, on_real, scaler).mean()
+        penalty = 0.01 * squared_slopes(real, on_real, scaler).mean()
+        loss = adversarial(on_real, low).mean() + adversarial(-on_fake, low).mean() + penalty
     scaler.scale(loss).backward()
     model.generator.zero_grad()
     scaler.step(optimizer)
