@@ -152,7 +152,7 @@ class Attribution:
         return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
-        """The op that the user wrote with most of the error, and the op whose line should be changed: the same, or the difference that amplifies it."""
+        """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it."""
         cause = self.cause(written)
         return cause, None if cause is None else self.difference(cause, functions) or cause
 
