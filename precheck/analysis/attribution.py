@@ -151,6 +151,11 @@ class Attribution:
         after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
         return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
+    def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
+        """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it."""
+        cause = self.cause(written)
+        return cause, None if cause is None else self.difference(cause, functions) or cause
+
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)

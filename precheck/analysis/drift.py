@@ -151,19 +151,19 @@ def compared(
         step=noise.step_near_zero(precision.compute) / (scale if scaled else 1.0) if precision.is_low and stored else 0.0,
         weight_roundings=_stored_weights(record, fmt),
     )
-    errors = _together(record, spread, floor, independent)
+    errors = _together(reference, spread, floor, independent)
     row = ComparedTensor(record, reference, distance(record.sketch, reference.sketch), floor, 0.0, independent=errors)
     return dataclasses.replace(row, allowed=noise.allowed(row.errors if samples >= ENOUGH else record.numel, samples))
 
 
-def _together(record: Record, spread: float, floor: float, independent: float) -> float:
-    """The number of independent errors in a floor: those of its spread over noise runs, and one of each element in the rest.
+def _together(reference: Record, spread: float, floor: float, independent: float) -> float:
+    """The number of independent errors in a floor: those of its spread over noise runs, and one of each element in the rest, as large as the element.
 
     Variances add up. That of the square of n errors is 2/n times the square of their sum.
     """
-    rest, free = max(0.0, floor**2 - spread**2), min(independent, record.numel)
-    varying = spread**4 / free + rest**2 / record.numel
-    return float(min(record.numel, floor**4 / varying)) if varying > 0 else math.inf
+    rest, free = max(0.0, floor**2 - spread**2), min(independent, reference.numel)
+    varying = spread**4 / free + rest**2 / noise.of_one_size(reference)
+    return float(min(reference.numel, floor**4 / varying)) if varying > 0 else math.inf
 
 
 _KNOWN = ("bfloat16", "float16", "float32", "float64")

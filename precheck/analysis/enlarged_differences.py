@@ -100,8 +100,8 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
     if elements(value) < RESULTS or exponentials(value, readers):
         return None
     made = Attribution(max(operation.inputs, key=causes.absolute), observation.operations)
-    cause = made.cause(attribution.written)
-    return cause if owns(cause, made, observation.functions) else None
+    cause, changed = made.to_change(observation.functions)
+    return changed if owns(cause, made, observation.functions) else None
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:

@@ -106,13 +106,13 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
 
     The decision itself is exact: it differs since its numbers do, however small their error is beside them.
     """
-    forward = (each for each in observation.operations if each.flips is not None and each.phase == "forward")
+    forward = (each for each in observation.operations if each.inputs and each.phase == "forward")
     same = (each for each in forward if each.title.startswith(f"{finding.op}.") and each.module == finding.module)
-    deciding = max(same, key=lambda each: each.flips.changed if each.flips is not None else 0, default=None)
+    deciding = max(same, key=lambda each: (each.flips.changed if each.flips is not None else 0, each.drift_in), default=None)
     scores = max(deciding.inputs, key=attribution.drift, default=None) if deciding is not None else None
     if deciding is None or scores is None or not attribution.drift(scores):
         return None
-    made = Attribution(scores, observation.operations).cause(attribution.written) or deciding
+    made, _ = _cause_and_showing(scores, observation) or (deciding, None)
     cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), deciding
 
@@ -175,10 +175,10 @@ def _cause_and_showing(
 ) -> tuple[Operation, Operation | None] | None:
     """The op that caused a value's error, and the op that shows it most. None if no op in the function at `place` did. `call`: see `_attributed`."""
     attributed = _attributed(value, observation, call)
-    cause = attributed.cause(attribution.written)
-    if cause is None or not lies_in(cause, place):
+    cause, changed = attributed.to_change(observation.functions)
+    if cause is None or changed is None or not lies_in(cause, place):
         return None
-    return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
+    return changed, attributed.shown(cause)
 
 
 def _own_call(finding: Finding, value: Value, place: tuple[str, int, int] | None) -> int:

@@ -200,7 +200,7 @@ class Recording(DecisionMode):
             self.casts.put(output, self.frames.line(1)[0])
         elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
             line = self.casts.get(source)
-            if line is not None and line == self.frames.line(1)[0] and line not in self.log.imposed and not _counts(source):
+            if line is not None and line == self.frames.line(1)[0] and line not in self.log.imposed and not _no_data(source):
                 self.log.meant.add((line, tuple(source.shape), source.dtype))
 
     def _count(self, kind: Nature, args: Any, output: torch.Tensor) -> None:
@@ -220,10 +220,13 @@ class Recording(DecisionMode):
                 self.position.count(roundings)
 
 
-def _counts(low: torch.Tensor) -> bool:
-    """Whether it holds whole numbers beyond those that the format can represent one by one. These are positions, not data rounded on purpose."""
-    exact = 2 / torch.finfo(low.dtype).eps
-    return low.numel() > 1 and float(low.abs().amax()) > exact and bool((low == low.round()).all())
+def _no_data(low: torch.Tensor) -> bool:
+    """Whether it holds whole numbers beyond those that the format can represent one by one, or only numbers below its smallest normal one. Nobody
+    rounds these on purpose: the former are positions, and the latter have fewer bits than the format has, or become zero."""
+    if not low.numel():
+        return False
+    limits, largest = torch.finfo(low.dtype), float(low.abs().amax())
+    return largest < limits.smallest_normal or (low.numel() > 1 and largest > 2 / limits.eps and bool((low == low.round()).all()))
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:

@@ -137,6 +137,20 @@ def deciding() -> Graph:
     return graph
 
 
+def test_a_comparison_is_traced_too_and_a_difference_is_named_before_its_terms() -> None:
+    """A comparison of tensors has no choices of rows. Two low lines of one function made what it compares, and the second is a difference."""
+    graph = Graph()
+    graph.observation.functions = {f"model.py:{line}": Function("model.py:1", "ranges") for line in (1, 2)}
+    squares = graph.op("mul.Tensor", given("float32"), makes={"drift": ROUNDED})
+    apart = graph.op("sub.Tensor", squares, given("float32"), makes={"drift": 10 * ROUNDED, "norm": 0.1})
+    graph.op("lt.Scalar", apart, makes={"dtype": "bool"})
+    graph.last.outputs = ()
+    flips = Finding("decision-flip", "error", "aten.lt: 40 of 400", op="aten.lt", phase="forward", step=1)
+    [first] = [finding for finding in concluded(graph, [flips]) if finding.rule == "decision-flip"]
+    assert first.source == "model.py:2"
+    assert "the numbers that aten.lt.Scalar at model.py:3 compares" in first.cause
+
+
 def test_a_decision_that_flips_too_often_is_named_where_the_numbers_that_decide_got_their_error() -> None:
     """However small that is beside them. A conversion of the inputs, which noise runs have as well, is not the cause."""
     flips = Finding("decision-flip", "error", "aten.argmin in codes: 40 of 400", op="aten.argmin", phase="forward", module="codes", step=1)

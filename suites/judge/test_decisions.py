@@ -62,9 +62,18 @@ def test_few_of_many_are_not_worth_a_word() -> None:
     assert Place("", "op", total, share + 1, 0, 8).too_many(BF16)
 
 
+@pytest.mark.parametrize(
+    ("flips", "expected", "samples", "many"), [(397, 16, 1, True), (60, 16, 1, False), (397, 1200, 8, False), (397, 128, 8, True)]
+)
+def test_where_noise_flips_some_the_number_of_all_does_not_matter(flips: int, expected: int, samples: int, many: bool) -> None:
+    """Of the words of a sorted distribution only those near the bound can be cut off, whether there are few others or many."""
+    assert [Place("", "aten.lt", total, flips, expected, samples).too_many(BF16) for total in (10_000, 1_000_000)] == [many, many]
+
+
 def test_more_runs_are_asked_only_where_they_can_change_the_answer() -> None:
     """Where 2 noise runs flip nothing, 60 flips of 1000 are too many by that alone, 50 need more runs, and 1 is no matter."""
     assert [Place("", "op", 1000, flips, 0, 2).unsettled(BF16) for flips in (60, 50, 1)] == [False, True, False]
+    assert [Place("", "op", 10**6, flips, 2, 1).unsettled(BF16) for flips in (200, 50, 10)] == [False, True, False]
 
 
 def test_places_sum_the_flips_of_the_noise_runs() -> None:

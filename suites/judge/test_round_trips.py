@@ -88,3 +88,27 @@ def test_a_round_trip_to_another_format_than_in_float32_comes_with_the_precision
     torch.manual_seed(0)
     report = precheck.measure(Shares(), torch.randn(64, 16), precision="16-mixed")
     assert bool(report.errors) == coarse, report.summary()
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-2])
+def test_a_round_trip_that_leaves_the_last_bits_of_subnormal_numbers_is_not_meant(size: float) -> None:
+    """float16 keeps a number of 1e-7 as one or two steps of its smallest spacing. That is no rounding of data, also where float32 makes it."""
+
+    class Chances(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", enabled=False):
+                shares = self.shares(x.float().square() + 0.5)
+            return self.layer(shares)
+
+        @staticmethod
+        def shares(x: torch.Tensor) -> torch.Tensor:
+            return (size * x).half().float() / size
+
+    torch.manual_seed(0)
+    report = precheck.measure(Chances(), torch.randn(64, 16), precision="16-mixed")
+    assert bool(report.errors) == (size < 1e-4), report.summary()
+    assert not report.errors or "Chances.shares() returns: off by" in report.summary()

@@ -21,7 +21,7 @@ BUGS = [
     Planted(
         name="variance-by-squares",
         healthy="    values = values.float()\n    mean = values.mean(0)\n    return mean, (values - mean).square().mean(0)\n",
-        planted="    mean = values.mean(0)\n    return mean.float(), ((values * values).mean(0) - mean * mean).float()  # culprit\n",
+        planted="    mean = values.mean(0)  # culprit\n    return mean.float(), ((values * values).mean(0) - mean * mean).float()  # culprit\n",
         precisions=MIXED,
         part="buffer:spread.variance",
         rules=("cancellation", "amplified-rounding", "local-drift"),

@@ -6,6 +6,7 @@ if it rounds its own result of the iteration before, which is a state, the refer
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,8 +28,8 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
         return False
     if call.operation.derived or there.derived or mode.lines.frames.widening(3):
         return False  # autocast's own casts, and autograd's: an LSTM's gradients under autocast are cast down and up on one forward line
-    if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
-        return False  # nobody rounds counts and positions on purpose, and Inf is not a rounding
+    if cell.value.wholes_moved >= 2 or cell.value.nonfinite or _below_normal(cell.value, before.dtype):
+        return False  # nobody rounds counts and positions on purpose, and neither Inf nor a number with fewer bits than the format has is a rounding
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
     if not one_line or _turn_before(there, call.operation) or call.operation.source in mode.observation.imposed:
         return False
@@ -43,6 +44,11 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     mode.memory.drop(output)
     mode.memory.seed(output, mode.replay.wide(output.dtype), value)  # its error is zero, but what follows from it is measured
     return True
+
+
+def _below_normal(value: Value, low: torch.dtype) -> bool:
+    """Whether most of a value is below the format's smallest normal number, where numbers have fewer bits, or become zero."""
+    return 0.0 < value.norm < torch.finfo(low).smallest_normal * math.sqrt(math.prod(value.shape))
 
 
 def _turn_before(there: Operation, back: Operation) -> bool:
