@@ -128,7 +128,8 @@ def lowered_by(operation: Operation) -> Operation | None:
 def low_since(operation: Operation) -> str:
     """The user's line that makes an op compute in a low format, in words: ", in bfloat16 since models/gpt.py:88". Empty if there is
     none, or if it is the op's own line."""
-    cast = lowered_by(operation) if operation.outputs and operation.outputs[0].low else None
+    low = bool(operation.outputs) and operation.outputs[0].low and operation.outputs[0].dtype != "float32"  # which is nobody's decision
+    cast = lowered_by(operation) if low else None
     if cast is None or not cast.blamed or cast.blamed == operation.blamed:
         return ""
     return f", in {cast.outputs[0].dtype} since {shortened(cast.blamed)}"
