@@ -155,8 +155,8 @@ BUGS = (
         expected_miss="each pixel is right for a number that is a rounding away; that turns make the rounding grow is what a chaotic map does"),
     Bug("place-from-depth", "TeamWisp/WispRenderer#239", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar", lambda: positions(False),
         lambda: positions(True), precision="32-true"),
-    Bug("turn-between-like-poses", "redorav/hlslpp#68", ("nan", "amplified-rounding"), "aten.acos.default", lambda: animated(False),
+    Bug("turn-between-like-poses", "redorav/hlslpp#68", ("amplified-rounding", "nan"), "aten.sum.dim_IntList", lambda: animated(False),
         lambda: animated(True), precision="32-true"),
-    Bug("photons-of-a-bright-pixel", "imagej/imagej-ops#641", ("underflow", "decision-flip"), "aten.exp.default", lambda: noisy(HALF),
-        lambda: noisy(WIDE)),
+    Bug("photons-of-a-bright-pixel", "imagej/imagej-ops#641", ("accumulated-drift", "underflow", "decision-flip"), "aten.mul.Tensor",
+        lambda: noisy(HALF), lambda: noisy(WIDE)),
 )  # fmt: skip
