@@ -205,6 +205,23 @@ def hidden_by_sum(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
     return True
 
 
+def forgotten(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
+
+    Ops that see right numbers only have no error that is the value's. A sum that is right only because another term is large has it still.
+    """
+    walk = Walk([wrong], NEAR)
+    for value in walk:
+        reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
+        kept = value.alive or not reading or any(map(_ends, reading))
+        if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
+            return False
+        keeping = ops.SUMS if _shows(value) else ops.SUMS | ops.MOVING | ops.CASTS
+        made = ((reader, result) for reader in reading for result in reader.outputs)
+        walk.follow(result for reader, result in made if result.nonfinite or _shows(result) or reader.base in keeping)
+    return walk.whole
+
+
 def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
     walk = Walk([value])

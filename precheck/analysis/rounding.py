@@ -22,7 +22,7 @@ from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import averaged, dropped, exponentials, normalised, shown
+from precheck.analysis.output_impact import averaged, dropped, exponentials, forgotten, normalised, shown
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -43,9 +43,8 @@ PLAIN_ROUNDINGS = Limit(
 )  # fmt: skip
 FELT = Limit(
     2.0**-6, "relative error",
-    """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off. This is four unit roundoffs of
-    bfloat16, with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input. 16 unit roundoffs of
-    float16 are half of it.""",
+    """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of
+    bfloat16, with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input.""",
 )  # fmt: skip
 SUM_ROUNDINGS = Limit(8.0, "unit roundoffs", "A cancellation counts from this error of the difference. A few ordinary ops make less.")
 GONE = Limit(
@@ -62,6 +61,7 @@ FAIR = Limit(
     0.05, "share of the norm",
     "Zeros explain the error of a tensor if they take at least this share of its norm: a fifth of the error that `nonfinite.WRONG` calls wrong.",
 )  # fmt: skip
+UNSEEN = Limit(4.0, "times", "An exponent that is off by more than its exponential has most of its error where that is small. It is two bits.")
 STORING = ops.CASTS | {"copy"}
 """Ops that only store their input, perhaps in another format."""
 
@@ -192,7 +192,8 @@ class Misroundings:
 
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
-        severity = self._severity(value, below=(below := causes.subnormal(value) >= causes.HALF * value.drift))
+        below = causes.subnormal(value) >= causes.HALF * value.drift
+        severity: Severity = "note" if forgotten(value, self.readers) else self._severity(value, below=below)
         if below:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
         cause = self._stored(self._behind(operation) or operation)
@@ -202,10 +203,14 @@ class Misroundings:
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
-        Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`)."""
+        Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`).
+        The relative error of an exponential is the absolute error of its exponent. If the exponent is further off, its errors are where the
+        exponential is nearly zero, as behind a mask, and tell nothing of the others: the line that made the exponent is blamed."""
         source = causes.amplified(operation)
         if source is None:
             return None
+        if operation.base in ops.EXPONENTIALS and causes.absolute(source) > UNSEEN * operation.outputs[0].drift:
+            return causes.before_copies(source).maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
