@@ -103,6 +103,9 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"steps={steps!r}; pass a whole number from 1")
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; pass a function of the model's output, as in loss=lambda out: out.mean()")
+    lazy = next((name for name, parameter in model.named_parameters() if torch.nn.parameter.is_lazy(parameter)), None)
+    if lazy is not None:
+        raise InputError(f"{lazy} has no shape yet; call the model once on its inputs, which gives its lazy modules their weights")
     inferred = next((name for name, parameter in model.named_parameters() if parameter.is_inference()), None)
     if inferred is not None:
         why = "which nothing can be put under; make the model outside of it, or in torch.no_grad()"

@@ -11,7 +11,7 @@ from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import effective_roundoff, is_alias
+from precheck.analysis.provenance import effective_roundoff, elements, is_alias
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -205,20 +205,24 @@ def hidden_by_sum(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
     return True
 
 
-def forgotten(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
+def forgotten(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
     """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
 
-    Ops that see right numbers only have no error that is the value's. A sum that is right only because another term is large has it still.
+    Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it
+    still. `asked`: gradients, which the user gets whatever reads them.
     """
     walk = Walk([wrong], NEAR)
     for value in walk:
         reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
-        kept = value.alive or not reading or any(map(_ends, reading))
+        kept = value.alive or value in asked or not reading or any(map(_ends, reading))
         if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
             return False
         keeping = ops.SUMS if _shows(value) else ops.SUMS | ops.MOVING | ops.CASTS
-        made = ((reader, result) for reader in reading for result in reader.outputs)
-        walk.follow(result for reader, result in made if result.nonfinite or _shows(result) or reader.base in keeping)
+        for reader in reading:
+            right = [result for result in reader.outputs if not (result.nonfinite or _shows(result))]
+            if reader.base in ops.MOVING and any(elements(result) > elements(value) for result in right):
+                return False
+            walk.follow(result for result in reader.outputs if result not in right or reader.base in keeping)
     return walk.whole
 
 

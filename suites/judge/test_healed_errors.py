@@ -211,3 +211,19 @@ def test_what_rounds_an_exponent_is_not_looked_for_among_numbers_whose_exponenti
         kept = rounds_of_hashes(torch.float32)
     assert kept.isfinite().all()
     assert not report.errors, report.summary()
+
+
+def votes(*, signs: bool) -> torch.Tensor:
+    """An embedding adds up its gradients, on a CPU in bfloat16: a sum of 4096 terms stands still. Their signs may be all that counts."""
+    generator = torch.Generator().manual_seed(0)
+    terms = (1 + torch.rand(4096, 8, generator=generator)).to(LOW)
+    added = torch.ops.aten.embedding_dense_backward(terms, torch.zeros(4096, dtype=torch.long), 1, -1, False)
+    return added.sign() if signs else added * 1
+
+
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_sum_that_stands_still_does_no_harm_where_its_sign_is_all_that_counts(signs: bool) -> None:
+    with precheck.watch() as report:
+        kept = votes(signs=signs)
+    assert kept.isfinite().all()
+    assert rules(report) == ([] if signs else ["local-drift"]), report.summary()

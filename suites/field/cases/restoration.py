@@ -60,7 +60,7 @@ def covariance_pooling() -> Made:
     from pytorchcv.models.isqrtcovresnet import iSQRTCOVPool
 
     layers = torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), iSQRTCOVPool()
-    return Made(torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.LazyLinear(10)), (torch.randn(4, 3, 16, 16),), square)
+    return Made(torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(136, 10)), (torch.randn(4, 3, 16, 16),), square)
 
 
 @case("effdet")
