@@ -41,6 +41,7 @@ from precheck.recipes.survey import Survey, by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import by_selections
+from precheck.torch_internals import no_class_code
 
 
 @interrupts.holding
@@ -106,7 +107,8 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
     lazy = next((name for name, parameter in model.named_parameters() if torch.nn.parameter.is_lazy(parameter)), None)
     if lazy is not None:
         raise InputError(f"{lazy} has no shape yet; call the model once on its inputs, which gives its lazy modules their weights")
-    inferred = next((name for name, parameter in model.named_parameters() if parameter.is_inference()), None)
+    with no_class_code():  # a parameter's class may refuse questions, as hypll's does
+        inferred = next((name for name, parameter in model.named_parameters() if parameter.is_inference()), None)
     if inferred is not None:
         why = "which nothing can be put under; make the model outside of it, or in torch.no_grad()"
         raise InputError(f"{inferred} is a tensor of torch.inference_mode(), {why}")
