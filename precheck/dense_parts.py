@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from precheck.sparse import LAYOUTS, coalesced
+from precheck.torch_internals import no_class_code
 
 STORES_CODES = 2
 """Floating formats of fewer bytes an element (float8 and below) hold codes, which mean nothing without a scale."""
@@ -75,7 +76,10 @@ def address(tensor: torch.Tensor) -> int:
     if tensor.layout in LAYOUTS:
         whole = tensor.layout is not torch.sparse_coo or tensor.is_coalesced()
         return tensor.detach().values().data_ptr() if whole else 0
-    return tensor.data_ptr()
+    if type(tensor) is torch.Tensor:
+        return tensor.data_ptr()
+    with no_class_code():  # a parameter's class may refuse it
+        return tensor.data_ptr()
 
 
 def _made_of(tensor: Any) -> dict[str, torch.Tensor]:

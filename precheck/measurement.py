@@ -35,11 +35,13 @@ from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
 from precheck.observe.surveys import found, run_beside
+from precheck.other_references import OtherReferences
 from precheck.precisions import Precision, resolve
 from precheck.recipes.survey import Survey, by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import by_selections
+from precheck.torch_internals import no_class_code
 
 
 @interrupts.holding
@@ -102,7 +104,11 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"steps={steps!r}; pass a whole number from 1")
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; pass a function of the model's output, as in loss=lambda out: out.mean()")
-    inferred = next((name for name, parameter in model.named_parameters() if parameter.is_inference()), None)
+    lazy = next((name for name, parameter in model.named_parameters() if torch.nn.parameter.is_lazy(parameter)), None)
+    if lazy is not None:
+        raise InputError(f"{lazy} has no shape yet; call the model once on its inputs, which gives its lazy modules their weights")
+    with no_class_code():  # a parameter's class may refuse questions, as hypll's does
+        inferred = next((name for name, parameter in model.named_parameters() if parameter.is_inference()), None)
     if inferred is not None:
         why = "which nothing can be put under; make the model outside of it, or in torch.no_grad()"
         raise InputError(f"{inferred} is a tensor of torch.inference_mode(), {why}")
@@ -135,6 +141,7 @@ class Measurement:
         self.early: list[Trace] = []  # further noise runs, which end after the first step's loss
         self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # closer runs, by (rounds at every op, ends after the loss)
         self.own = DecisionLog()  # the decisions that float32 would make by itself
+        self.others = OtherReferences(job, precision, self.log, functions=self.functions)
         self.borrowed = self.seen.reference is not None  # whether the shadow of the low run serves as the reference
 
     def report(self) -> Report:
@@ -276,8 +283,8 @@ class Measurement:
 
     def _flips_matter(self) -> bool:
         """Whether float32 with its own decisions gives another result, beyond noise. A flip among masked positions or equal scores gives none."""
-        free = run(self.job, reference(self.dtype, self.precision, follows=self.log.draws()))
-        rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
+        spreads = drift.spreads(self.reference, self.noises)
+        rows = drift.compare(self.others.deciding, self.reference, spreads, self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
 
     def added_up(self) -> dict[str, tuple[str, str]]:
@@ -285,14 +292,7 @@ class Measurement:
         return evidence.added_up(self.job, self.seen)
 
     def contradicted(self, rows: dict[str, drift.ComparedTensor], *, early: bool) -> set[str]:
-        """Keys of the rows on which float64 contradicts float32, so that float32 is no valid reference."""
+        """Keys of the rows for which the reference is none, since another exact run contradicts it."""
         if not rows or self.dtype is not torch.float32:
             return set()
-        job = dataclasses.replace(self.job, optimizer=None, steps=1) if early else self.job
-        setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.log, functions=self.functions), early=early)
-        try:
-            exact = run(job, setting)
-        except Exception:  # some models do not run in float64
-            return set()
-        own = {row.record.key: row.drift for row in drift.compare(self.reference, exact, {}, self.precision, samples=1)}
-        return {key for key, row in rows.items() if own.get(key, 0.0) > boundaries.UNSTABLE * row.drift}
+        return self.others.contradicting(self.low, self.reference, rows, early=early)

@@ -11,7 +11,7 @@ from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import effective_roundoff, is_alias
+from precheck.analysis.provenance import effective_roundoff, elements, is_alias
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -207,6 +207,27 @@ def hidden_by_sum(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
         if len(moving) < len(reading) and not (others and all(dominated(reader, made, value) for reader, made in others)):
             return False
     return True
+
+
+def forgotten(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
+    """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
+
+    Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it
+    still. `asked`: gradients, which the user gets whatever reads them.
+    """
+    walk = Walk([wrong], NEAR)
+    for value in walk:
+        reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
+        kept = value.alive or value in asked or not reading or any(map(_ends, reading))
+        if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
+            return False
+        keeping = ops.SUMS if _shows(value) else ops.SUMS | ops.MOVING | ops.CASTS
+        for reader in reading:
+            right = [result for result in reader.outputs if not (result.nonfinite or _shows(result))]
+            if reader.base in ops.MOVING and any(elements(result) > elements(value) for result in right):
+                return False
+            walk.follow(result for result in reader.outputs if result not in right or reader.base in keeping)
+    return walk.whole
 
 
 def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:

@@ -22,7 +22,7 @@ from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, outside, owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import averaged, dropped, exponentials, normalised, shown
+from precheck.analysis.output_impact import averaged, dropped, exponentials, forgotten, normalised, shown
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -43,25 +43,19 @@ PLAIN_ROUNDINGS = Limit(
 )  # fmt: skip
 FELT = Limit(
     2.0**-6, "relative error",
-    """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off. This is four unit roundoffs of
-    bfloat16, with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input. 16 unit roundoffs of
-    float16 are half of it.""",
+    """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of
+    bfloat16, with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input.""",
 )  # fmt: skip
 SUM_ROUNDINGS = Limit(8.0, "unit roundoffs", "A cancellation counts from this error of the difference. A few ordinary ops make less.")
-GONE = Limit(
-    0.5, "share of the elements",
-    "A result is lost if at least this share of its elements have no correct digit, however gradually. Healthy programs reach 0.073.",
-)  # fmt: skip
+GONE = Limit(0.5, "share of the elements", "A result is lost if so many of its elements have no correct digit. Healthy programs reach 0.073.")
 RECURRENT = Limit(
     8, "iterations",
     """If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep
     network with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41.""",
 )  # fmt: skip
 STARVED = Limit(0.25, "share of the elements", "An underflow does harm if so many elements of a later result have no correct digit.")
-FAIR = Limit(
-    0.05, "share of the norm",
-    "Zeros explain the error of a tensor if they take at least this share of its norm: a fifth of the error that `nonfinite.WRONG` calls wrong.",
-)  # fmt: skip
+FAIR = Limit(0.05, "share of the norm", "Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong.")
+UNSEEN = Limit(4.0, "times", "An exponent that is off by more than its exponential has most of its error where that is small. It is two bits.")
 STORING = ops.CASTS | {"copy"}
 """Ops that only store their input, perhaps in another format."""
 
@@ -86,7 +80,6 @@ class Misrounded(Fact):
 
 class Misroundings:
     """Finds the errors in a part of a run that rounding does not explain."""
-
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers, self.unread = observation, readers, set[Value]()
         self.ends: dict[bool, set[Value]] = {}  # the values that lead to a wrong end, also to one of Inf or NaN
@@ -121,7 +114,9 @@ class Misroundings:
         if starving or (value.zeroed >= FAIR and flushed(value)):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
-            return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, self._accumulating(operation, value))
+            harm: Severity = "note" if self._forgotten(value) else "error"
+            limit = self._accumulating(operation, value)
+            return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, limit, severity=harm)
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
         if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
@@ -192,7 +187,8 @@ class Misroundings:
 
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
-        severity = self._severity(value, below=(below := causes.subnormal(value) >= causes.HALF * value.drift))
+        below = causes.subnormal(value) >= causes.HALF * value.drift
+        severity: Severity = "note" if self._forgotten(value) else self._severity(value, below=below)
         if below:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
@@ -202,15 +198,24 @@ class Misroundings:
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
-        Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`)."""
+        Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`).
+        The relative error of an exponential is the absolute error of its exponent. If the exponent is further off, its errors are where the
+        exponential is nearly zero, as behind a mask, and tell nothing of the others: the line that made the exponent is blamed."""
         source = causes.amplified(operation)
         if source is None:
             return None
+        if operation.base in ops.EXPONENTIALS and causes.absolute(source) > UNSEEN * operation.outputs[0].drift:
+            return causes.before_copies(source).maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
         return attribution.later(cause, self._storing(operation, source, bool)[0])
+
+    def _forgotten(self, value: Value) -> bool:
+        """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
+        asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
+        return forgotten(value, self.readers, asked) and not averaged(value, self.readers, dropped(self.observation))
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
@@ -271,7 +276,7 @@ class Misroundings:
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
-        severity: Severity = "error" if iterations(value) >= RECURRENT else "note"
+        severity: Severity = "error" if iterations(value) >= RECURRENT and not self._forgotten(value) else "note"
         made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
         return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
 

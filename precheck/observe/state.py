@@ -21,6 +21,7 @@ import torch
 
 from precheck import interrupts
 from precheck.dense_parts import cast, parts
+from precheck.torch_internals import no_class_code
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -61,11 +62,12 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
 
     def restore() -> None:
         restore_held()
-        for parameter, data, grad, requires_grad in parameters:
-            parameter.grad = None
-            parameter.data = data
-            parameter.requires_grad_(requires_grad)
-            parameter.grad = grad
+        with no_class_code():  # a parameter's class may refuse it
+            for parameter, data, grad, requires_grad in parameters:
+                parameter.grad = None
+                parameter.data = data
+                parameter.requires_grad_(requires_grad)
+                parameter.grad = grad
 
     return restore
 

@@ -36,6 +36,11 @@ DOMAINS = {
     "sequences": "sequences",
     "sound": "sound",
     "structured": "layers whose weights are bound",
+    "atoms": "atoms, accelerators, equations",
+    "inference": "inference, ranking, decisions",
+    "language": "language, genomes, videos",
+    "restoration": "image quality and restoration",
+    "speech": "speech",
 }
 
 

@@ -164,3 +164,66 @@ def test_the_smallest_of_many_numbers_is_no_more_wrong_than_it_was_among_them(se
         assert kept.isfinite()
         assert rules(report) == (["amplified-rounding"] if near else []), report.summary()
         assert not near or "rounding error grows at aten.sub" in report.errors[0].message
+
+
+def gated(*, whole: bool) -> torch.Tensor:
+    """A number is split into its size and its sign, which is lost where products of bfloat16 cancel. SE(3) transformers multiply both again.
+
+    A later line loses digits of its own, so that the result is wrong in any case.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(96, 2, generator=generator)
+    weight[:2] = torch.tensor([1.0042, -1.0116])  # both round to 1.0078
+    with torch.autocast("cpu", dtype=LOW):
+        features = torch.nn.functional.linear(torch.ones(1, 2), weight).float()
+    size = features.abs().clamp(min=1e-12)
+    gate = features / size * (torch.nn.functional.gelu(size) if whole else size + 1)
+    return (gate + 300).to(LOW) - 300
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_wrong_sign_does_no_harm_where_it_is_multiplied_by_a_size_near_zero(whole: bool) -> None:
+    with precheck.watch() as report:
+        kept = gated(whole=whole)
+    assert kept.isfinite().all()
+    assert rules(report) == (["cancellation"] if whole else ["amplified-rounding"]), report.summary()
+
+
+def rounds_of_hashes(dtype: torch.dtype) -> torch.Tensor:
+    """The weights of two rounds of hashing, as in Reformer. A token that is alone in its bucket has a score of -50000."""
+    angles = torch.linspace(0, 6, 128).view(2, 64).to(LOW)
+    alone = torch.zeros(2, 64, dtype=torch.bool)
+    alone[0, :40], alone[1, 36:60] = True, True  # four tokens are alone in both rounds
+    logits = (4 * angles.sin()).masked_fill(alone, -5e4).to(dtype)
+    return torch.exp(logits - torch.logsumexp(logits, 0, keepdim=True))
+
+
+def test_what_rounds_an_exponent_is_not_looked_for_among_numbers_whose_exponential_is_zero() -> None:
+    with precheck.watch() as report:
+        kept = rounds_of_hashes(LOW)
+    assert kept[:, 36:40].eq(1).all()  # each of two weights
+    (error,) = report.errors
+    assert error.rule == "amplified-rounding"
+    assert error.op.startswith("aten.sub"), error
+    assert "amplified" in error.message
+    assert "aten.exp" in error.message
+    with precheck.watch() as report:
+        kept = rounds_of_hashes(torch.float32)
+    assert kept.isfinite().all()
+    assert not report.errors, report.summary()
+
+
+def votes(*, signs: bool) -> torch.Tensor:
+    """An embedding adds up its gradients, on a CPU in bfloat16: a sum of 4096 terms stands still. Their signs may be all that counts."""
+    generator = torch.Generator().manual_seed(0)
+    terms = (1 + torch.rand(4096, 8, generator=generator)).to(LOW)
+    added = torch.ops.aten.embedding_dense_backward(terms, torch.zeros(4096, dtype=torch.long), 1, -1, False)
+    return added.sign() if signs else added * 1
+
+
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_sum_that_stands_still_does_no_harm_where_its_sign_is_all_that_counts(signs: bool) -> None:
+    with precheck.watch() as report:
+        kept = votes(signs=signs)
+    assert kept.isfinite().all()
+    assert rules(report) == ([] if signs else ["local-drift"]), report.summary()

@@ -26,6 +26,7 @@ STRANGER = nn.Linear(3, 5)
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"model": 3}, "model is a int; pass a torch.nn.Module, or a function of tensors"),
     "a class": ({"model": nn.Linear}, "model is the class Linear; pass an instance, as in Linear(...)"),
+    "a lazy module": ({"model": nn.LazyLinear(2)}, "weight has no shape yet; call the model once on its inputs, which gives its lazy modules"),
     "no steps": ({"loss": mean, "optimizer": sgd, "steps": 0}, "steps=0; pass a whole number from 1"),
     "steps that are true": ({"loss": mean, "optimizer": sgd, "steps": True}, "steps=True; pass a whole number from 1"),
     "half a step": ({"loss": mean, "optimizer": sgd, "steps": 2.5}, "steps=2.5; pass a whole number from 1"),

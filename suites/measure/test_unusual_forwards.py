@@ -189,3 +189,29 @@ def test_a_checkpoint_recomputes_under_the_same_autocast_policy() -> None:
 
     report = precheck.measure(Recomputed(), torch.randn(4, 8), precision="bf16-mixed", loss=lambda out: out.float().square().mean())
     assert not report.errors
+
+
+class Shy(nn.Parameter):
+    """A point of a manifold, as in hypll: its class refuses every function, so that nobody takes it for a plain tensor."""
+
+    @classmethod
+    def __torch_function__(cls, function: object, types: object, args: tuple[object, ...] = (), kwargs: object = None) -> object:
+        if getattr(function, "__name__", "") not in ("__get__", "__set__", "to", "detach", "clone"):
+            raise TypeError(f"{function} is refused")
+        return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[misc]
+
+
+def test_a_parameter_whose_class_refuses_functions_is_measured() -> None:
+    class Points(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.points = Shy(torch.randn(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch._C.DisableTorchFunctionSubclass():
+                return x @ self.points.as_subclass(torch.Tensor)
+
+    model = Points()
+    report = precheck.measure(model, torch.randn(8, 4), precision="bf16-true", loss=lambda out: out.square().mean())
+    assert report.findings == [], report.summary()
+    assert type(model.points) is Shy

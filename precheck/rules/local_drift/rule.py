@@ -19,7 +19,7 @@ from precheck.observe.selections import Selection
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 from precheck.rules.local_drift.about import ABOUT
-from precheck.rules.rule import Rule
+from precheck.rules.rule import HEALED, Rule
 
 LEFT = Limit(
     1 / 8, "share of the error",
@@ -43,7 +43,7 @@ class LocalDrift(Rule):
         if isinstance(fact, Misrounded) and fact.how == "accumulated":
             off = fact.value.local or 0.0
             why = f"it accumulates in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
-            return f"on the inputs that it gets, the op itself is {percent(off)}% off: {why}"
+            return f"on the inputs that it gets, the op itself is {percent(off)}% off: {why}{HEALED if fact.healed else ''}"
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:

@@ -39,8 +39,9 @@ class UnstableReference(Rule):
         yield from self._vague(run)
         yield from self._unknown(run)
         for row in Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable[:1]:
+            exact = "float64, or float32 with its own decisions, disagrees with float32" if run.precision.is_low else "float32 and float64 disagree"
             text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} times what rounding explains under "
-                    f"{run.precision}, but float32 and float64 disagree there about as much")  # fmt: skip
+                    f"{run.precision}, but {exact} there about as much")  # fmt: skip
             yield at(row.record, "unstable-reference", "warning", text, measured=row.r, limit=row.allowed)
 
     @staticmethod
