@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from precheck.formats import Format as Format
     from precheck.goldens.file import GoldenError as GoldenError
     from precheck.goldens.file import GoldenMissing as GoldenMissing
-    from precheck.hunt.counterexample import Counterexample as Counterexample
-    from precheck.keeping import Kept as Kept
-    from precheck.keeping import layers_to_keep as layers_to_keep
+    from precheck.input_search.counterexample import Counterexample as Counterexample
+    from precheck.layer_selection import Kept as Kept
+    from precheck.layer_selection import layers_to_keep as layers_to_keep
     from precheck.measurement import measure as measure
     from precheck.observe.float32_parts import functions_in_float32 as functions_in_float32
     from precheck.observe.float32_parts import in_float32 as in_float32
@@ -51,8 +51,8 @@ _HOMES = {
     "check": "precheck.checking",
     "compare": "precheck.comparing",
     "compare_kernels": "precheck.comparing_kernels",
-    "Kept": "precheck.keeping",
-    "layers_to_keep": "precheck.keeping",
+    "Kept": "precheck.layer_selection",
+    "layers_to_keep": "precheck.layer_selection",
     "layers_in": "precheck.observe.layer_recipes",
     "functions_in_float32": "precheck.observe.float32_parts",
     "in_float32": "precheck.observe.float32_parts",
@@ -65,7 +65,7 @@ _HOMES = {
     "vary": "precheck.varying",
     "watch": "precheck.watching",
     "Benchmark": "precheck.benchmarking",
-    "Counterexample": "precheck.hunt.counterexample",
+    "Counterexample": "precheck.input_search.counterexample",
     "Finding": "precheck.findings",
     "PrecisionFailure": "precheck.findings",
     "Remedy": "precheck.remedies",

@@ -20,7 +20,7 @@ from precheck import garbage_collector, interrupts
 from precheck.analysis import drift
 from precheck.closer_look import FIRST_LOOK
 from precheck.diagnosis import diagnose
-from precheck.evidence import Evidence, concluded, depth_of, gathered, told_of
+from precheck.evidence import Evidence, concluded, depth_of, gathered, record_depth
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
@@ -78,7 +78,7 @@ def check(
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
     chosen, allowed = resolve(precision), allowances.checked(allow)
     report = Checking(job, chosen, read(Path(golden)), depth=depth_of(depth)).report(str(golden), whole=ops)
-    told_of(report, depth, chosen)
+    record_depth(report, depth, chosen)
     allowances.apply(report, allowed)
     if not report.ops and (report.errors or ops):
         diagnose(job, chosen, report)
@@ -97,7 +97,7 @@ class Checking:
         self.recorded = Trace(records={each.record.key: each.record for each in held})
         self.floors = {each.record.key: each.floors for each in held}
         self.functions = any(each.record.kind == "returned" for each in held)  # whether the golden holds what functions return
-        self.glances, self.depth = self._may_glance(), depth
+        self.fast_path, self.depth = self._may_take_the_fast_path(), depth
 
     def report(self, path: str, *, whole: bool = False) -> Report:
         """The report of this check. `whole`: gradients that pass between modules are recorded even where the verdict does not need them."""
@@ -152,7 +152,7 @@ class Checking:
         """The report on a cheap run that records no decisions. None where something may be wrong, so that a full run is needed."""
         if not self._judges:
             return None
-        trace = run(self.job, dataclasses.replace(low(self.precision), glance=self.glances))
+        trace = run(self.job, dataclasses.replace(low(self.precision), fast_path=self.fast_path))
         return None if trace.elsewhere else self._passed(trace, self.against_golden(trace))
 
     def seen(self) -> Evidence:
@@ -163,7 +163,7 @@ class Checking:
         """The report on a low-precision run as `seen` makes it. `brief`: the report may end with the first error."""
         trace = seen.trace
         rows = self.against_golden(trace)
-        passed = self._passed(trace, [row for row in rows if row.record.kind != "gradient"] if rows and brief and self.glances else rows)
+        passed = self._passed(trace, [row for row in rows if row.record.kind != "gradient"] if rows and brief and self.fast_path else rows)
         if passed is not None:
             concluded(passed, seen)
             return passed
@@ -195,8 +195,8 @@ class Checking:
         floors = [each[self.precision.placement] for each in self.floors.values()]
         return self.precision.is_low and not self.precision.gemm and bool(floors) and not any(map(math.isnan, floors))
 
-    def _may_glance(self) -> bool:
-        """Whether the first look may leave out the gradients that pass between modules, as `Setting.glance` does.
+    def _may_take_the_fast_path(self) -> bool:
+        """Whether the first look may leave out the gradients that pass between modules, as `Setting.fast_path` does.
 
         Autograd is linear in a gradient and carries it only to leaves. An error on the way that is more than rounding and that matters also shows
         at a leaf, beside a floor that took the same way. So the gradients of all leaves must be compared, that is, of all trained parameters.

@@ -148,7 +148,7 @@ def facts(observation: Observation) -> dict[str, Any]:
     return found
 
 
-def told_of(report: Report, depth: Depth, precision: Precision) -> None:
+def record_depth(report: Report, depth: Depth, precision: Precision) -> None:
     """Writes the depth into the report if ops were not watched because the user asked for that."""
     if depth == "boundaries" and precision.is_low:
         report.facts["depth"] = depth

@@ -20,7 +20,7 @@ _GRAVITY: dict[str, int] = {"error": 0, "warning": 1, "note": 2}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class RuleInfo:
     """A kind of fault that precheck knows: one sentence, its limits, its remedy."""
 
     name: str
@@ -29,10 +29,14 @@ class Rule:
     rank: int = 1000  # order in lists, and of rules on one op; rules that explain other findings have low ranks
 
 
-class _Catalogue(Mapping[str, Rule]):
+Rule = RuleInfo
+"""The former name."""
+
+
+class _Catalogue(Mapping[str, RuleInfo]):
     """All rules by name. They are read from their folders at the first access."""
 
-    def __getitem__(self, name: str) -> Rule:
+    def __getitem__(self, name: str) -> RuleInfo:
         return self._rules()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -42,13 +46,13 @@ class _Catalogue(Mapping[str, Rule]):
         return len(self._rules())
 
     @staticmethod
-    def _rules() -> dict[str, Rule]:
+    def _rules() -> dict[str, RuleInfo]:
         from precheck.rules import catalogue
 
         return catalogue()
 
 
-RULES: Mapping[str, Rule] = _Catalogue()
+RULES: Mapping[str, RuleInfo] = _Catalogue()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def measure(
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
     allowed = allowances.checked(allow)
     report = Measurement(job, chosen, depth=evidence.depth_of(depth)).report()
-    evidence.told_of(report, depth, chosen)
+    evidence.record_depth(report, depth, chosen)
     allowances.apply(report, allowed)
     if report.errors and depth == "boundaries":
         diagnose(job, chosen, report)
@@ -227,9 +227,9 @@ class Measurement:
         if first is None or first.phase != "forward" or first.step > 1 or first.rule not in ("accumulated-drift", "overflow", "nan"):
             return
         log, job = DecisionLog(), dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
-        seen = run(job, dataclasses.replace(low(self.precision, records=log), handed=True))
-        plain = run(job, dataclasses.replace(reference(self.dtype, self.precision, follows=log), handed=True))
-        noises = [run(job, dataclasses.replace(self._noise_setting(number, log), handed=True)) for number in range(FIRST_LOOK)]
+        seen = run(job, dataclasses.replace(low(self.precision, records=log), module_inputs=True))
+        plain = run(job, dataclasses.replace(reference(self.dtype, self.precision, follows=log), module_inputs=True))
+        noises = [run(job, dataclasses.replace(self._noise_setting(number, log), module_inputs=True)) for number in range(FIRST_LOOK)]
         rows = drift.compare(seen, plain, drift.spreads(plain, noises), self.precision, samples=FIRST_LOOK)
         report.findings = [located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
 
@@ -273,7 +273,7 @@ class Measurement:
         if chained:
             disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere or early else self.job
-        setting = reference(self.dtype, self.precision, follows=self.log, disturbance=disturbance, rival=self.own, functions=self.functions)
+        setting = reference(self.dtype, self.precision, follows=self.log, disturbance=disturbance, compared_with=self.own, functions=self.functions)
         return run(job, dataclasses.replace(setting, early=early, steps=self.borrowed and not self.noises))
 
     def _flips(self) -> list[decisions.Place]:

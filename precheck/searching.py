@@ -19,12 +19,12 @@ import torch
 
 from precheck import garbage_collector, interrupts
 from precheck.findings import RULES
-from precheck.hunt.ascent import ascended
-from precheck.hunt.counterexample import Counterexample
-from precheck.hunt.pairs import SEARCHED as OF_PAIRS
-from precheck.hunt.pairs import PairTrials
-from precheck.hunt.shrinking import Shrinking
-from precheck.hunt.trials import SEARCHED, SPENT, Trials, Verdict
+from precheck.input_search.ascent import ascended
+from precheck.input_search.counterexample import Counterexample
+from precheck.input_search.pairs import SEARCHED as OF_PAIRS
+from precheck.input_search.pairs import PairTrials
+from precheck.input_search.shrinking import Shrinking
+from precheck.input_search.trials import SEARCHED, SPENT, Trials, Verdict
 from precheck.measurement import job_of
 from precheck.observe.containers import tensors
 from precheck.observe.job import InputError

@@ -85,7 +85,7 @@ def _finish(report: Report, shadow: Shadow, verdict: watched_runs.RunJudge, apar
     """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks
     with without_modes(), torch.no_grad():
-        filled(report, shadow.finish(), shadow.where, verdict)
+        filled(report, shadow.finish(), shadow.tracker, verdict)
         if ranks is None and not apart and distributed():
             apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
         if apart:

@@ -26,9 +26,10 @@ FLOORS = [
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "keeping", "smallest_set"}
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "layer_selection", "smallest_set"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
-    | {"kernel_selftest", "pair_selftest", "remedy_screening", "closer_look", "other_references", "remedy_trials", "hunt", "searching", "strategies"},
+    | {"kernel_selftest", "pair_selftest", "remedy_screening", "closer_look", "other_references", "remedy_trials"}
+    | {"input_search", "searching", "strategies"},
     {"report", "kernel_command", "record_command"},
     {"plugin"},
 ]

@@ -11,11 +11,11 @@ from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis import constants, whole_numbers
-from precheck.analysis.excuses import Excuse, outweighed, small
-from precheck.analysis.exemption import exempts
+from precheck.analysis.exemptions import Exempting, outweighed, small
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import Calls
+from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dominated
 from precheck.analysis.provenance import Origins, effective_roundoff
@@ -55,7 +55,7 @@ class Errors:
         self.mild: set[Value] = set()  # values that descend from a small difference
         self.nothing: set[Value] = set()  # values that are zero in theory, and what has its error from them
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
-        self.excuses: dict[Fact, tuple[Value, list[Excuse]]] = {}
+        self.exemptions: dict[Fact, tuple[Value, list[Exempting]]] = {}
         self._about(self.observation, self.readers)
 
     def facts(self, observation: Observation, spoiled: Set[Value], readers: Readers) -> list[Fact]:
@@ -86,8 +86,8 @@ class Errors:
 
     def _ends(self, fact: Fact | None, operation: Operation, result: Value) -> bool:
         """Whether a fault explains nothing of a result that reads its value: something larger was added, so that the result is right again."""
-        value, excuses = self.excuses.get(fact, (None, [])) if fact is not None else (None, [])
-        return value is not None and outweighed in excuses and value in operation.inputs and dominated(operation, result, value)
+        value, exemptions = self.exemptions.get(fact, (None, [])) if fact is not None else (None, [])
+        return value is not None and outweighed in exemptions and value in operation.inputs and dominated(operation, result, value)
 
     def explained(self) -> set[Value]:
         """Values that have a fault, or are made from one that has."""
@@ -112,15 +112,15 @@ class Errors:
         return known and operation.drift_in > DOUBTFUL * max(map(effective_roundoff, operation.inputs))
 
     def _settled(self) -> list[Fact]:
-        """The suspects that nothing excuses. One whose value exists and is not read yet waits for a later part."""
+        """The suspects that no exemption applies to. One whose value exists and is not read yet waits for a later part."""
         found, waiting = list[Fact](), list[Fact]()
         for fact in self.suspects:
-            value, excuses = self.excuses.get(fact, (None, []))
+            value, exemptions = self.exemptions.get(fact, (None, []))
             if value is not None and self.observation.undecided(value) and not self.readers.get(value):
                 waiting.append(fact)
                 continue
-            self.excuses.pop(fact, None)
-            if value is None or not any(excuse(fact, value, self.readers) for excuse in excuses):
+            self.exemptions.pop(fact, None)
+            if value is None or not any(excuse(fact, value, self.readers) for excuse in exemptions):
                 found.append(fact)
         self.suspects = waiting
         return found
@@ -130,7 +130,7 @@ class Errors:
         if fact is not None:
             self.suspects.append(fact)
             self.under[value] = (*self.under[value], None)
-            self.excuses[fact] = value, whole_numbers.excuses(operation)
+            self.exemptions[fact] = value, whole_numbers.exemptions(operation)
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = SUM_ROUNDINGS * 2.0**-8
@@ -142,7 +142,7 @@ class Errors:
         fact = self.exponents.error(operation, value)
         if fact is not None and value not in self.spoiled:
             self.suspects.append(fact)
-            self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [outweighed])
+            self.under[value], self.exemptions[fact] = (*self.under[value], fact), (value, [outweighed])
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
@@ -170,19 +170,19 @@ class Errors:
         own = self.calls.error(operation, value) if operation.call and (fact is None or fact.healed) else None
         if own is not None:
             self.suspects.append(own)
-            self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
+            self.under[value], self.exemptions[own] = (own,), (value, [self.calls.stays])
             return
         if value in self.mild and not chained:
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
             self.suspects.append(steep)
-            self.under[value], self.excuses[steep] = above if steep.table else (steep,), (value, [outweighed])
+            self.under[value], self.exemptions[steep] = above if steep.table else (steep,), (value, [outweighed])
             return
         if fact is not None and not shaken(value):
             self.suspects.append(fact)
-            self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
-            self.excuses[fact] = value, [small if fact.how == "a product" else outweighed]
+            self.under[value] = above if fact.healed else (fact,)  # what is made good explains nothing that follows from it
+            self.exemptions[fact] = value, [small if fact.how == "a product" else outweighed]
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 
@@ -199,7 +199,7 @@ class Errors:
         own = self.calls.error(operation, value, given=all(fact.operation.converts == "given" for fact in facts))
         if own is not None:
             self.suspects.append(own)
-            self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
+            self.under[value], self.exemptions[own] = (own,), (value, [self.calls.stays])
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""

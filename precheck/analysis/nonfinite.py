@@ -14,8 +14,8 @@ from typing import Literal
 
 from precheck import formats, ops
 from precheck.analysis import attribution, causes, zeros
-from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import bounded, descendants, is_alias, largest, placed, underflow_threshold, zero_origin
 from precheck.analysis.zeros import LOST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
@@ -113,9 +114,16 @@ def lowered_by(operation: Operation) -> Operation | None:
     An op on low and wide tensors is wide, so each low operand has to be low. One that comes from a product, or from a module of torch's own, is low
     because the precision asks for it.
     """
-    walk = Walk([value for value in operation.inputs if value.low], _ANCESTORS)
+    return lowered([value for value in operation.inputs if value.low])
+
+
+def lowered(values: Iterable[Value]) -> Operation | None:
+    """The user's cast or factory from which low values have their format, the nearest if there are several. None if there is none."""
+    walk = Walk(values, _ANCESTORS)
     for value in walk:
         maker = value.maker
+        if value.past is not None and value.past.lowered is not None:
+            return value.past.lowered
         if maker is None or maker.plain or maker.converts or maker.derived or maker.base in ops.PRODUCTS:
             continue
         given = [source for source in maker.inputs if source.low]

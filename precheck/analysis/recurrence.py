@@ -19,10 +19,10 @@ from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.causes import computed_from
 from precheck.analysis.errors import DIGIT, UNSTABLE
-from precheck.analysis.excuses import below, hidden
-from precheck.analysis.exemption import exempts
+from precheck.analysis.exemptions import below, hidden
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
+from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.loop_states import BEHIND, Iterations, State
 from precheck.analysis.provenance import determined, effective_roundoff, rounded_bound

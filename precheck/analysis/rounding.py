@@ -18,7 +18,7 @@ from precheck.analysis.attribution import Attribution
 from precheck.analysis.cancelled_errors import abated
 from precheck.analysis.differences import reduced
 from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms, picked
-from precheck.analysis.excuses import as_stored, softmax_written_out
+from precheck.analysis.exemptions import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, outside, owns
 from precheck.analysis.limit import Limit

@@ -7,7 +7,7 @@ import math
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.excuses import Excuse, added, drawn, float32_rounding, scaled, unread
+from precheck.analysis.exemptions import Exempting, added, drawn, float32_rounding, scaled, unread
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
@@ -75,8 +75,8 @@ def stored_to_others(operation: Operation, value: Value) -> Moved | None:
     return Moved(mechanism="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
 
 
-def excuses(operation: Operation) -> list[Excuse]:
-    """The excuses that may apply to this op."""
+def exemptions(operation: Operation) -> list[Exempting]:
+    """The exemptions that may apply to this op."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in ops.MULTIPLYING or operation.base == "_to_copy" else []
     return [drawn, float32_rounding, added, *converted, *measures]
@@ -98,9 +98,10 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     """Lengths, buckets and places that are computed from data alone, as share × frames, and become other integers than in the reference.
 
     Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
-    the user's own arithmetic has rounded them, each integer that differs is wrong. So do data that a measurement has converted to the precision's
-    format: then the integers are compared with what float32 makes of the converted data. An amount, which goes back to floats, is an exception: a rounding may
-    change single integers there, so more must differ than a few roundings explain (`_explained`). So are bins, but those of places.
+    the user's own arithmetic has rounded them, each integer that differs is wrong. The same holds for data that a measurement has converted to the
+    precision's format: there the integers are compared with what float32 makes of the converted data. An amount, which goes back to floats, is an
+    exception: a rounding may change single integers, so more must differ than a few roundings explain (`_explained`). So are bins, but not those of
+    places.
     """
     changes = operation.recut
     if changes is None or not _of_data(operation):

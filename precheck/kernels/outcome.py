@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from precheck.findings import Report
-from precheck.hunt import literals
+from precheck.input_search import literals
 from precheck.kernels.bench import Bench
 from precheck.kernels.session import SessionResult
 from precheck.kernels.speed import device_of, speed

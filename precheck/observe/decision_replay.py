@@ -31,7 +31,7 @@ class DecisionReplay(DecisionMode):
     A cast or factory with a lower dtype in the user's code is changed to `dtype`, so that the reference does not round there. `disturb` adds noise to
     results that the recorded run stored low. `read` rounds inputs of the run for ops that read them cast low.
 
-    The decisions that this run would have made itself go to `own`, and are compared with `rival` (by default the log it follows).
+    The decisions that this run would have made itself go to `own`, and are compared with `compared_with` (by default the log it follows).
     `flips` holds the differing and all forward decisions, by module call and op.
     """
 
@@ -44,7 +44,7 @@ class DecisionReplay(DecisionMode):
         disturb: Callable[[torch.Tensor], None] | None = None,
         read: Callable[[torch.Tensor], torch.Tensor] | None = None,
         own: DecisionLog | None = None,
-        rival: DecisionLog | None = None,
+        compared_with: DecisionLog | None = None,
         program: Program | None = None,
     ) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class DecisionReplay(DecisionMode):
         self.read = read if log.entered else None
         self.disturbs = disturb is not None or self.read is not None
         self.program = program
-        self.own, self.rival = own, rival if rival is not None else log
+        self.own, self.compared_with = own, compared_with if compared_with is not None else log
         self.lower = LOWER[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
         self.frames, self.progress = Frames(), Progress()
@@ -180,12 +180,13 @@ class DecisionReplay(DecisionMode):
         return result
 
     def _decided(self, kind: Nature, key: Key, outputs: list[torch.Tensor]) -> None:
-        """Counts the decisions of this op that differ from the rival's. Backward kernels are left out: they repeat decisions of the forward pass."""
+        """Counts the decisions of this op that differ from those of `compared_with`. Backward kernels repeat decisions of the forward pass,
+        and do not count."""
         if key[0] == "backward":
             return
         if self.own is not None:
             self.own.entries[key] = discrete(kind, outputs)
-        for mine, other in zip(outputs, self.rival.entries.get(key, ()), strict=False):
+        for mine, other in zip(outputs, self.compared_with.entries.get(key, ()), strict=False):
             if other is not None and other.shape == mine.shape:
                 place = f"{key[0]}|{key[1]}"
                 flipped, total = self.flips.get(place, (0, 0))

@@ -80,12 +80,14 @@ class Boundaries:
     """Records the outputs of the modules of `model`, and their gradients, into `trace`, while `attached`."""
 
     def __init__(
-        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
+        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, module_inputs: bool = False, fast_path: bool = False,
         witness: Witness | None = None, sampled: Container[str] = (), finds_sample_sizes: bool = False, loss: Any = None, functions: bool = False,
         compiled: bool = False, unmeasured: bool = False,
     ) -> None:  # fmt: skip
-        self.model, self.trace, self.disturbance, self.handed, self.glance = model, trace, disturbance, handed, glance
-        self.recorder = Recorder(trace, sampled=sampled, finds_sample_sizes=finds_sample_sizes, glance=glance, witness=witness, unmeasured=unmeasured)
+        self.model, self.trace, self.disturbance, self.module_inputs, self.fast_path = model, trace, disturbance, module_inputs, fast_path
+        self.recorder = Recorder(
+            trace, sampled=sampled, finds_sample_sizes=finds_sample_sizes, fast_path=fast_path, witness=witness, unmeasured=unmeasured
+        )
         self.compiled, self.witness = compiled, witness
         self.position = Position()
         self.functions = Functions(self.recorder, _forwards(model, loss), self.position) if functions else None
@@ -104,9 +106,9 @@ class Boundaries:
         for name, module in [("", self.model)] if self.compiled else self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # accepts no Python hooks
                 continue
-            if not self.glance:
+            if not self.fast_path:
                 handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.glance))
+            handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.fast_path))
         try:
             with room(), contextlib.nullcontext() if self.compiled else uncompiled(), interpreted():
                 yield
@@ -159,7 +161,7 @@ class Boundaries:
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             call = self._call(name)
-            if self.handed and self.enabled and name:
+            if self.module_inputs and self.enabled and name:
                 for path, tensor in tensors((*args, *kwargs.values())):
                     self._handed(f"{call}{path}", tensor)
             self.position.enter(call)
@@ -183,13 +185,13 @@ class Boundaries:
                 with Unheard():
                     self._returned(call, output, roundings)
 
-        def glance(module: torch.nn.Module, args: Any, output: Any) -> None:
-            """The hook of a glance, which does not need `position`. It counts calls when they end, which matters only if a module calls itself."""
+        def fast_hook(module: torch.nn.Module, args: Any, output: Any) -> None:
+            """The hook of the fast path. It does not need `position`. It counts calls when they end, and a module may call itself."""
             call = self._call(name)
             if self.enabled and output is not None:
                 self._returned(call, output, 0)
 
-        return glance if self.glance else hook
+        return fast_hook if self.fast_path else hook
 
     def _call(self, name: str) -> str:
         if not in_backward():
@@ -213,7 +215,7 @@ class Boundaries:
         self._keep(tensor, writes, key)
         if not in_backward():
             self.recorder.add("output", name, self.step, tensor, roundings)
-            if tensor.requires_grad and not self.glance:
+            if tensor.requires_grad and not self.fast_path:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:

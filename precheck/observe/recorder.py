@@ -59,14 +59,14 @@ class Witness(Protocol):
 
 
 class Recorder:
-    """Records tensors. A sample is enough for the records in `sampled`; `finds_sample_sizes` finds out which these may be. `glance`: zeros
+    """Records tensors. A sample is enough for the records in `sampled`; `finds_sample_sizes` finds out which these may be. `fast_path`: zeros
     are counted in the sample only. `unmeasured`: records have no numbers, only names and formats, and the witness looks at the tensors."""
 
     def __init__(
-        self, trace: Trace, *, sampled: Container[str] = (), finds_sample_sizes: bool = False, glance: bool = False, witness: Witness | None = None,
-        unmeasured: bool = False,
+        self, trace: Trace, *, sampled: Container[str] = (), finds_sample_sizes: bool = False, fast_path: bool = False,
+        witness: Witness | None = None, unmeasured: bool = False,
     ) -> None:  # fmt: skip
-        self.trace, self.sampled, self.finds_sample_sizes, self.glance, self.witness = trace, sampled, finds_sample_sizes, glance, witness
+        self.trace, self.sampled, self.finds_sample_sizes, self.fast_path, self.witness = trace, sampled, finds_sample_sizes, fast_path, witness
         self.unmeasured = unmeasured
         self.later = Deferred(fetched=sys.maxsize)
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
@@ -166,7 +166,7 @@ class Recorder:
 
     def _extent(self, values: torch.Tensor) -> dict[str, Any]:
         """Figures of the whole tensor that a sample does not give."""
-        if self.glance:
+        if self.fast_path:
             return {"amax": reduce.peak(values)}
         amax, zeros = reduce.extent(values)
         return {"amax": amax, "zeros": zeros}
@@ -182,7 +182,7 @@ class Recorder:
             for start in range(0, len(keys), together):
                 few = [parts[key] for key in keys[start : start + together]]
                 with _Undisturbed(few[0].values):
-                    told_of = reduce.reduced_together([each.values for each in few], [each.elements for each in few], rough=self.glance)
+                    told_of = reduce.reduced_together([each.values for each in few], [each.elements for each in few], rough=self.fast_path)
                 for key, part, found in zip(keys[start:], few, told_of, strict=False):
                     self._set(key, found | part.known)
 

@@ -46,18 +46,18 @@ class Setting:
     follows: DecisionLog | None = None
     disturbance: Disturbance | None = None
     decides: DecisionLog | None = None  # filled with the decisions that this run would have made itself
-    rival: DecisionLog | None = None  # the log to compare these with; None: `follows`
+    compared_with: DecisionLog | None = None  # the log to compare these with; None: `follows`
     shadow: Shadow | None = None  # watches every op
     finds_sample_sizes: bool = False  # whether to find out for which records a sample is enough
-    handed: bool = False  # whether to record tensors that modules pass to each other too
-    glance: bool = False  # whether to leave out gradients between modules (if all end in parameters), and the zeros of large tensors
+    module_inputs: bool = False  # whether to record tensors that modules pass to each other too
+    fast_path: bool = False  # whether to leave out gradients between modules (if all end in parameters), and the zeros of large tensors
     buffers: torch.dtype | None = None  # the format of floating buffers in the run to compare with
     functions: bool = False  # whether to record results of the user's functions too
     early: bool = False  # whether to stop after the loss of the first step
     witness: Witness | None = None  # another observer of recorded tensors; None: the shadow's, if there is one
     unmeasured: bool = False  # whether records have no numbers, since the witness looks at the tensors
     compiled: bool = False  # whether compiled code runs compiled, with hooks on the whole model only
-    beside: contextlib.AbstractContextManager[Any] | None = None  # another mode that watches its ops
+    extra_mode: contextlib.AbstractContextManager[Any] | None = None  # another mode that watches its ops
     steps: bool = False  # whether to count the ops of the run
     selections: list[Selection] | None = None  # filled with products that only move values; these are then computed exactly
     returned: list[torch.Tensor] | None = None  # filled with the model's last result, to keep it alive
@@ -75,7 +75,7 @@ def reference(
     follows: DecisionLog | None = None,
     disturbance: Disturbance | None = None,
     decides: DecisionLog | None = None,
-    rival: DecisionLog | None = None,
+    compared_with: DecisionLog | None = None,
     functions: bool = False,
 ) -> Setting:
     """The setting of a reference run in `dtype`, with the decisions of `follows`, and with noise if it has a `disturbance`.
@@ -85,7 +85,7 @@ def reference(
     """
     stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
     return Setting(
-        dtype, follows=follows, disturbance=disturbance, decides=decides, rival=rival, buffers=stored, functions=functions
+        dtype, follows=follows, disturbance=disturbance, decides=decides, compared_with=compared_with, buffers=stored, functions=functions
     )
 
 
@@ -103,7 +103,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
     with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), kept:
         witness = setting.witness if setting.witness is not None or setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
-            job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
+            job.model, trace, disturbance=setting.disturbance, module_inputs=setting.module_inputs, fast_path=setting.fast_path, witness=witness,
             sampled=job.sampled, finds_sample_sizes=setting.finds_sample_sizes, loss=job.loss, functions=setting.functions,
             compiled=setting.compiled, unmeasured=setting.unmeasured,
         )  # fmt: skip
@@ -201,8 +201,8 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             stack.enter_context(setting.precision.step(device))
             if setting.precision.autocasts and setting.precision.policy == "cuda" and device == "cpu":
                 stack.enter_context(cuda_policy_on_cpu())  # around the backward pass too: a checkpoint recomputes under autocast there
-        if setting.beside is not None:
-            stack.enter_context(setting.beside)
+        if setting.extra_mode is not None:
+            stack.enter_context(setting.extra_mode)
         if setting.selections is not None:
             stack.enter_context(Selections(setting.selections, position))
         if setting.disturbance is not None:
@@ -212,7 +212,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             if setting.shadow is None:
                 stack.enter_context(recording)
             else:  # one mode for both, since calling a mode costs as much as some ops
-                setting.shadow.through = recording.run
+                setting.shadow.executor = recording.run
         elif setting.precision is not None and setting.shadow is None and device == "cpu" and not setting.compiled:
             stack.enter_context(substituted())
         following = None
@@ -220,8 +220,9 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
             read = setting.disturbance.read if setting.disturbance is not None else None
             mode = DecisionReplay(
-                setting.follows, position, setting.dtype, disturb=disturb, read=read, own=setting.decides, rival=setting.rival, program=program
-            )
+                setting.follows, position, setting.dtype, disturb=disturb, read=read, own=setting.decides, compared_with=setting.compared_with,
+                program=program,
+            )  # fmt: skip
             following = stack.enter_context(mode)
         if setting.shadow is not None:
             stack.enter_context(setting.shadow)  # last, so that it sees an op first

@@ -34,7 +34,7 @@ def run_beside(job: Job, setting: Setting, gemm: object) -> tuple[Trace, Survey 
 def _run(job: Job, setting: Setting, mode: Survey) -> Trace:
     make = job.optimizer
     followed = None if make is None else lambda parameters: mode.follow(make(parameters))
-    return run(dataclasses.replace(job, optimizer=followed), dataclasses.replace(setting, beside=mode))
+    return run(dataclasses.replace(job, optimizer=followed), dataclasses.replace(setting, extra_mode=mode))
 
 
 def found(job: Job, mode: Survey) -> list[Place]:

@@ -77,7 +77,7 @@ class Training:
             if self.optimizer or self.differentiable:  # else the user chose so: a frozen model, or torch.no_grad()
                 detached_loss(loss, trains=bool(self.named))
             return False
-        if self.boundaries.glance and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
+        if self.boundaries.fast_path and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
             self.trace.elsewhere = True
             return False
         self._backward(loss)
@@ -217,7 +217,7 @@ class Training:
     def _told_by_weights(self) -> set[int]:
         """Ids of parameters that surely become Inf or NaN where their gradient is so. In a glance, samples of such gradients are enough, since all
         weights are checked after each step."""
-        if not self.boundaries.glance or self.optimizer is None or type(self.optimizer) not in _CARRYING or has_step_hooks(self.optimizer):
+        if not self.boundaries.fast_path or self.optimizer is None or type(self.optimizer) not in _CARRYING or has_step_hooks(self.optimizer):
             return set()  # a hook may repair a gradient
         return {id(param) for group in self.optimizer.param_groups if not group.get("fused") for param in group["params"]}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from precheck import rules
-from precheck.findings import RULES, Rule
+from precheck.findings import RULES, RuleInfo
 from precheck.report.markdown import grid
 
 NAME = "messages.md"
@@ -69,14 +69,14 @@ def _folder() -> Path:
     return Path(rules.__path__[0])
 
 
-def _section(rule: Rule, folder: Path) -> list[str]:
+def _section(rule: RuleInfo, folder: Path) -> list[str]:
     messages = [text for name in ("rule.py", "words.py") if (folder / name).exists() for text in texts(folder / name)]
     meaning, remedy = _cell(rule.meaning), f"{_cell(rule.remedy)}. [More](rules/{rule.name}.md)"
     head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", "", *_example(rule, folder)]
     return [*head, *grid(("message",), [(_cell(text),) for text in messages]), ""] if messages else head
 
 
-def _example(rule: Rule, folder: Path) -> list[str]:
+def _example(rule: RuleInfo, folder: Path) -> list[str]:
     """The rule's message in the output of its example, if there is one."""
     printed = (folder / "example.txt").read_text(encoding="utf8") if (folder / "example.txt").exists() else ""
     lines = (line.removeprefix("error: ").removeprefix("warning: ").removeprefix("note: ") for line in printed.splitlines())

@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 
 from precheck import rules
-from precheck.findings import RULES, Rule
+from precheck.findings import RULES, RuleInfo
 from precheck.report.limits import analyses_of, limits_of, rule_of
 from precheck.report.markdown import grid
 from precheck.words import sentence
@@ -34,7 +34,7 @@ def _index() -> str:
     return "\n".join([_MADE, "", "# Rules", "", *grid(("rule", "fires when"), rows), ""])
 
 
-def _page(rule: Rule) -> str:
+def _page(rule: RuleInfo) -> str:
     shown = example(rule.name).read_text(encoding="utf8").rstrip("\n")
     lines = [_MADE, "", f"# `{rule.name}`", "", sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
     lines += ["## Example", "", "```python", shown, "```", ""]
@@ -46,7 +46,7 @@ def _page(rule: Rule) -> str:
     return "\n".join([*lines, *used, *([""] if used else []), *_limits(rule), *_in_tests(rule)])
 
 
-def _limits(rule: Rule) -> list[str]:
+def _limits(rule: RuleInfo) -> list[str]:
     limits = limits_of(rule.name)
     if not limits:
         return ["It has no limits: the answer is yes or no.", ""]
@@ -55,7 +55,7 @@ def _limits(rule: Rule) -> list[str]:
     return ["## Limits", "", "Numbers that the verdict depends on, as they are in the code:", "", *table, ""]
 
 
-def _in_tests(rule: Rule) -> list[str]:
+def _in_tests(rule: RuleInfo) -> list[str]:
     return [
         "## In a test", "", "```python",
         f'@pytest.mark.expect_finding("{rule.name}")  # fails unless it is found',

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from precheck import __version__
-from precheck.findings import RULES, Finding, Rule
+from precheck.findings import RULES, Finding, RuleInfo
 from precheck.report import sensitivity
 from precheck.report.excerpts import file_and_line
 from precheck.report.session import Session, report_of
@@ -72,7 +72,7 @@ def _results(session: Session) -> list[dict[str, Any]]:
     return results
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: RuleInfo) -> dict[str, Any]:
     words = f"{sentence(rule.meaning)} Cure: {rule.remedy}."
     return {
         "id": rule.name,

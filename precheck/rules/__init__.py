@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from precheck.findings import Rule as About
+from precheck.findings import RuleInfo
 
 if TYPE_CHECKING:
     from precheck.rules import rule
@@ -22,7 +22,7 @@ def folders() -> list[str]:
 
 
 @functools.cache
-def catalogue() -> dict[str, About]:
+def catalogue() -> dict[str, RuleInfo]:
     """All rules by name. Those that explain others come first."""
     about = [importlib.import_module(f"{__name__}.{folder}.about").ABOUT for folder in folders()]
     return {rule.name: rule for rule in sorted(about, key=lambda rule: (rule.rank, rule.name))}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from precheck.analysis.chance import CHANCE, LUCK
+from precheck.analysis.exact_zeros import STRANGE, VANISHING
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
-from precheck.analysis.zero_on_paper import STRANGE, VANISHING
 from precheck.rules.rule import Rule
 
 

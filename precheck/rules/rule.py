@@ -19,8 +19,7 @@ from precheck.analysis.provenance import percent, placed
 from precheck.analysis.recurrence import Repeated
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
-from precheck.findings import Finding, Severity
-from precheck.findings import Rule as About
+from precheck.findings import Finding, RuleInfo, Severity
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.precisions import Precision
@@ -57,7 +56,7 @@ class Compared:
 class Rule:
     """One rule, applied to one run. Each rule's folder has a subclass."""
 
-    about: ClassVar[About]
+    about: ClassVar[RuleInfo]
     limits: ClassVar[tuple[Limit, ...]] = ()
 
     def among(self, part: Part) -> Iterable[Candidate]:

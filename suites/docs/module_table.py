@@ -21,7 +21,7 @@ A line for every module, taken from its docstring. [Architecture](architecture.m
 FOLDERS = (
     "", "formats", "ops", "recipes", "observe", "observe/shadow", "observe/shadow/probes", "observe/shadow/training", "observe/shadow/quantisers",
     "observe/shadow/distributed", "observe/timing", "analysis", "rules", "judge",
-    "goldens", "pairs", "kernels", "hunt", "strategies", "report", "plugin",
+    "goldens", "pairs", "kernels", "input_search", "strategies", "report", "plugin",
 )  # fmt: skip
 """In the order in which imports run; the verbs, which stand in the package itself, come first."""
 

@@ -15,7 +15,7 @@ from scenario import finds, passes
 from torch import nn
 
 from precheck import formats
-from precheck.analysis import exemption, rounding
+from precheck.analysis import ledger, rounding
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.observe.shadow.operations import Operation, Value
@@ -176,7 +176,7 @@ def network(name: str, turns: int = RECURRENT) -> Graph:
 def test_a_stream_of_residuals_is_let_be() -> None:
     """By hand: in a stream that grows earlier roundings count less, and a real one seldom comes to the limit."""
     assert network("add.Tensor").rules() == []
-    with exemption.without("residual_stream"):
+    with ledger.without("residual_stream"):
         assert network("add.Tensor").rules() == FOUND
 
 
@@ -226,7 +226,7 @@ def remainder() -> Graph:
 
 def test_kahans_remainder_is_let_be() -> None:
     assert ("accumulated-drift", 4) not in remainder().rules()
-    with exemption.without("carries_a_remainder"):
+    with ledger.without("carries_a_remainder"):
         assert ("accumulated-drift", 4) in remainder().rules()
 
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from programs import ALL, IDIOMS, Program, corpus
 
-from precheck.analysis.exemption import LEDGER, without
+from precheck.analysis.ledger import LEDGER, without
 from precheck.analysis.limit import Limit
 from precheck.report.limits import all_limits
 from precheck.report.markdown import grid

@@ -13,7 +13,7 @@ from programs import Program, named
 
 import precheck
 from precheck import rules
-from precheck.analysis.exemption import LEDGER, without
+from precheck.analysis.ledger import LEDGER, without
 from precheck.findings import RULES
 from precheck.report.limits import all_limits
 

@@ -78,7 +78,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def told(job: Any, setting: Setting) -> Any:
         disturbance: Any = setting.disturbance
-        if disturbance is not None and not setting.handed:
+        if disturbance is not None and not setting.module_inputs:
             kind = "every op" if disturbance.everywhere else "chained" if disturbance.chained else "plain"
             kinds.append(f"{kind}, early" if setting.early else kind)
         return run(job, setting)

@@ -108,9 +108,9 @@ def test_steps_are_counted_by_the_optimizer_that_makes_most() -> None:
     model = Model().bfloat16()
     first, second = torch.optim.SGD(model.blocks.parameters(), 0.1), torch.optim.SGD(model.head.parameters(), 0.1)
     with precheck.watch(model):
-        where = shadow_now().where
+        tracker = shadow_now().tracker
         for step in range(1, 4):
-            assert where.step == step
+            assert tracker.step == step
             model(normal(3, 4).bfloat16()).sum().backward()
             first.step()
             second.step()
@@ -140,7 +140,7 @@ def test_the_scale_is_that_of_the_backward_pass(kind: type[torch.amp.GradScaler]
             with torch.autocast("cpu", dtype=torch.float16):
                 loss = model(normal(3, 4)).float().sum()
             scaler.scale(loss).backward()
-            scales.append(shadow_now().where.scale)
+            scales.append(shadow_now().tracker.scale)
             scaler.step(trainer)
             scaler.update()
         backward = {operation.scale for operation in shadow_now().observation.operations if operation.phase == "backward"}
@@ -156,4 +156,4 @@ def test_a_scaler_of_another_thread_is_not_heard() -> None:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-        assert shadow_now().where.scale == 1.0
+        assert shadow_now().tracker.scale == 1.0

@@ -13,7 +13,7 @@ from hazards import BareSoftmax, NarrowNorm
 import precheck
 from precheck import Counterexample, InputError
 from precheck.goldens.file import read
-from precheck.hunt.counterexample import _source
+from precheck.input_search.counterexample import _source
 from precheck.strategies import tensors
 
 MODELS = '''

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precheck import InputError
-from precheck.hunt.literals import code, elements
+from precheck.input_search.literals import code, elements
 from precheck.strategies import masks, tensors, tokens
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from precheck.hunt.shrinking import Shrinking
+from precheck.input_search.shrinking import Shrinking
 
 
 def shrunk(inputs: Any, breaks: Callable[[Any], bool], *, top: float = 64.0, most: int = 400) -> Any:

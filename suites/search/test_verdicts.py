@@ -10,7 +10,7 @@ import torch
 from hazards import NarrowNorm, WideNorm
 
 from precheck.formats import BF16, FP16
-from precheck.hunt.trials import Trials
+from precheck.input_search.trials import Trials
 from precheck.measurement import job_of
 from precheck.observe.range_use import Reach
 from precheck.precisions import resolve

@@ -64,7 +64,8 @@ def test_every_rule_that_has_bugs_is_put_into_words() -> None:
 def test_the_message_stands_alone_in_one_line(rule: str) -> None:
     """Op, line and numbers with their units; nothing but a summary prints the other fields of a finding."""
     finding = first(bug_of(rule))
-    assert finding.message.startswith(tuple(f"{op_words(finding.op, dtype)} at {finding.source}: " for dtype in ("bfloat16", "float16")))
+    named = "|".join(re.escape(op_words(finding.op, dtype)) for dtype in ("bfloat16", "float16"))
+    assert re.match(rf"({named}) at {re.escape(finding.source)}(, in b?float16 since \S+:\d+)?: ", finding.message)
     assert "\n" not in finding.message
     assert len(finding.message) < 400  # five lines of a terminal
     for piece in SAID[rule].pieces:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.analysis import exemption
+from precheck.analysis import ledger
 
 LOW = torch.bfloat16
 
@@ -73,7 +73,7 @@ def test_a_remainder_heals_where_it_is_added_back(code: Callable[[bool], torch.T
 
 
 def test_without_its_exemption_the_first_step_is_a_merge_that_is_lost() -> None:
-    with exemption.without("remainder_kept"):
+    with ledger.without("remainder_kept"):
         assert rules(measured, True) == {"absorption"}
 
 

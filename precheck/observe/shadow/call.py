@@ -84,15 +84,15 @@ class Call:
                     cell = self.cells[place] = self._given(tensor)
                 else:
                     if is_parameter(tensor):
-                        mode.where.saw(tensor)
+                        mode.tracker.saw(tensor)
                     inputs.append(measuring.outside(tensor))
                     shadows[key] = tensor
                     continue
             if key in written:
                 cell.own()
             if is_parameter(tensor):
-                cell.parameter = mode.where.identity(tensor)
-                mode.where.saw(tensor)
+                cell.parameter = mode.tracker.identity(tensor)
+                mode.tracker.saw(tensor)
             if cell.parts is None:
                 inputs.append(cell.value)
             else:
@@ -107,8 +107,8 @@ class Call:
         self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written) if written else {}
         if written:
             self.before_scatter = measuring.before_scatter(self)
-        if mode.outdated.made:
-            mode.outdated.read(self)
+        if mode.stale_casts.made:
+            mode.stale_casts.read(self)
 
     def _given(self, tensor: torch.Tensor) -> Cell:
         """A new cell for a tensor from outside the block. Its content counts as exact."""
@@ -116,25 +116,25 @@ class Call:
         low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
         value = Value(None, tuple(tensor.shape), measuring.named(tensor.dtype), measuring.roundoff(tensor.dtype, mode.low), low, low)
         cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, value)
-        cell.parameter = mode.where.identity.owner(tensor)
+        cell.parameter = mode.tracker.identity.owner(tensor)
         return cell
 
     def described(self) -> Operation:
-        mode, where = self.mode, self.mode.where
-        backward, derived, line, module, caller = mode.lines.locate(where.module, depth=5)
+        mode, tracker = self.mode, self.mode.tracker
+        backward, derived, line, module, caller = mode.lines.locate(tracker.module, depth=5)
         if not backward and in_backward() and backward_node() is None:
             backward = derived = True  # a callback at the end of the backward pass, as DDP and FSDP queue
-        phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
-        if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
+        phase: Phase = "backward" if backward else "optimizer" if tracker.optimizing else "forward"
+        if phase == "forward" and tracker.entered and not tracker.stack and not torch.is_grad_enabled():
             phase = "data"
         numbers = (int, float) if self.plan.base == "pow" else float  # an integer exponent matters as much as a float
         given = (*self.args, *self.op.kwargs.values()) if self.op.kwargs else self.args
         scalars = tuple([float(value) for value in given if isinstance(value, numbers)])
         casts = self.plan.packet == "_to_copy"
         return Operation(
-            mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
-            scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
-            caller=caller, converts=mode.lines.frames.converting(4) if casts else "", plain=phase == "forward" and where.plain,
+            mode.observation.seen, self.plan.name, phase, module, line, tracker.step, self.inputs, (), scalars, self.plan.mutable,
+            tracker.optimizing > 0, scale=tracker.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(),
+            derived=derived, caller=caller, converts=mode.lines.frames.converting(4) if casts else "", plain=phase == "forward" and tracker.plain,
             instruction=mode.lines.frames.instruction(4) if casts or (self.plan.base in ops.ADDITIONS and not derived) else 0,
             mixed=len(self.floats) > 1 and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
             autocast=nesting() > mode.autocasts,
@@ -143,7 +143,7 @@ class Call:
     def _parameter(self) -> int:
         for tensor in self.floats:
             if is_parameter(tensor):
-                return int(self.mode.where.identity(tensor))
+                return int(self.mode.tracker.identity(tensor))
         return next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
     def _follow(self, result: Any) -> None:
@@ -170,9 +170,9 @@ class Call:
         if planned.base == "mul" and outputs:
             masks.multiplied(self, outputs[0])
             if self.written and operation.scalars:
-                mode.accumulation.factors.multiplied(self)
+                mode.accumulation.decayed_weights.multiplied(self)
         if planned.packet == "_to_copy" and self.floats:
-            mode.outdated.cast(self, outputs[0])
+            mode.stale_casts.cast(self, outputs[0])
         mode.record(operation)
 
     def _outputs(self, result: Any) -> list[torch.Tensor]:
@@ -211,8 +211,8 @@ class Call:
 
         An eps of float32 is kept, as are those of torch's own optimizers (Adafactor asks for one) and all under a float64 reference.
         """
-        where, wide = self.mode.where, self.mode.replay.reference is torch.float64
-        if not self.operation.scalars or wide or self.plan.base not in ops.GUARDS_BELOW or (where.optimizing and where.shipped):
+        tracker, wide = self.mode.tracker, self.mode.replay.reference is torch.float64
+        if not self.operation.scalars or wide or self.plan.base not in ops.GUARDS_BELOW or (tracker.optimizing and tracker.shipped):
             return self.op
         lent = [arg for arg in self.args if isinstance(arg, float) and arg in EPSILONS]
         if lent:

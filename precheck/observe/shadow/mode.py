@@ -18,7 +18,7 @@ from precheck import emulation
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
-from precheck.observe.shadow import derivatives
+from precheck.observe.shadow import prod_gradient
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.distributed.collectives import Collectives
@@ -33,7 +33,7 @@ from precheck.observe.shadow.probes.accumulation import Accumulation
 from precheck.observe.shadow.probes.integer_amounts import IntegerAmounts
 from precheck.observe.shadow.probes.integer_places import Places
 from precheck.observe.shadow.quantisers.codes import Codes
-from precheck.observe.shadow.quantisers.delayed_scales import LateScales
+from precheck.observe.shadow.quantisers.delayed_scales import DelayedScales
 from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, continuous, floats_in, local, plan, wraps
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter
@@ -56,11 +56,11 @@ class Shadow(UncompiledMode):
     """Watches the block inside `with`. Each op adds to `observation`."""
 
     def __init__(
-        self, where: ModuleTracker, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Deferred | None = None,
+        self, tracker: ModuleTracker, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Deferred | None = None,
         judge: Judge | None = None,
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
-        self.where, self.replay, self.low = where, Replay(reference, low), low
+        self.tracker, self.replay, self.low = tracker, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
         self.function_replay = FunctionReplay(self.lines.frames)
@@ -70,21 +70,21 @@ class Shadow(UncompiledMode):
         self.backwards = Backwards(self.memory, self.later, self.scales)
         self.exponents = Exponents(self.memory, self.scales, self.later)
         self.losses = Losses(self.memory, self.scales, self.later)
-        self.scalers = Scalers(where, self.scales, self.backwards, self.described)
-        self.updates = Updates(self.memory, self.later, low, where.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
+        self.scalers = Scalers(tracker, self.scales, self.backwards, self.described)
+        self.updates = Updates(self.memory, self.later, low, tracker.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
-        self.outdated = stale_casts.Casts(self)
+        self.stale_casts = stale_casts.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
-        self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
+        self.collectives, self.codes, self.delayed_scales = Collectives(self), Codes(self), DelayedScales(self)
         self.amounts, self.places, self.any_perturbed = IntegerAmounts(), Places(), False  # the last: whether any cell has a perturbed shadow
-        self.trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
-        self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
-        where.on_gradient = self.gradient
-        where.on_step.append(self._step_begins)
-        where.after_step.append(self._step_ends)
-        where.on_call = self._called
-        where.belongs = lambda: any(mode is self for mode in active_modes())
+        self.round_trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
+        self.executor: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
+        tracker.on_gradient = self.gradient
+        tracker.on_step.append(self._step_begins)
+        tracker.after_step.append(self._step_ends)
+        tracker.on_call = self._called
+        tracker.belongs = lambda: any(mode is self for mode in active_modes())
 
     def unseen_within(self, func: Any) -> None:
         self.observation.seen += 1
@@ -103,7 +103,7 @@ class Shadow(UncompiledMode):
             return self._taken_apart(op)
         if planned.passes:
             if args and is_parameter(args[0]):
-                self.where.saw(args[0])  # a linear layer reads its weight only through a view
+                self.tracker.saw(args[0])  # a linear layer reads its weight only through a view
             result = self.run(func, args, kwargs)
             if planned.packet == "lift_fresh":
                 python_numbers.entered(self, result)
@@ -133,13 +133,13 @@ class Shadow(UncompiledMode):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the user's op."""
-        return func(*args, **kwargs) if self.through is None else self.through(func, args, kwargs)
+        return func(*args, **kwargs) if self.executor is None else self.executor(func, args, kwargs)
 
     def described(self, name: str) -> Operation:
         """An operation that names the current line of the program, for events that are not ops."""
         line = self.lines.frames.line(1)[0]
         caller, _ = self.lines.frames.own(line, 1)
-        return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step, caller=caller)
+        return Operation(self.observation.seen, name, "scaler", self.tracker.module, line, self.tracker.step, caller=caller)
 
     def _taken_apart(self, op: OpCall) -> Any:
         """Runs torch's own decomposition of the op. Its parts are watched one by one."""
@@ -159,7 +159,7 @@ class Shadow(UncompiledMode):
         if planned.collective:
             return self.collectives(op)
         if planned.mutable:
-            self.where.on_write()
+            self.tracker.on_write()
             self._forgotten(op)
         places = located(floats)
         cells = [self.memory.at(place, tensor) for place, tensor in zip(places, floats, strict=True)]
@@ -184,7 +184,7 @@ class Shadow(UncompiledMode):
             call.finish(result)
             self.function_replay.after(call, seen)
             if emulation.active():
-                self.late_scales.after(call.operation)
+                self.delayed_scales.after(call.operation)
         return result
 
     def _refused(self, call: Call, why: str) -> None:
@@ -198,7 +198,7 @@ class Shadow(UncompiledMode):
     def _forgotten(self, op: OpCall) -> None:
         """Drops the shadows of floats that are written through an integer view."""
         for tensor in op.written():
-            self.outdated.wrote(tensor, op.plan.name)
+            self.stale_casts.wrote(tensor, op.plan.name)
             if addressable(tensor) and not continuous(tensor):
                 self.memory.drop(tensor)
                 self.amounts.known.drop(tensor)
@@ -219,7 +219,7 @@ class Shadow(UncompiledMode):
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, calls that no op shows are recorded: scalers, optimizers, schedules, Python numbers that become tensors."""
-        functions, methods = ({**wrappers, **derivatives.PRODUCT} for wrappers in (python_numbers.FUNCTIONS, python_numbers.METHODS))
+        functions, methods = ({**wrappers, **prod_gradient.PRODUCT} for wrappers in (python_numbers.FUNCTIONS, python_numbers.METHODS))
         with self.scalers.watched(), installed(self, functions, methods, at_last=python_numbers.forget):
             yield
 
@@ -229,12 +229,12 @@ class Shadow(UncompiledMode):
             self.updates.begin(optimizer, self.observation.seen)
             if self.collectives.ranks is not None:  # gradients have been reduced since they were accumulated
                 for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None):
-                    self.gradient(self.where.name_of(parameter), parameter)
+                    self.gradient(self.tracker.name_of(parameter), parameter)
 
     def _step_ends(self, optimizer: Any) -> None:
         self.lines.frames.steps(False)
         with without_modes(), torch.no_grad():
-            self.updates.end(optimizer, self.where.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
+            self.updates.end(optimizer, self.tracker.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
         self._end_iteration(Iteration.STEP)
 
     def _called(self) -> None:
@@ -251,7 +251,7 @@ class Shadow(UncompiledMode):
 
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Records the value of a parameter's gradient after it has been accumulated."""
-        number = self.where.identity(parameter)
+        number = self.tracker.identity(parameter)
         self.observation.with_gradient.add(number)
         held = self.memory.find(local(parameter)) if addressable(local(parameter)) else None
         maker, steps = None if held is None else held.value.maker, 0
@@ -264,10 +264,10 @@ class Shadow(UncompiledMode):
         mine = None if gradient is None else local(gradient)
         if mine is not None and addressable(mine):
             cell = self.memory.find(mine)
-            self.exponents.gradient(name, self.where.step, mine, number)
+            self.exponents.gradient(name, self.tracker.step, mine, number)
             if cell is not None:
                 value = partial_writes.found(cell, mine)[0]
-                self.later.after(self.observation.keep_gradient, number, name, value, self.where.scale)
+                self.later.after(self.observation.keep_gradient, number, name, value, self.tracker.scale)
                 self.backwards.gradient(name, value, mine)
 
     def record(self, operation: Operation) -> None:
@@ -285,16 +285,16 @@ class Shadow(UncompiledMode):
     def finish(self) -> Observation:
         """At the end of the block: completes the observation and marks the values that are still alive."""
         self.codes.finish()
-        self.late_scales.finish()
-        self.updates.finish(self.observation, self.where.parameter_names)
-        self.observation.unchanged_products = self.accumulation.factors.unchanged
+        self.delayed_scales.finish()
+        self.updates.finish(self.observation, self.tracker.parameter_names)
+        self.observation.unchanged_products = self.accumulation.decayed_weights.unchanged
         for cell in self.memory.alive():
             for value in partial_writes.present(cell):
                 value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
-        self.observation.parameters, self.observation.trainable = dict(self.where.parameter_names), self.where.trainable()
-        self.where.identity.forget()
+        self.observation.parameters, self.observation.trainable = dict(self.tracker.parameter_names), self.tracker.trainable()
+        self.tracker.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
         self.observation.exponents, self.observation.mixed = list(self.exponents.found.values()), self.backwards.mixed
         return self.observation

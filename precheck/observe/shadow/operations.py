@@ -71,6 +71,7 @@ class Past:
     zeros: tuple[str, Operation] | None  # the rule and the op that explain its zeros
     rounding: Operation | None  # the op whose rounding caused its error
     iterations: Counter[tuple[str, ...]]  # how often the walk passes each op, by module and line
+    lowered: Operation | None  # the user's cast that made it low
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -14,8 +14,8 @@ from typing import ClassVar
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.causes import SWALLOWED
-from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
+from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, percent, read_at
 from precheck.observe.shadow.operations import Absorbed, Operation, Value

@@ -1,8 +1,8 @@
 """The rule's name, meaning and remedy."""
 
-from precheck.findings import Rule
+from precheck.findings import RuleInfo
 
-ABOUT = Rule(
+ABOUT = RuleInfo(
     "bitwise",
     "two results are equal bit for bit",
     "nothing to do: both are the same",

@@ -1,8 +1,8 @@
 """The rule's name, meaning, remedy and rank."""
 
-from precheck.findings import Rule
+from precheck.findings import RuleInfo
 
-ABOUT = Rule(
+ABOUT = RuleInfo(
     "decision-flip",
     "top-k, argmax or comparisons chose differently from the reference, more often than rounding explains",
     "compute what is compared (router logits, distances) in float32",

@@ -1,8 +1,8 @@
 """The rule's name, meaning, remedy and rank."""
 
-from precheck.findings import Rule
+from precheck.findings import RuleInfo
 
-ABOUT = Rule(
+ABOUT = RuleInfo(
     "golden-stale",
     "the golden was recorded with other inputs, weights or code",
     "pytest --golden-refresh=changed if you meant the change; if you changed nothing, call torch.manual_seed before model and inputs are made",

@@ -1,8 +1,8 @@
 """The rule's name, meaning and remedy."""
 
-from precheck.findings import Rule
+from precheck.findings import RuleInfo
 
-ABOUT = Rule(
+ABOUT = RuleInfo(
     "kernel-constant",
     "a kernel gives the same result for all inputs",
     "compute the result from the inputs",

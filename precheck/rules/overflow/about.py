@@ -1,8 +1,8 @@
 """The rule's name, meaning, remedy and rank."""
 
-from precheck.findings import Rule
+from precheck.findings import RuleInfo
 
-ABOUT = Rule(
+ABOUT = RuleInfo(
     "overflow",
     "finite inputs gave Inf or NaN where the reference is finite",
     "compute this module in float32 (a nested torch.autocast(..., enabled=False) and .float()), or scale its input down",

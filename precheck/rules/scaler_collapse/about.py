@@ -1,8 +1,8 @@
 """The rule's name, meaning, remedy and rank."""
 
-from precheck.findings import Rule
+from precheck.findings import RuleInfo
 
-ABOUT = Rule(
+ABOUT = RuleInfo(
     "scaler-collapse",
     "no loss scale down to 1 gave finite gradients",
     "the overflow is in the model, not in the scale: compute the module named in float32",

@@ -1,8 +1,8 @@
 """The rule's name, meaning, remedy and rank."""
 
-from precheck.findings import Rule
+from precheck.findings import RuleInfo
 
-ABOUT = Rule(
+ABOUT = RuleInfo(
     "underflow",
     "a share of a tensor that matters is zero or subnormal here and not in the reference",
     "compute it in float32, or scale it up before it is rounded",

@@ -194,7 +194,8 @@ BUGS = (
         expected_miss="the solution is right to four roundings of its norm, and its differences lose four bits; that the solver says it is better is "
         "what its user reads into a residual, which is small and has small errors"),
     Bug("rarely-drawn", "rust-random/rand#1476", ("decision-flip", "underflow"), "aten.topk.default", lambda: drawn(False),
-        lambda: drawn(True), precision="32-true", wrong_line="the choice among keys that became equal is named, and not the power that made them zero"),
+        lambda: drawn(True), precision="32-true",
+        wrong_line="the choice among keys that became equal is named, and not the power that made them zero"),
     Bug("letter-by-numpy", "sherjilozair/char-rnn-tensorflow#1", ("amplified-rounding", "dtype-leak", "local-drift"), "aten._softmax.default",
         lambda: letters(LOW), lambda: letters(DOUBLE), raises=ValueError,
         expected_miss="numpy raises, and no op of torch does; it wants a sum that is right to 1.5e-8, which float32 would miss as well"),

@@ -154,6 +154,6 @@ BUGS = (
     Bug("quantile-by-place", "numpy/numpy#31487", ("integer-rounding", "amplified-rounding", "decision-flip"), "aten._to_copy.default",
         lambda: losses_of_a_tail(HALF), lambda: losses_of_a_tail(torch.float64),
         wrong_line="the cast of the shares to float16 is named, which moves the places too"),
-    Bug("visits-of-a-move", "QueensGambit/CrazyAra#39", ("accumulated-drift", "absorption", "integer-rounding"), "aten.add_.Tensor", lambda: played(LOW),
-        lambda: played(torch.int64)),
+    Bug("visits-of-a-move", "QueensGambit/CrazyAra#39", ("accumulated-drift", "absorption", "integer-rounding"), "aten.add_.Tensor",
+        lambda: played(LOW), lambda: played(torch.int64)),
 )  # fmt: skip

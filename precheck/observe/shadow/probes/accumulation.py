@@ -1,8 +1,9 @@
 """Finds additions that leave an accumulator's bits unchanged although its shadow moves: sums, moving averages, counters, merged weights.
 
-An accumulator is a tensor that is added to: in place, by rebinding a name, or by a cast back to the low format after wide arithmetic (`stores`).
-Its displacement is followed on a sample, from the first addition that leaves at least half of the moved elements unchanged. The intended
-displacement is what the run's own additions give in the reference precision (`additions`). Where it is unknown, the shadow's is taken.
+An accumulator is a tensor that is added to: in place, by rebinding a name, or by a cast back to the low format after wide arithmetic
+(`stored_states`). Its displacement is followed on a sample, from the first addition that leaves at least half of the moved elements
+unchanged. The intended displacement is what the run's own additions give in the reference precision (`additions`). Where
+it is unknown, the shadow's is taken.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from precheck import ops
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
-from precheck.observe.shadow.probes import additions, stores
+from precheck.observe.shadow.probes import additions, stored_states
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
-from precheck.observe.shadow.training.factors import Factors
+from precheck.observe.shadow.training.decayed_weights import DecayedWeights
 from precheck.observe.shadow.training.gradients import Gradients
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ class Accumulation:
     """Follows the accumulators of a run."""
 
     def __init__(self, memory: Memory, later: Deferred) -> None:
-        self.memory, self.later, self.stores, self.gradients = memory, later, stores.Stores(), Gradients(later)
-        self.factors = Factors()
+        self.memory, self.later, self.stores, self.gradients = memory, later, stored_states.StoredStates(), Gradients(later)
+        self.decayed_weights = DecayedWeights()
 
     def before(
         self, operation: Operation, planned: OpPlan, floats: list[torch.Tensor], cells: list[Cell | None], written: set[int],
     ) -> dict[int, Samples]:  # fmt: skip
         """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
-        stored = planned.base == "copy" and bool(cells) and stores.from_overwritten(operation, cells[0])
+        stored = planned.base == "copy" and bool(cells) and stored_states.from_overwritten(operation, cells[0])
         adding = planned.base in ops.ACCUMULATING or stored
         if not adding or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
             for tensor, cell in zip(floats, cells, strict=True):
@@ -149,7 +150,7 @@ class Accumulation:
         return any(cell.accumulator is not None or share(now == sampled(tensor, SAMPLE)) for tensor, cell in fitting)
 
     def _followed(
-        self, operation: Operation, cell: Cell | stores.Stored, was: Samples, now: Samples, value: Value,
+        self, operation: Operation, cell: Cell | stored_states.Stored, was: Samples, now: Samples, value: Value,
         again: Callable[[torch.Tensor], torch.Tensor] | None = None, given: Sequence[torch.Tensor] = (),
     ) -> Absorbed | None:  # fmt: skip
         accumulator: Accumulator | None = cell.accumulator

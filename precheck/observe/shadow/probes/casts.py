@@ -13,7 +13,7 @@ import torch
 
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.probes.stores import made_of
+from precheck.observe.shadow.probes.stored_states import made_of
 from precheck.observe.shadow.storages import length
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
     if not one_line or _turn_before(there, call.operation) or call.operation.source in mode.observation.imposed:
         return False
-    trips, place = mode.trips, (there.module, there.source, tuple(output.shape))
+    trips, place = mode.round_trips, (there.module, there.source, tuple(output.shape))
     given = trips.get(place)
     if given is not None and there.inputs and made_of(there.inputs[-1], given):
         trips[place] = cell.value

@@ -25,9 +25,9 @@ from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
 from precheck.observe.shadow.quantisers.float_bits import FloatBits
-from precheck.observe.shadow.quantisers.foldings import Foldings
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
+from precheck.observe.shadow.quantisers.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scale_roots import combined
 from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, steps
 from precheck.observe.shadow.replay import OpCall, tensors_in

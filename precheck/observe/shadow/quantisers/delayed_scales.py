@@ -25,7 +25,7 @@ class Operand:
     large: int = 0
 
 
-class LateScales:
+class DelayedScales:
     """Collects the notes of the recipe that computes a run's products."""
 
     def __init__(self, mode: Shadow) -> None:

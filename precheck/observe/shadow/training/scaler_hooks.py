@@ -31,8 +31,8 @@ Describe = Callable[[str], Any]
 class Scalers:
     """The wrappers, and what they remember of each scaler, optimizer and schedule."""
 
-    def __init__(self, where: ModuleTracker, scales: Scales, backwards: Backwards, describe: Describe) -> None:
-        self.where, self.scales, self.backwards, self.describe = where, scales, backwards, describe
+    def __init__(self, tracker: ModuleTracker, scales: Scales, backwards: Backwards, describe: Describe) -> None:
+        self.tracker, self.scales, self.backwards, self.describe = tracker, scales, backwards, describe
         self.taken: list[ScalerStep] = []  # steps, taken or skipped
         self.made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler was made
         self.restored: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers with a loaded state
@@ -54,13 +54,13 @@ class Scalers:
                 (scaler, "get_scale", self._ask), (schedule, "step", self._schedule),
             ):  # fmt: skip
                 stack.callback(_wrap(owner, name, functools.partial(self._here, around)))
-            self.where.on_step += [self._repeated, self._applied]
-            self.where.after_step.append(self._took)
+            self.tracker.on_step += [self._repeated, self._applied]
+            self.tracker.after_step.append(self._took)
             yield
 
     def _here(self, around: Callable[..., Any], call: Callable[[], Any], *given: Any) -> Any:
         """Runs `around` only in the watched thread, since methods of a class are called in all threads."""
-        return around(call, *given) if self.where.belongs() else call()
+        return around(call, *given) if self.tracker.belongs() else call()
 
     def _init(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
         result = call()
@@ -88,7 +88,7 @@ class Scalers:
         """Gives the scale its own value as its factor, so that a product with it is scaled."""
         scale = scale_of(scaler)
         if scale is not None:
-            value = self.where.scale = float(scale)
+            value = self.tracker.scale = float(scale)
             self.scales.known.add(value)
             self.scales.own.add(storage_key(scale))
             self.scales.give(scale, value)
@@ -111,7 +111,7 @@ class Scalers:
             scale, interval = float(scale_of(scaler)), scaler.get_growth_interval()
         if skipped:
             self.last.pop(optimizer, None)  # a fused optimizer ran and did nothing
-        back, number, stepped = self.backs.get(scaler, self.backwards.now), self.where.identity(scaler), self.where.identity(optimizer)
+        back, number, stepped = self.backs.get(scaler, self.backwards.now), self.tracker.identity(scaler), self.tracker.identity(optimizer)
         step = ScalerStep(number, place, scale, interval, skipped, back, stepped, self.made.get(scaler))
         both = self.taken[-2].with_next(self.taken[-1]) if len(self.taken) > 1 else None
         if both is not None:  # the newest step stays apart, since its backward pass may still change until the update
@@ -135,8 +135,8 @@ class Scalers:
             with without_modes():
                 self._carry(scaler)
                 self.backwards.done()
-                if self.where.scale < min(1.0, before) or self.where.scale == 0:
-                    self._event("collapsed", operation=self.steps.get(scaler), factor=self.where.scale)
+                if self.tracker.scale < min(1.0, before) or self.tracker.scale == 0:
+                    self._event("collapsed", operation=self.steps.get(scaler), factor=self.tracker.scale)
         return result
 
     def _restore(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:

@@ -62,7 +62,7 @@ class Casts:
         if not (weight.requires_grad and weight.is_leaf) or output.dtype == weight.dtype or storage_key(output) == storage_key(weight):
             return
         source, copy = weight.untyped_storage(), output.untyped_storage()
-        name = self.mode.where.name_of(weight) or "a weight"
+        name = self.mode.tracker.name_of(weight) or "a weight"
         cast = _Cast(StorageWeakRef(source), StorageWeakRef(copy), region(weight), weight.dtype, call.operation, name, self._position())
         self.made[address(copy)] = cast
         self.sources.setdefault(address(source), []).append(cast)

@@ -21,7 +21,7 @@ SAMPLE = 256
 """Elements that are tested for a change."""
 
 
-class Factors:
+class DecayedWeights:
     """Products that changed nothing, by the identity of the parameter."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Factors:
             low = cell is not None and cell.parameter and tensor.dtype in call.mode.low and any(tensor is each for each in call.written)
             if not low or cell is None or not 0 < abs(1 - factor) < torch.finfo(tensor.dtype).eps or call.mode.later.defers(tensor):
                 continue
-            if call.mode.where.stepping is not None and not decays(call.mode.where.stepping, tensor):
+            if call.mode.tracker.stepping is not None and not decays(call.mode.tracker.stepping, tensor):
                 continue
             few = sampled(tensor.detach(), SAMPLE)
             if torch.equal(few * factor, few) and bool(few.any()):  # what one product leaves unchanged, the next one does too

@@ -32,7 +32,7 @@ class Stored:
     accumulator: Accumulator | None = None
 
 
-class Stores:
+class StoredStates:
     """The latest store of each place of a program. A place is a module, a line and a shape."""
 
     def __init__(self) -> None:

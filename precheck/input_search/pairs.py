@@ -8,7 +8,7 @@ from typing import Any
 
 from precheck.comparing import compare
 from precheck.findings import Report
-from precheck.hunt.trials import Trials, Verdict
+from precheck.input_search.trials import Trials, Verdict
 from precheck.measurement import job_of
 from precheck.observe.job import Job
 from precheck.pairs.callables import as_module

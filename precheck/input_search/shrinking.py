@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precheck.hunt.literals import FEW, differing
+from precheck.input_search.literals import FEW, differing
 from precheck.observe.containers import mapped, tensors
 
 _ROUNDS = 3

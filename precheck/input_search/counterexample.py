@@ -15,7 +15,7 @@ from precheck.findings import Finding, Report
 from precheck.goldens import lifecycle
 from precheck.goldens.file import write
 from precheck.goldens.place import SUFFIX
-from precheck.hunt import literals
+from precheck.input_search import literals
 from precheck.measurement import job_of, measure
 from precheck.observe.job import InputError, Job
 from precheck.precisions import Precision

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from precheck import formats, ops
 from precheck.analysis import causes
 from precheck.analysis.choices import blurred
-from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.ledger import exempts
 from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back
 
-Excuse = Callable[[Fact, Value, Readers], bool]
+Exempting = Callable[[Fact, Value, Readers], bool]
 
 
 @exempts(
