@@ -34,7 +34,7 @@ def largest(value: Value) -> float:
     return formats.of_dtype(value.dtype).max if value.low else math.inf
 
 
-_ANCESTORS = 64  # values that a search for a cast visits
+_ANCESTORS = 1 << 14  # values that a search for a cast visits: a loop may be long, and only findings ask
 
 
 FINEST = Limit(

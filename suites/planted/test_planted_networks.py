@@ -18,9 +18,10 @@ LOOPS = {"crf", "robot", "turing"}
 """Networks that walk over many tokens, ticks or turns in Python, and take `measure` ten seconds and more."""
 WATCHED = {"style_gan"}
 """Networks that a loop of their own trains, with several losses: `watch` alone can follow it."""
-HEALTHY = [(name, each) for name in names() if name not in WATCHED and (LONG or name not in LOOPS) for each in network(name).precisions[: None if LONG else 1]]
+MEASURED = [name for name in names() if name not in WATCHED]
+HEALTHY = [(name, each) for name in MEASURED if LONG or name not in LOOPS for each in network(name).precisions[: None if LONG else 1]]
 BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
-QUICK = [name for name in names() if name not in WATCHED and (LONG or name not in {"lstm", *LOOPS})]
+QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS}]
 TRIED = [(name, bug.name) for name in (QUICK if LONG else QUICK[::2]) for bug in network(name).bugs[: None if LONG else 1]]
 """Those that every run of the suite tries: one of every second network, none of those that walk over hundreds of steps in Python. PRECHECK_SLOW=1
 tries them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
