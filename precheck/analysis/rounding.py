@@ -55,7 +55,6 @@ RECURRENT = Limit(
 )  # fmt: skip
 STARVED = Limit(0.25, "share of the elements", "An underflow does harm if so many elements of a later result have no correct digit.")
 FAIR = Limit(0.05, "share of the norm", "Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong.")
-UNSEEN = Limit(4.0, "times", "An exponent that is off by more than its exponential has most of its error where that is small. It is two bits.")
 STORING = ops.CASTS | {"copy"}
 """Ops that only store their input, perhaps in another format."""
 
@@ -204,7 +203,7 @@ class Misroundings:
         source = causes.amplified(operation)
         if source is None:
             return None
-        if operation.base in ops.EXPONENTIALS and causes.absolute(source) > UNSEEN * operation.outputs[0].drift:
+        if operation.base in ops.EXPONENTIALS and causes.absolute(source) > attribution.GROWN * operation.outputs[0].drift:
             return causes.before_copies(source).maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)

@@ -18,7 +18,7 @@ from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, ROUNDINGS
 from precheck.analysis.output_impact import DEAD as SHOWN
 from precheck.analysis.provenance import elements, percent, placed
 from precheck.analysis.recurrence import COHERENT, Repeated
-from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, UNSEEN, Misrounded
+from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
 from precheck.analysis.steep_functions import Steep
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
@@ -35,7 +35,7 @@ class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
         DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
-        BRANCHES, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, COHERENT, RECURRENT, UNSEEN, MISSING,
+        BRANCHES, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, COHERENT, RECURRENT, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
