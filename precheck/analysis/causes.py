@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import determined, elements, lowered, passed, rms, zero_origin
+from precheck.analysis.provenance import determined, elements, passed, rms, zero_origin
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
@@ -262,4 +262,4 @@ def _computed(value: Value) -> bool:
 def past(value: Value) -> Past:
     """The results of all walks back from a value, kept before its ancestors are freed."""
     zeros = zero_origin(value) if value.zeros and value.maker is not None else None
-    return Past(zeros, error_source(value), passed(value), lowered([value]) if value.low else None)
+    return Past(zeros, error_source(value), passed(value))

@@ -167,7 +167,7 @@ class Errors:
         fact = constants.behind(self.ops.of(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > self.ops.gain(operation, value)
         fact = fact if chained or value not in self.mild else None
-        own = self.calls.error(operation, value) if operation.call and (fact is None or fact.healed) else None
+        own = self.calls.error(operation, value) if operation.call and (fact is None or (fact.healed and not self.ops.forgotten(value))) else None
         if own is not None:
             self.suspects.append(own)
             self.under[value], self.exemptions[own] = (own,), (value, [self.calls.stays])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import packaged, shortened
 from precheck.observe.shadow.window import LONGEST
@@ -32,9 +30,6 @@ def smallest_normal(value: Value) -> float:
 
 def largest(value: Value) -> float:
     return formats.of_dtype(value.dtype).max if value.low else math.inf
-
-
-_ANCESTORS = 1 << 14  # values that a search for a cast visits: a loop may be long, and only findings ask
 
 
 FINEST = Limit(
@@ -108,39 +103,11 @@ def via(operation: Operation) -> str:
     return packaged(operation.source) if operation.blamed != operation.source else ""
 
 
-def lowered_by(operation: Operation) -> Operation | None:
-    """The cast or factory of the user that makes an op compute in a low format: without it the op would be wide. None if there is none.
-
-    An op on low and wide tensors is wide, so each low operand has to be low. One that comes from a product, or from a module of torch's own, is low
-    because the precision asks for it.
-    """
-    return lowered([value for value in operation.inputs if value.low])
-
-
-def lowered(values: Iterable[Value]) -> Operation | None:
-    """The user's cast or factory from which low values have their format, the nearest if there are several. None if there is none."""
-    walk = Walk(values, _ANCESTORS)
-    for value in walk:
-        maker = value.maker
-        if value.past is not None and value.past.lowered is not None:
-            return value.past.lowered
-        if maker is None or maker.plain or maker.converts or maker.derived or maker.base in ops.PRODUCTS:
-            continue
-        given = [source for source in maker.inputs if source.low]
-        if not given and (maker.base in ops.CASTS or not maker.inputs):
-            return maker
-        walk.follow(given)
-    return None
-
-
 def low_since(operation: Operation) -> str:
     """The user's line that makes an op compute in a low format, in words: ", in bfloat16 since models/gpt.py:88". Empty if there is
-    none, or if it is the op's own line."""
-    low = bool(operation.outputs) and operation.outputs[0].low and operation.outputs[0].dtype != "float32"  # which is nobody's decision
-    cast = lowered_by(operation) if low else None
-    if cast is None or not cast.blamed or cast.blamed == operation.blamed:
-        return ""
-    return f", in {cast.outputs[0].dtype} since {shortened(cast.blamed)}"
+    none, or if it is the op's own line. An op on low and wide tensors is wide, so it would be wide without that line."""
+    dtype, line = operation.since or ("", "")
+    return "" if line in ("", operation.blamed) else f", in {dtype} since {shortened(line)}"
 
 
 SAME = 1e-5

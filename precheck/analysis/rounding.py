@@ -113,7 +113,7 @@ class Misroundings:
         if starving or (value.zeroed >= FAIR and flushed(value)):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
-            harm: Severity = "note" if self._forgotten(value) else "error"
+            harm: Severity = "note" if self.forgotten(value) else "error"
             limit = self._accumulating(operation, value)
             return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, limit, severity=harm)
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
@@ -187,7 +187,7 @@ class Misroundings:
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
         below = causes.subnormal(value) >= causes.HALF * value.drift
-        severity: Severity = "note" if self._forgotten(value) else self._severity(value, below=below)
+        severity: Severity = "note" if self.forgotten(value) else self._severity(value, below=below)
         if below:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
@@ -211,7 +211,7 @@ class Misroundings:
             return cause
         return attribution.later(cause, self._storing(operation, source, bool)[0])
 
-    def _forgotten(self, value: Value) -> bool:
+    def forgotten(self, value: Value) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
         asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
         return forgotten(value, self.readers, asked) and not averaged(value, self.readers, dropped(self.observation))
@@ -275,7 +275,7 @@ class Misroundings:
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
-        severity: Severity = "error" if iterations(value) >= RECURRENT and not self._forgotten(value) else "note"
+        severity: Severity = "error" if iterations(value) >= RECURRENT and not self.forgotten(value) else "note"
         made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
         return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
 

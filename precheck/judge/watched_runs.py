@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from precheck.analysis import causes
 from precheck.analysis.facts import Part
-from precheck.analysis.provenance import placed, via
+from precheck.analysis.provenance import low_since, placed, via
 from precheck.analysis.watched import RunAnalysis
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
@@ -101,7 +101,7 @@ def finding_of(candidate: Candidate) -> Finding:
     """Turns a candidate into a finding."""
     operation = candidate.operation
     return Finding(
-        candidate.rule, candidate.severity, f"{placed(operation)}{candidate.since}: {candidate.message}", operation.phase,
+        candidate.rule, candidate.severity, f"{placed(operation)}{low_since(operation)}: {candidate.message}", operation.phase,
         operation.title if "." in operation.name else "", operation.module, shortened(operation.blamed), operation.step, candidate.tensor,
         candidate.measured, candidate.limit, via=via(operation),
     )  # fmt: skip

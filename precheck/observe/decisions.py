@@ -222,11 +222,13 @@ class Recording(DecisionMode):
 
 def _no_data(low: torch.Tensor) -> bool:
     """Whether it holds whole numbers beyond those that the format can represent one by one, or only numbers below its smallest normal one. Nobody
-    rounds these on purpose: the former are positions, and the latter have fewer bits than the format has, or become zero."""
+    rounds these on purpose: the former are positions, and the latter have fewer bits than the format has, or become zero. In a format of eight bits
+    they are codes, which the rules on quantisers judge."""
     if not low.numel():
         return False
-    limits, largest = torch.finfo(low.dtype), float(low.abs().amax())
-    return largest < limits.smallest_normal or (low.numel() > 1 and largest > 2 / limits.eps and bool((low == low.round()).all()))
+    limits, largest = torch.finfo(low.dtype), float(low.float().abs().amax())
+    positions = low.numel() > 1 and largest > 2 / limits.eps and bool((low == low.round()).all())
+    return positions or (limits.bits > 8 and largest < limits.smallest_normal)
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from precheck.analysis.function_errors import OwnError
 from precheck.analysis.labels import label, module_of, phase_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import Broken
-from precheck.analysis.provenance import low_since, percent, placed
+from precheck.analysis.provenance import percent, placed
 from precheck.analysis.recurrence import Repeated
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
@@ -39,10 +39,6 @@ class Candidate:
     tensor: str = ""  # the name of the parameter, if it is about one
     fact: Fact | None = None  # the fact from which it was made
     needs: int = 0  # how many steps a verdict needs, if those of the run are too few
-    since: str = dataclasses.field(init=False)  # the line that made the op low, in words (`low_since`)
-
-    def __post_init__(self) -> None:
-        self.since = low_since(self.operation)  # now, since a long run drops the op's ancestors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -48,7 +48,18 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
     unit = roundoff(output.dtype, call.mode.low) if low else coarsest
     if emulation.active():
         unit = max(unit, coarsest, emulation.roundoff(packet))
-    return Value(call.operation, tuple(output.shape), named(output.dtype), unit, low, kept)
+    return Value(call.operation, tuple(output.shape), named(output.dtype), unit, low, kept, since=_since(call, output.dtype) if low else "")
+
+
+def _since(call: Call, dtype: torch.dtype) -> str:
+    """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op."""
+    operation, base = call.operation, call.plan.base
+    if operation.plain or operation.converts or operation.derived or base in ops.PRODUCTS or dtype is torch.float32:  # which nobody decided
+        return ""
+    given = [value.since for value in call.inputs if value.low]
+    line = next(filter(None, given), "")
+    operation.since = (named(dtype), line) if line else None
+    return line if given else operation.blamed if base in ops.CASTS or not call.inputs else ""
 
 
 def outside(tensor: torch.Tensor) -> Value:

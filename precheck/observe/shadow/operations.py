@@ -51,6 +51,7 @@ class Value:
     wholes_moved: int = 0  # distinct whole numbers that the format could not hold
     peak: float = 0.0  # greatest |shadow|, if whole numbers moved
     call_error: float = 0.0  # relative error that the call of a user's function added itself
+    since: str = ""  # the user's line whose cast or factory has made it low; empty if a product, a module of torch's or autograd has
     local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
     alive: bool = False  # when the block ended, or at the time when this part of the run is judged
     past: Past | None = None  # set if its ancestors have been dropped
@@ -71,7 +72,6 @@ class Past:
     zeros: tuple[str, Operation] | None  # the rule and the op that explain its zeros
     rounding: Operation | None  # the op whose rounding caused its error
     iterations: Counter[tuple[str, ...]]  # how often the walk passes each op, by module and line
-    lowered: Operation | None  # the user's cast that made it low
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -138,6 +138,7 @@ class Operation:
     call: int = 0  # number of the call of a user's function that it belongs to
     plain: bool = False  # whether it is in a module of torch's own, which rounds as the precision demands
     instruction: int = 0  # for a cast or a sum: its place in the bytecode
+    since: tuple[str, str] | None = None  # the format of its low result, and the `since` of its low operands
     refused: Refused | None = None  # set if torch raised an error
     caller: str = ""  # the user's own line, if `source` is a library's; "" if there is none
 

@@ -21,7 +21,7 @@ def faint_rows(wide: bool) -> torch.Tensor:
 
 def dequantised(small_first: bool) -> torch.Tensor:
     """Sums of products of codes, times a large scale of the weights and a small one of the inputs, in this order in half precision."""
-    inputs, weights = (normal(8, 128) * 40).round().clamp(-127, 127).int(), (normal(128, 16, seed=1) * 3).round().clamp(-8, 7).int()
+    inputs, weights = (normal(8, 128) * 30).round().clamp(-127, 127).int(), (normal(128, 16, seed=1) * 3).round().clamp(-8, 7).int()
     sums, of_weights, of_inputs = (inputs @ weights).half(), torch.full((16,), 127.0).half(), torch.full((8, 1), 0.008).half()
     return sums * of_inputs * of_weights if small_first else sums * of_weights * of_inputs  # culprit: dequantise-order
 

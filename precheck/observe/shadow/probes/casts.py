@@ -47,8 +47,9 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
 
 
 def _below_normal(value: Value, low: torch.dtype) -> bool:
-    """Whether most of a value is below the format's smallest normal number, where numbers have fewer bits, or become zero."""
-    return 0.0 < value.norm < torch.finfo(low).smallest_normal * math.sqrt(math.prod(value.shape))
+    """Whether most of a value is below the format's smallest normal number, where numbers have fewer bits, or become zero. In formats of eight bits
+    these are codes, which the rules on quantisers judge."""
+    return torch.finfo(low).bits > 8 and 0.0 < value.norm < torch.finfo(low).smallest_normal * math.sqrt(math.prod(value.shape))
 
 
 def _turn_before(there: Operation, back: Operation) -> bool:
