@@ -157,7 +157,7 @@ def belief(dtype: torch.dtype) -> torch.Tensor:
         g = (torch.linspace(1e-4, 8e-4, 8) * (1 + 0.1 * (-1) ** t)).to(dtype)  # culprit: believed-variance
         m = 0.9 * m + 0.1 * g
         s = 0.999 * s + 0.001 * (g - m) ** 2 + 1e-8  # culprit: believed-variance
-        p = p - 1e-2 * (m / (1 - 0.9**t)) / ((s / (1 - 0.999**t)).sqrt() + 1e-8)
+        p = p - 1e-2 * (m / (1 - 0.9**t)) / ((s / (1 - 0.999**t)).sqrt() + 1e-8)  # culprit: believed-variance
     return p.float()
 
 
@@ -183,8 +183,8 @@ BUGS = (
     Bug("late-alpha", "xmarre/ComfyUI-DoRA-Dynamic-LoRA-Loader#16", ("underflow",), "aten.mm.default", lambda: adapter(False),
         lambda: adapter(True)),
     Bug("dead-row", "huggingface/peft#3237", ("underflow",), "aten._to_copy.default", lambda: rows(0.0), lambda: rows(1e-4)),
-    Bug("believed-variance", "juntang-zhuang/Adabelief-Optimizer#31", ("underflow", "vanished-constant", "amplified-rounding"),
-        "aten.pow.Tensor_Scalar", lambda: belief(HALF), lambda: belief(WIDE)),
+    Bug("believed-variance", "juntang-zhuang/Adabelief-Optimizer#31", ("vanished-constant", "underflow", "amplified-rounding"),
+        "aten.add.Tensor", lambda: belief(HALF), lambda: belief(WIDE)),
     Bug("end-of-schedule", "tinygrad/tinygrad#4297", ("integer-rounding", "cancellation"), "aten._to_copy.default", lambda: last_rates(HALF),
         lambda: last_rates(WIDE)),
 )  # fmt: skip
