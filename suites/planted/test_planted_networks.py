@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 
 import pytest
 from harm import LEAST, harm
+from mutations import changes, told, wide
+from mutations import harm as mutation_harm
 from networks import names, network
 from one_case import arguments, through
 from score_table import page, table
@@ -149,3 +152,22 @@ def test_the_table_counts_what_was_found_and_names_what_was_missed() -> None:
     assert "Missed by measure (1): n/hidden bf16-true (9.0 in its part, 1.0 in the result)." in text
     assert "No row (1): n/lost bf16-true (no end)." in text
     assert "| n | 0 of 1 | 1 of 2 | 1 of 2 |" in page(rows)
+
+
+def test_a_mutation_lowers_one_value_of_a_network() -> None:
+    of = network("llama")
+    found = list(changes(of.text, "torch.bfloat16"))
+    assert {each.kind for each in found} == {"cast", "read", "float", "autocast", "factory"}
+    assert len({each.name for each in found}) == len(found)
+    for each in found:
+        changed = each.applied(of.text)
+        ast.parse(changed)
+        assert [number for number, pair in enumerate(zip(of.text.splitlines(), changed.splitlines(), strict=True), 1) if pair[0] != pair[1]]
+
+
+def test_a_mutation_is_told_by_its_harm() -> None:
+    of = network("llama")
+    angles = next(each for each in changes(of.text, "torch.bfloat16") if each.kind == "read" and "angles.sin" not in each.applied(of.text))
+    assert angles in wide(of, [angles], "bf16-mixed")
+    assert mutation_harm(of, angles, "bf16-mixed") >= LEAST
+    assert told(of, angles, "bf16-mixed") == (True, True)
