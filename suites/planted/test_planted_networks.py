@@ -25,11 +25,11 @@ MEASURED = [name for name in names() if name not in WATCHED]
 HEALTHY = [(name, each) for name in MEASURED if LONG or name not in LOOPS for each in network(name).precisions[: None if LONG else 1]]
 BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
 QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS}]
-TRIED = [(name, bug.name) for name in (QUICK if LONG else QUICK[::2]) for bug in network(name).bugs[: None if LONG else 1]]
-"""Those that every run of the suite tries: one of every second network, none of those that walk over hundreds of steps in Python. PRECHECK_SLOW=1
+TRIED = [(name, bug.name) for name in (QUICK if LONG else QUICK[::3]) for bug in network(name).bugs[: None if LONG else 1]]
+"""Those that every run of the suite tries: one of every third network, none of those that walk over hundreds of steps in Python. PRECHECK_SLOW=1
 tries them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
-LOOK_ALIKES = [(name, each.name) for name in (QUICK if LONG else QUICK[1::2]) for each in network(name).harmless[: None if LONG else 1]]
-"""Changes that look like bugs: one of each of the other networks, where it has some; PRECHECK_SLOW=1 tries them all."""
+LOOK_ALIKES = [(name, each.name) for name in (QUICK if LONG else QUICK[1::3]) for each in network(name).harmless[: None if LONG else 1]]
+"""Changes that look like bugs: one of every third network, where it has some; PRECHECK_SLOW=1 tries them all."""
 MISSED = {
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
