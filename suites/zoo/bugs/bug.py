@@ -78,6 +78,16 @@ def harm(bug: Bug) -> float:
     return worst
 
 
+def on_one_thread(code: Callable[[], Any]) -> Any:
+    """What `code` gives on one thread, where a float32 sum has one order: which of two like errors is the first hangs on it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return code()
+    finally:
+        torch.set_num_threads(threads)
+
+
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     """Normal numbers of that seed, without a trace in torch's own random state."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
