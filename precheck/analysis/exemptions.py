@@ -1,4 +1,4 @@
-"""Excuses for a misrounding: the ops that read its value heal the error, or the value's inputs make it right. Each is a function in the ledger."""
+"""Exemptions of a misrounding: the ops that read its value heal the error, or the value's inputs make it right. Each is a function in the ledger."""
 
 from __future__ import annotations
 

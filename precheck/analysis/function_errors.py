@@ -185,7 +185,7 @@ class Calls:
         return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
-        """Exempting: only its own function reads the value after all."""
+        """Exemption: only its own function reads the value after all."""
         self.readers = readers
         return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped(self.observation))
 
