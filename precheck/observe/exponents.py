@@ -46,9 +46,12 @@ class Exponents:
 
     def __init__(self, memory: Memory, scales: Scales, later: Deferred) -> None:
         self.memory, self.scales, self.later = memory, scales, later
-        self.found: dict[tuple[Any, ...], Binades] = {}
+        self.found: dict[tuple[Any, ...], tuple[Binades, torch.Tensor]] = {}  # what was counted, and its `tally`
         self.came: set[tuple[Any, ...]] = set()  # parameters whose gradients have been counted
         self.gravity: dict[tuple[Any, ...], int] = {}  # of the result that was counted, by op and line
+
+    def histograms(self) -> list[Binades]:
+        return [counted(about, tallied) for about, tallied in self.found.values()]
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
         """Counts a tensor at a module's boundary. If a forward pass is repeated, the last one counts."""
@@ -79,7 +82,7 @@ class Exponents:
                 "", "op", operation.step, value.dtype, math.prod(value.shape), scale=operation.scale,
                 op=operation.title, phase=operation.phase, module=operation.module, source=shortened(operation.source),
             )  # fmt: skip
-            self.gravity[place], self.found[place] = gravity, counted(about, tally(shadow).cpu())
+            self.gravity[place], self.found[place] = gravity, (about, tally(shadow).cpu())
 
     def _count(self, key: tuple[Any, ...], name: str, kind: str, step: int, tensor: torch.Tensor) -> None:
         scale, cell = self.scales.of(tensor), self.memory.find(tensor)
@@ -89,7 +92,7 @@ class Exponents:
             self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, about))
 
     def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:
-        self.found[key] = counted(about, counts)
+        self.found[key] = about, counts
 
 
 def _gravity(value: Value) -> int:
@@ -104,7 +107,7 @@ def tally(values: torch.Tensor) -> torch.Tensor:
     if values.dtype not in _FIELDS:
         values = values.float()
     integers, digits, width = _FIELDS[values.dtype]
-    if values.is_cpu and values.numel() <= FEW:
+    if values.is_cpu and values.numel() <= 2 * FEW:  # a sample has somewhat more than it was asked for
         return _tally_of_few(values.detach().resolve_neg().view(integers).clone().numpy().ravel(order="K"), digits, (1 << width) - 1)
     order = sorted(range(values.dim()), key=values.stride, reverse=True)  # the order of memory, so that a transposed matrix is not copied
     bits, most = values.resolve_neg().permute(order).view(integers).reshape(-1), (1 << width) - 1

@@ -296,5 +296,5 @@ class Shadow(UncompiledMode):
         self.observation.parameters, self.observation.trainable = dict(self.tracker.parameter_names), self.tracker.trainable()
         self.tracker.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
-        self.observation.exponents, self.observation.mixed = list(self.exponents.found.values()), self.backwards.mixed
+        self.observation.exponents, self.observation.mixed = self.exponents.histograms(), self.backwards.mixed
         return self.observation

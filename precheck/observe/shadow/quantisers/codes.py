@@ -25,11 +25,12 @@ from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
 from precheck.observe.shadow.quantisers.float_bits import FloatBits
+from precheck.observe.shadow.quantisers.fruitless_products import Products
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scale_roots import combined
-from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, steps
+from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts, steps
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.torch_internals import in_backward
@@ -40,12 +41,11 @@ if TYPE_CHECKING:
 LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num", "copysign"}
 """Ops that keep two copies apart by a scale if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
-PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
-EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
+PRODUCTS, EXPONENTIALS = ops.REDUCTIONS | {"_int_mm"}, ops.EXPONENTIALS | ops.SOFTMAXES
 BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS | {"round"}
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS | {"norm", "linalg_vector_norm"}
-"""Ops that look at codes and compute no result from them, or a norm, over which they need no scale."""
+"""Ops that only look at codes, or a norm, over which they need no scale."""
 
 
 class Codes:
@@ -61,15 +61,15 @@ class Codes:
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings, self.decoded = Foldings(self), DecodedData(self)
-        self.told: set[str] = set()  # lines whose codes have a fault
+        self.told, self.products = set[str](), Products(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
         if not self.off and op.plan.known:
             try:
-                eight = isinstance(result, torch.Tensor) and result.dtype in FLOATS
-                starts = (begins, self.rotations.begins, self.foldings.begins) if op.plan.base in BEGINNING else ()
-                if eight or any(start(op.base, op.args) for start in starts) or self._concerned(op.args):
+                starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
+                begun = any(start(op.base, op.args) for start in starts) and not self.products.fruitless(op.base)
+                if self.products.made(op, result) or begun or self._concerned(op.args):
                     with self.mode.unseen():
                         self._followed(op, result)
             except Exception:
