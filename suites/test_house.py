@@ -27,7 +27,7 @@ FLOORS = [
     {"judge"},
     {"goldens", "pairs"},
     {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "layer_selection", "smallest_set"}
-    | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
+    | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence", "unchanged"}
     | {"kernel_selftest", "pair_selftest", "remedy_screening", "closer_look", "other_references", "remedy_trials"}
     | {"input_search", "searching", "strategies"},
     {"report", "kernel_command", "record_command"},

@@ -37,10 +37,11 @@ class _Call:
 
 
 class Functions:
-    """Records the results of functions while `watched`. The code in `forwards` belongs to modules, whose results are recorded elsewhere."""
+    """Records the results of functions while `watched`, and notes the user's files. The code in `forwards` belongs to modules, whose results are
+    recorded elsewhere. Without `results` only files are noted."""
 
-    def __init__(self, recorder: Recorder, forwards: Collection[CodeType], position: Position) -> None:
-        self.recorder, self.forwards, self.position = recorder, forwards, position
+    def __init__(self, recorder: Recorder, forwards: Collection[CodeType], position: Position, *, results: bool = True) -> None:
+        self.recorder, self.forwards, self.position, self.results = recorder, forwards, position, results
         self.frames, self.kinds = Frames(), dict[int, tuple[bool, CodeType]]()  # by id, since hashing code is slow
         self.calls: Counter[int] = Counter()  # by id of the code
         self.stack: list[_Call] = []
@@ -72,6 +73,8 @@ class Functions:
         finally:
             sys.setprofile(outer)
             profiling.ended()
+            ran = {code.co_filename for _, code in self.kinds.values()}
+            self.recorder.trace.files = {each for each in ran if self.frames.kind(each) == "user"}
             self.stack.clear()
             self.made.clear()
 
@@ -84,7 +87,7 @@ class Functions:
     def _own(self, code: CodeType) -> bool:
         known = self.kinds.get(id(code))
         if known is None:
-            named = not code.co_name.startswith("<") and not code.co_flags & _PAUSES and code not in self.forwards
+            named = self.results and not code.co_name.startswith("<") and not code.co_flags & _PAUSES and code not in self.forwards
             known = self.kinds[id(code)] = named and self.frames.kind(code.co_filename) == "user", code
         return known[0]
 

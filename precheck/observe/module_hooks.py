@@ -82,7 +82,7 @@ class Boundaries:
     def __init__(
         self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, module_inputs: bool = False, fast_path: bool = False,
         witness: Witness | None = None, sampled: Container[str] = (), finds_sample_sizes: bool = False, loss: Any = None, functions: bool = False,
-        compiled: bool = False, unmeasured: bool = False,
+        compiled: bool = False, unmeasured: bool = False, files: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.trace, self.disturbance, self.module_inputs, self.fast_path = model, trace, disturbance, module_inputs, fast_path
         self.recorder = Recorder(
@@ -90,7 +90,7 @@ class Boundaries:
         )
         self.compiled, self.witness = compiled, witness
         self.position = Position()
-        self.functions = Functions(self.recorder, _forwards(model, loss), self.position) if functions else None
+        self.functions = Functions(self.recorder, _forwards(model, loss), self.position, results=functions) if functions or files else None
         if self.functions is not None:
             self.position.rounded = self.functions.rounded
         self.enabled = True

@@ -22,6 +22,7 @@ from precheck.observe.job import Job, named
 from precheck.observe.kernel_fixes import substituted
 from precheck.observe.listeners import otherwise
 from precheck.observe.module_hooks import LOW, Boundaries, Disturbance, Position
+from precheck.observe.numbers import Digest, numbers, wished
 from precheck.observe.op_sequence import Program
 from precheck.observe.recorder import Witness
 from precheck.observe.records import Trace
@@ -53,6 +54,7 @@ class Setting:
     fast_path: bool = False  # whether to leave out gradients between modules (if all end in parameters), and the zeros of large tensors
     buffers: torch.dtype | None = None  # the format of floating buffers in the run to compare with
     functions: bool = False  # whether to record results of the user's functions too
+    files: bool = False  # whether to note the files of the user's code that runs
     early: bool = False  # whether to stop after the loss of the first step
     witness: Witness | None = None  # another observer of recorded tensors; None: the shadow's, if there is one
     unmeasured: bool = False  # whether records have no numbers, since the witness looks at the tensors
@@ -105,7 +107,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, module_inputs=setting.module_inputs, fast_path=setting.fast_path, witness=witness,
             sampled=job.sampled, finds_sample_sizes=setting.finds_sample_sizes, loss=job.loss, functions=setting.functions,
-            compiled=setting.compiled, unmeasured=setting.unmeasured,
+            compiled=setting.compiled, unmeasured=setting.unmeasured, files=setting.files,
         )  # fmt: skip
         tables = prepare(job, setting)
         if tables and setting.shadow is not None and setting.dtype is not None:
@@ -146,8 +148,14 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
     shadow.observation.imposed = frozenset() if setting.records is None else setting.records.imposed
     with interrupts.held(), where.followed(), shadow.watched():
         kept: list[torch.Tensor] = []
-        seen = dataclasses.replace(setting, shadow=shadow, witness=reference, steps=reference is not None, returned=kept)
+        wish, witness = wished(), shadow.exponents if reference is None else reference
+        digest = None if wish is None else Digest(witness)
+        seen = dataclasses.replace(
+            setting, shadow=shadow, witness=digest or witness, steps=reference is not None, returned=kept, files=digest is not None
+        )  # fmt: skip
         trace = run(job, seen)
+        if wish is not None and digest is not None:
+            wish.note(numbers(digest, trace))
     observation = shadow.finish()
     kept.clear()
     return Observed(trace, observation, None if reference is None else reference.complete(trace))

@@ -11,6 +11,7 @@ import pytest
 from precheck.observe.listeners import collecting, judging
 from precheck.plugin import selftest
 from precheck.plugin.naming import command, golden_of, plain_id
+from precheck.plugin.remembered import remembered
 from precheck.plugin.settings import KEY, Depth
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from precheck.findings import Report
     from precheck.measurement import Measurement
+    from precheck.observe.job import Job
 
 
 class CheckPrecision(Verdicts):
@@ -99,7 +101,22 @@ class CheckPrecision(Verdicts):
         return report
 
     def _report(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
-        """The report of `check` beside the golden, or of `measure` if the test has and needs none."""
+        """The report of `check` beside the golden, or of `measure` if the test has and needs none; of an earlier run if nothing has changed."""
+
+        def asked() -> Job:
+            from precheck.measurement import job_of
+
+            return job_of(model, inputs, **settings)
+
+        def judge() -> Report:
+            return self._judged(golden, model, inputs, settings, allow)
+
+        held = golden if self.needs_golden or golden.exists() else None
+        wished = {"allow": dict(allow or {}), "golden": self.shown(golden) if held else ""}
+        again = self.depth == "boundaries"  # which costs no more than finding out that nothing has changed
+        return judge() if again else remembered(self.item, self.calls, self.precision, asked, held, wished, judge)
+
+    def _judged(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         ops = self.item.config.stash[KEY].ops
         if self.needs_golden or golden.exists():
             from precheck.checking import check

@@ -42,6 +42,7 @@ class Check:
     watched: bool = False  # it has no golden, and `golden` is only a name for it
     seconds: float = 0.0  # until its verdict
     parts: dict[str, float] = dataclasses.field(default_factory=dict)  # seconds of each part of its work, by the part's name
+    unchanged: str = ""  # the day on which it passed, if it was not judged again since nothing has changed
     does_not_run: bool = False  # it raises under this precision and not in float32; `error` says where
 
     @property

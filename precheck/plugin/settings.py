@@ -54,6 +54,7 @@ class Settings:
     durations: int | None  # how many of the slowest checks are listed; 0: all; None: those that are slow
     patient: bool  # whether the search has no limit of time
     depth: Depth = "ops"  # whether ops are watched too, or boundaries only
+    fresh: bool = False  # whether checks that passed are judged again where nothing has changed
     selftest: bool = False  # whether passed checks are repeated with planted faults
     models: tuple[str, ...] = ()  # package.module:factory
     known: Path = Path("precision-known.toml")  # absolute
@@ -102,6 +103,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--precision-durations", type=int, metavar="N",
         help="list the N checks that took longest, and what took the time (0: all; without it those that took over 15 s)",
     )  # fmt: skip
+    group.addoption("--precision-fresh", action="store_true", help="judge every check, also one that passed before, with the same code and numbers")
     group.addoption(
         "--precision-device", metavar="DEVICE",
         help="the device that the fixture precision_device gives: auto, cpu, cuda, cuda:N (default: auto, the first CUDA device or else the CPU)",
@@ -167,6 +169,7 @@ def settings_of(config: pytest.Config) -> Settings:
         durations=_durations(config),
         depth=cast(Depth, _one_of("precision_depth", _either(config, "precision_depth"), DEPTHS)),
         patient=isinstance(config.getini("remedy_trials"), str),
+        fresh=config.getoption("precision_fresh"),
         selftest=config.getoption("precheck_selftest"),
         models=_models(config, asked),
         known=_known(config),
@@ -279,8 +282,7 @@ def _device(name: str) -> str:
     if name.startswith("cuda"):
         import torch
 
-        there = torch.cuda.device_count()
-        if int(name.partition(":")[2] or 0) >= there:
+        if int(name.partition(":")[2] or 0) >= (there := torch.cuda.device_count()):
             seen = f"torch {torch.__version__} sees {counted(there, 'CUDA device')} here"
             raise pytest.UsageError(f"--precision-device={name}: {seen}; use auto or cpu")
     return name
@@ -293,8 +295,6 @@ def selection(config: pytest.Config) -> str:
 
 
 def _refuse_partial(config: pytest.Config) -> None:
-    narrowed = selection(config)
-    if not narrowed and config.args_source is config.ArgsSource.ARGS:
-        narrowed = f"the path {config.args[0]}"
+    narrowed = selection(config) or (f"the path {config.args[0]}" if config.args_source is config.ArgsSource.ARGS else "")
     if narrowed:
         raise pytest.UsageError(f"--golden-prune deletes what no test uses, so it needs every test; leave {narrowed} out")

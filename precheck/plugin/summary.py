@@ -22,7 +22,7 @@ def lines(results: Results, *, table: bool) -> list[str]:
     checks, top = results.checks, results.settings.top
     entries = [(check.nodeid, check.entry) for check in checks if check.entry]
     rows = _tables(entries, top) if table else []
-    counts = [] if results.settings.refresh else [*_counts(checks), *_warned(checks, top), *_remarks(checks)]
+    counts = [] if results.settings.refresh else [*_counts(checks), *_unchanged(checks), *_warned(checks, top), *_remarks(checks)]
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in checks for allowed in check.allowed]
     allowed += [f"known: {known} in {check.nodeid}" for check in checks for known in check.excused]
     allowed += _not_needed(checks)
@@ -50,6 +50,13 @@ def _counts(checks: list[Check]) -> list[str]:
         line += f", {refused} of a model that does not run" if refused else ""
         told.append(line + (f", {errors - refused} without a verdict" if errors > refused else "") + _worst(own))
     return told
+
+
+def _unchanged(checks: list[Check]) -> list[str]:
+    """A line on checks that were not judged again."""
+    many = sum(bool(check.unchanged) for check in checks)
+    told = f"not judged again: {counted(many, 'check')} that passed before, with the same code, numbers and settings (--precision-fresh judges all)"
+    return [told] if many else []
 
 
 def _warned(checks: list[Check], top: int) -> list[str]:

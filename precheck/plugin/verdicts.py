@@ -14,6 +14,7 @@ import pytest
 from precheck.observe.listeners import Stopwatch, timed
 from precheck.plugin.markers import Expectations, expectations
 from precheck.plugin.naming import command, plain_id, shown
+from precheck.plugin.remembered import UNCHANGED
 from precheck.plugin.results import CHECKS, KNOWN, Check, Ruling
 from precheck.plugin.settings import KEY
 from precheck.precisions import Precision
@@ -93,6 +94,7 @@ class Verdicts:
             rules=sorted({finding.rule for finding in report.findings}),
             allowed=[f"{rule} ({why})" for rule, why in verdict.allowed.items()],
             entry=shown,
+            unchanged=report.facts.get(UNCHANGED, ""),
             report=json.loads(report.to_json()) if settings.files else None,
             tolerated=tolerated,
             warnings=[f"{finding.rule}: {finding.message}" for finding in warnings],

@@ -1,4 +1,5 @@
-"""`python suites/bench/planted_costs.py`: what a passing `measure` of each planted network costs, and which of its runs take the time.
+"""`python suites/bench/planted_costs.py`: what a passing `measure` of each planted network costs, and which of its runs take the time. Beside it:
+what it costs to find that the same check would pass again, as `pytest` does where nothing has changed.
 
 Processor time, the least of three measurements, over the least of one low and one float32 run of the network's steps. Both in one process
 and on one thread, so that a busy machine disturbs the ratio little. The networks are those of suites/planted, without bugs.
@@ -20,7 +21,10 @@ from typing import Any
 import torch
 
 import precheck
+from precheck import unchanged
+from precheck.measurement import job_of
 from precheck.observe import run as runs
+from precheck.observe.numbers import noted
 from precheck.observe.run import Setting
 
 PLANTED = Path(__file__).resolve().parents[1] / "planted"
@@ -67,16 +71,35 @@ def measured(given: Callable[[], dict[str, Any]], precision: str) -> tuple[float
     return best
 
 
-def row(code: ModuleType, name: str, precision: str) -> float:
-    """Prints what one network costs; gives the ratio."""
+def again(given: Callable[[], dict[str, Any]], precision: str) -> float:
+    """Seconds of the quickest of a few comparisons with a run that passed."""
+    chosen, best = precheck.PRECISIONS[precision], float("inf")
+    with noted() as wish:
+        precheck.measure(**given(), precision=precision)
+    assert wish.numbers is not None
+    known = unchanged.passed(wish.numbers, unchanged.given(job_of(**given()), chosen, None, {}))
+
+    def compared(arguments: dict[str, Any]) -> None:
+        job = job_of(**arguments)
+        assert known.again(job, chosen, unchanged.given(job, chosen, None, {}))
+
+    for _ in range(REPEATS):
+        arguments = given()
+        best = min(best, seconds(lambda arguments=arguments: compared(arguments)))
+    return best
+
+
+def row(code: ModuleType, name: str, precision: str) -> tuple[float, float]:
+    """Prints what one network costs; gives the ratios."""
     from one_case import arguments
     from training_steps import Steps
 
     plain = sum(min(seconds(Steps(code, each).run) for _ in range(2 * REPEATS)) for each in (precision, "32-true"))
     took, parts = measured(lambda: arguments(code), precision)
     shares = ", ".join(f"{name} {part * 1e3:.0f}" for name, part in parts.items())
-    print(f"{name:<16} {precision:<11} {took / plain:6.1f}  {plain * 1e3:7.1f} ms {took * 1e3:8.1f} ms  ({shares})", flush=True)
-    return took / plain
+    twice = again(lambda: arguments(code), precision) / plain
+    print(f"{name:<16} {precision:<11} {took / plain:6.1f} {twice:6.2f}  {plain * 1e3:7.1f} ms {took * 1e3:8.1f} ms  ({shares})", flush=True)
+    return took / plain, twice
 
 
 def main() -> int:
@@ -97,8 +120,10 @@ def main() -> int:
         if hasattr(code, "step"):
             continue  # whose loop `measure` is not asked about
         ratios += [row(code, name, each) for each in found.precisions if asked.precision in ("", each)]
-    ordered = sorted(ratios)
-    print(f"median {statistics.median(ordered):.1f}, p90 {ordered[round(0.9 * (len(ordered) - 1))]:.1f}, worst {ordered[-1]:.1f} of {len(ordered)}")
+    for what, found in zip(("measured", "passed before"), zip(*ratios, strict=True), strict=True):
+        ordered = sorted(found)
+        p90 = ordered[round(0.9 * (len(ordered) - 1))]
+        print(f"{what}: median {statistics.median(ordered):.2f}, p90 {p90:.2f}, worst {ordered[-1]:.2f} of {len(ordered)}")
     return 0
 
 

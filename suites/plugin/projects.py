@@ -73,6 +73,7 @@ def faked(monkeypatch):
 
     monkeypatch.setattr(precheck.checking, "check", said)
     monkeypatch.setattr(CheckPrecision, "_cure", lambda *found: "")  # there is no model to cure
+    monkeypatch.setattr("precheck.plugin.remembered.applies", lambda *asked: False)  # nor one to run
 '''
 """A conftest that makes check_precision(r, {precision: [(severity, rule), ...]}) find what it is told, for tests of what follows."""
 
