@@ -33,9 +33,9 @@ class Statistics(nn.Module):
 
 
 def normalised(dtype: torch.dtype) -> torch.Tensor:
-    """An image as its normaliser sees it after three hundred more images: half counts none beyond 2048, so its sums grow. Off by 19 %."""
+    """An image as its normaliser sees it after eighty more images: half counts none beyond 2048, so its sums grow. Off by 5 %."""
     statistics = Statistics(0.42, 0.08, 2048.0).to(dtype)
-    for seed in range(300):
+    for seed in range(80):
         statistics.update((uniform(8, 8, seed=seed) * 0.9).to(HALF))
     image = uniform(8, 8, seed=1000).to(HALF).float()
     return (image - statistics.mean.float()) / (statistics.var.float() + 1e-3).sqrt()
@@ -129,13 +129,13 @@ def waves(by_series: bool) -> torch.Tensor:
 BUGS = (
     Bug("eyes-of-an-agent", "facebookresearch/habitat-lab#578", ("absorption", "integer-rounding", "accumulated-drift"), "aten.add.Tensor",
         lambda: normalised(HALF), lambda: normalised(WIDE)),
-    Bug("norm-of-a-quiet-layer", "google-deepmind/optax#1789", ("underflow", "vanished-constant", "overflow"), "aten.mul.Tensor",
+    Bug("norm-of-a-quiet-layer", "google-deepmind/optax#1789", ("vanished-constant", "underflow", "overflow"), "aten.add.Tensor",
         lambda: stepped(False), lambda: stepped(True)),
     Bug("actions-that-are-one", "recursionpharma/gflownet#48", ("underflow", "overflow"), "aten.exp.default", lambda: flows(HALF),
         lambda: flows(WIDE)),
     Bug("tables-of-large-vectors", "NVIDIA/cuvs#2246", ("overflow", "accumulated-drift", "absorption"), "aten.add.Tensor",
         lambda: searched(HALF), lambda: searched(WIDE)),
-    Bug("pairs-of-galaxies", "manodeep/Corrfunc#296", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar", lambda: pairs(True),
+    Bug("pairs-of-galaxies", "manodeep/Corrfunc#296", ("amplified-rounding", "cancellation"), "aten.rsub.Scalar", lambda: pairs(True),
         lambda: pairs(False), precision="32-true"),
     Bug("waves-of-near-atoms", "deepmodeling/abacus-develop#2676", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: waves(False), lambda: waves(True), precision="32-true"),

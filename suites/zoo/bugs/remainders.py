@@ -102,8 +102,8 @@ def left_over(x: torch.Tensor, divisor: torch.Tensor, by_reciprocal: bool) -> to
 
 
 def places_in_cells(by_reciprocal: bool) -> torch.Tensor:
-    """Places of points within the cells of a grid, which are a tenth wide, in bfloat16. Off by 130 %."""
-    return left_over((1 + 11 * uniform(200)).to(LOW), torch.tensor(0.1, dtype=LOW), by_reciprocal).float()
+    """Places of points within the cells of a grid, which are three thirty-seconds wide, in bfloat16, which has both. Off by 200 %."""
+    return left_over((16 + 176 * uniform(200)).floor().to(LOW) / 16, torch.tensor(0.09375, dtype=LOW), by_reciprocal).float()
 
 
 def recalibrated(chances: torch.Tensor, temperature: float, dtype: torch.dtype) -> torch.Tensor:
@@ -113,21 +113,23 @@ def recalibrated(chances: torch.Tensor, temperature: float, dtype: torch.dtype) 
 
 
 def odds_of_even_games(dtype: torch.dtype) -> torch.Tensor:
-    """Log odds of games that are nearly even, whose chances are kept in bfloat16. Off by 7 %."""
-    return recalibrated((0.48 + 0.04 * uniform(300)).to(LOW), 0.7, dtype).float()
+    """Log odds of games that are nearly even, whose chances are kept in bfloat16. Off by 4 %."""
+    return recalibrated(((123 + 11 * uniform(300)).floor() / 256).to(LOW), 0.7, dtype).float()
 
 
 BUGS = (
     Bug("shrunk-coefficients", "tenstorrent/tt-metal#47323", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: shrunk(LOW),
         lambda: shrunk(WIDE)),
     Bug("stretched-negatives", "tenstorrent/tt-metal#47067", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
-        lambda: stretched(False), lambda: stretched(True)),
+        lambda: stretched(False), lambda: stretched(True),
+        expected_miss="its result is off by 5 unit roundoffs of bfloat16 (1.9 % of its norm), and a function that computes low may be off by 13"),
     Bug("slope-of-bright-pixels", "tenstorrent/tt-metal#55725", ("overflow",), "aten.mul.Tensor", lambda: slopes_of_brightness(False),
         lambda: slopes_of_brightness(True), phase="backward"),
     Bug("slope-of-shut-gates", "tenstorrent/tt-metal#38643", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
         lambda: slopes_of_gates(False), lambda: slopes_of_gates(True), phase="backward"),
-    Bug("place-in-a-cell", "tenstorrent/tt-metal#56384", ("decision-flip", "cancellation", "amplified-rounding", "integer-rounding"),
-        "aten.trunc.default", lambda: places_in_cells(True), lambda: places_in_cells(False)),
+    Bug("place-in-a-cell", "tenstorrent/tt-metal#56384", ("amplified-rounding", "cancellation", "decision-flip", "integer-rounding"),
+        "aten.mul.Tensor", lambda: places_in_cells(True), lambda: places_in_cells(False)),
     Bug("even-chances", "tenstorrent/tt-metal#46471", ("amplified-rounding", "cancellation"), "aten.div.Tensor",
-        lambda: odds_of_even_games(LOW), lambda: odds_of_even_games(WIDE)),
+        lambda: odds_of_even_games(LOW), lambda: odds_of_even_games(WIDE),
+        expected_miss="its result is off by 7 unit roundoffs of bfloat16 (2.8 % of its norm), and a function that computes low may be off by 13"),
 )  # fmt: skip

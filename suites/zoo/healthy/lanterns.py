@@ -75,7 +75,7 @@ def slope_of_open_gates() -> torch.Tensor:
 
 def cells_of_a_power_of_two() -> torch.Tensor:
     """Places within cells that are an eighth wide, in half: quotient, product and difference are exact."""
-    x = (30 * uniform(300)).to(HALF)
+    x = ((1920 * uniform(300)).floor() / 64).to(HALF)
     return (x - torch.floor(x * 8) * 0.125).float()
 
 
