@@ -238,13 +238,13 @@ def given_low(value: Value) -> bool:
 def stored_too_soon(operation: Operation, value: Value) -> bool:
     """Whether a difference is of what the block has cast to a low format, and a subtraction before the cast would lose no digit.
 
-    Either the other term is a wide tensor that was made from no low one, or most results have no correct digit: the cast left nothing of what the
-    program reads in its data. In the reference the difference of a number and its own rounding, or of two copies of one number, is about zero. Such
-    differences do not count.
+    Either the other term is a wide tensor that was made from no low one, or both are parts of one tensor and most results have no correct digit: the
+    cast left nothing of how its elements differ. In the reference the difference of a number and its own rounding, or of two copies of one number, is
+    about zero. Such differences do not count.
     """
     stored = [source for source in operation.inputs if source.kept_low]
     at_hand = any(source.maker is None and not source.low for source in operation.inputs)
-    garbage = elements(value) >= RESULTS and value.dead >= GARBAGE
+    garbage = elements(value) >= RESULTS and value.dead >= GARBAGE and len({before_copies(source) for source in operation.inputs}) == 1
     return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(stored_here, stored))
 
 
