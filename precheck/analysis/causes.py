@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterable
 
 from precheck import formats, ops
+from precheck.analysis.differences import RESULTS
 from precheck.analysis.limit import Limit
+from precheck.analysis.output_impact import GARBAGE
 from precheck.analysis.provenance import determined, elements, passed, rms, zero_origin
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
@@ -234,14 +236,16 @@ def given_low(value: Value) -> bool:
 
 
 def stored_too_soon(operation: Operation, value: Value) -> bool:
-    """Whether a wide tensor that was made from no low one is subtracted from what the block has cast to a low format. A subtraction before the cast
-    would lose no digit.
+    """Whether a difference is of what the block has cast to a low format, and a subtraction before the cast would lose no digit.
 
-    In the reference the difference of a number and its own rounding, or of two copies of one number, is about zero. Such differences do not count.
+    Either the other term is a wide tensor that was made from no low one, or both are parts of one tensor and most results have no correct digit: the
+    cast left nothing of how its elements differ. In the reference the difference of a number and its own rounding, or of two copies of one number, is
+    about zero. Such differences do not count.
     """
     stored = [source for source in operation.inputs if source.kept_low]
     at_hand = any(source.maker is None and not source.low for source in operation.inputs)
-    return at_hand and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(stored_here, stored))
+    garbage = elements(value) >= RESULTS and value.dead >= GARBAGE and len({before_copies(source) for source in operation.inputs}) == 1
+    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(stored_here, stored))
 
 
 def stored_here(value: Value) -> bool:

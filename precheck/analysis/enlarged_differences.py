@@ -90,12 +90,13 @@ def of_computed_terms(operation: Operation, value: Value) -> bool:
 def lost_at(operation: Operation, observation: Observation, readers: Readers) -> Operation | None:
     """The op to blame for such a difference. None if the precision explains the error.
 
-    If both terms have errors, only a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of
-    such a difference, and is right.) If one term is exact, the other is a result that is compared with its target. Then the user's line that made
-    most of its error is named, or the line with the largest share in the function that made most. What torch's own modules round is not blamed.
+    If two tensors have errors, only a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of
+    such a difference, and is right.) If one term is exact, the other is a result that is compared with its target. If both are parts of one tensor,
+    its digits were lost when it was stored. Then the user's line that made most of the error is named, or the line with the largest share in the
+    function that made most. What torch's own modules round is not blamed.
     """
     value = operation.outputs[0]
-    if sum(source.drift > 0 for source in operation.inputs) > 1:
+    if sum(source.drift > 0 for source in operation.inputs) > 1 and not causes.shares_operand(operation):
         return operation if _enlarged(value, readers) else None
     if elements(value) < RESULTS or exponentials(value, readers):
         return None

@@ -11,7 +11,7 @@ from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import effective_roundoff, elements, is_alias
+from precheck.analysis.provenance import effective_roundoff, elements, is_alias, rms
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -31,6 +31,11 @@ MISLED = Limit(
     most of what is compared is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do.""",
 )  # fmt: skip
 BRANCHES = Limit(8, "answers", "The fewest answers of a line that differ. A loop that ends one iteration early or late has one.")
+PART = Limit(
+    2.0**-10, "roundings of the sum",
+    """The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by
+    chance, to be as much as one rounding of the sum.""",
+)  # fmt: skip
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
 WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
@@ -61,8 +66,16 @@ def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
         onwards = any(value in found and not _nothing(value) for value in operation.outputs)
         last = _ends(operation) or operation in branching
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
-        found.update(value for value in operation.inputs if onwards or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
+        going = {value for value in operation.inputs if onwards and _has_part(operation, value)}
+        found.update(value for value in operation.inputs if value in going or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
     return found
+
+
+def _has_part(operation: Operation, term: Value) -> bool:
+    """Whether the error of an op's input may be a part of that of its result. That of a small term of a low sum is none if the sum has no digits for
+    it: the error of the sum is then another term's, or its own."""
+    spacing = max((made.rounded * rms(made) for made in operation.outputs if made.low), default=0.0) if operation.base in ops.SUMS else 0.0
+    return not term.drift * rms(term) < PART * spacing  # an error beside a reference of zero is infinite, and its product NaN
 
 
 def by_chance(observation: Observation) -> set[Operation]:

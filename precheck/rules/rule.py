@@ -124,7 +124,7 @@ def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
         yield at(record, found.mechanism, "error", text, measured=float(found.excess), limit=0.0)
 
 
-HEALED = "; every result computed from it here is right to a few roundings"
+HEALED = "; no result computed from it here is wrong for it"
 
 
 def difference(fact: Misrounded) -> str:

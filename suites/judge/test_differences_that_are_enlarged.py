@@ -49,6 +49,17 @@ def test_differences_that_nobody_enlarges_are_what_the_precision_means() -> None
     passes(lambda: ratio(True))
 
 
+def speeds(origin: float = 0.0) -> torch.Tensor:
+    keys = (1000 - origin + torch.linspace(0, 2, 64)).to(HALF)  # fault
+    places = keys.float() * 0.3 + origin
+    return places[1:] - places[:-1]
+
+
+def test_parts_of_a_wide_tensor_differ_by_what_was_stored_before_it() -> None:
+    finds(speeds, "amplified-rounding", says="its rounding error grows at aten.sub.Tensor")
+    passes(lambda: speeds(1000.0))
+
+
 def parts(low: bool = True, most: bool = False) -> torch.Tensor:
     """What lies between two states, of which the last four are all but equal."""
     near = torch.cat([torch.ones(60), torch.full((4,), 1e-5)])

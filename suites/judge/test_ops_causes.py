@@ -40,6 +40,24 @@ def test_parts_of_one_tensor_differ_by_what_it_could_hold() -> None:
     finds(steps_of_a_table, "amplified-rounding", says="its rounding error grows at aten.sub.Tensor")
 
 
+def slopes_of_stored_depths() -> torch.Tensor:
+    depth = torch.linspace(3.0, 3.02, 64).half()  # fault
+    wide = depth.float()
+    return wide[1:] - wide[:-1]
+
+
+def slopes_of_steep_depths() -> torch.Tensor:
+    depth = torch.linspace(3.0, 9.0, 64).half()
+    wide = depth.float()
+    return wide[1:] - wide[:-1]
+
+
+def test_data_whose_cast_left_nothing_of_what_is_read_in_them_were_cast_too_soon() -> None:
+    """Differences in float32 are exact for data that are kept low, if the data have their digits."""
+    finds(slopes_of_stored_depths, "amplified-rounding", says="its rounding error grows at aten.sub.Tensor")
+    passes(slopes_of_steep_depths)
+
+
 def fraction() -> torch.Tensor:
     phase = TIMES.bfloat16()  # fault
     return phase - phase.floor()

@@ -60,7 +60,7 @@ NEARLY_ONE = torch.linspace(0.99, 1.01, 64)
 """In bfloat16, the logarithm of a third of these has no digit; the exponential of that is right again."""
 CLOSE_TO_ONE = torch.linspace(0.998, 1.002, 64)
 """The same, of four fifths."""
-MADE_GOOD = "; every result computed from it here is right to a few roundings"
+MADE_GOOD = "; no result computed from it here is wrong for it"
 
 
 def made_good() -> torch.Tensor:
@@ -93,6 +93,19 @@ def used_to_choose() -> torch.Tensor:
     log = near.log()
     log.argmax()
     return log.exp()
+
+
+def beside_a_fault() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()
+    phase = torch.linspace(100.0, 101.0, 64).bfloat16()
+    part = phase - phase.floor()
+    return part + near.log() * 1e-6
+
+
+def test_what_has_no_part_in_the_error_of_an_end_is_made_good() -> None:
+    """The sum is wrong, and its small term is none of the reasons: the sum has no digits for its error."""
+    told = {finding.message.partition(" at ")[2].partition(",")[0]: finding.severity for finding in watched(beside_a_fault).findings}
+    assert sorted(told.values()) == ["error", "note"], told
 
 
 class Slope(torch.autograd.Function):

@@ -14,7 +14,7 @@ from precheck.analysis.exponentials import FEW, Exponent
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, ROUNDINGS
+from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS
 from precheck.analysis.output_impact import DEAD as SHOWN
 from precheck.analysis.provenance import elements, percent, placed
 from precheck.analysis.recurrence import COHERENT, Repeated
@@ -35,7 +35,7 @@ class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
         DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
-        BRANCHES, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, COHERENT, RECURRENT, MISSING,
+        BRANCHES, SHOWN, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, COHERENT, RECURRENT, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:

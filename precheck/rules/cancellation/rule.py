@@ -15,7 +15,7 @@ from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, ROUNDINGS, WRONG
+from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent, placed
 from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
 from precheck.rules.cancellation.about import ABOUT
@@ -26,7 +26,7 @@ class Cancellation(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
         PLAIN, SUM_ROUNDINGS, PICKED, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
-        OWNED, OWN, GROWN,
+        OWNED, OWN, GROWN, PART,
     )  # fmt: skip
 
     def words(self, fact: Fact) -> str:
