@@ -76,10 +76,9 @@ class Shadow(UncompiledMode):
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
         self.stale_casts = stale_casts.Casts(self)
-        self.accumulation = Accumulation(self.memory, self.later)
+        self.accumulation, self.any_perturbed = Accumulation(self.memory, self.later), False  # the last: whether any cell has a perturbed shadow
         self.collectives, self.codes, self.delayed_scales = Collectives(self), Codes(self), DelayedScales(self)
         self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()
-        self.any_perturbed = False  # whether any cell has a perturbed shadow
         self.round_trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
         self.executor: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
         tracker.on_gradient = self.gradient
