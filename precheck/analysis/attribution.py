@@ -31,6 +31,9 @@ UNCHANGED = Limit(
 )  # fmt: skip
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
+INTERPOLATING = frozenset({"grid_sampler_2d", "grid_sampler_3d"})
+"""Ops whose result is a mean of elements of their first operand, at the places that the second one gives. A mean passes on the error of its elements
+at most. What it has more than these comes of the places."""
 SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
 UNCHANGING = SIZED | SCALED | ops.CASTS
@@ -86,6 +89,9 @@ class Splits:
         found = self.known.get(made)
         if found is None:
             carried = {source: _carried(operation, made, source, self.error) ** 2 for source in causes.computed_from(operation) if self.error(source)}
+            if operation.base in INTERPOLATING and len(carried) == 2:
+                averaged, places = carried
+                carried[places] = max(carried[places], self.error(made) ** 2 - carried[averaged])
             total = sum(carried.values())
             kept = _own_share(operation, made, carried, self.error) if total else 1.0
             found = self.known[made] = kept, [(source, (1 - kept) * square / total) for source, square in carried.items() if total]

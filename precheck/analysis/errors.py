@@ -147,7 +147,11 @@ class Errors:
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         fine = not value.roundoff or value.drift <= 4 * effective_roundoff(value)
-        if value.nonfinite or fine or operation.phase not in ("forward", "data", "backward"):
+        if value.nonfinite or operation.phase not in ("forward", "data", "backward"):
+            return
+        if fine:
+            own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
+            self._suspect(own, value)
             return
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)
@@ -168,9 +172,7 @@ class Errors:
         chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > self.ops.gain(operation, value)
         fact = fact if chained or value not in self.mild else None
         own = self.calls.error(operation, value) if operation.call and (fact is None or (fact.healed and not self.ops.forgotten(value))) else None
-        if own is not None:
-            self.suspects.append(own)
-            self.under[value], self.exemptions[own] = (own,), (value, [self.calls.stays])
+        if self._suspect(own, value):
             return
         if value in self.mild and not chained:
             return
@@ -197,9 +199,14 @@ class Errors:
         if not operation.call or len(facts) < len(above):
             return
         own = self.calls.error(operation, value, given=all(fact.operation.converts == "given" for fact in facts))
+        self._suspect(own, value)
+
+    def _suspect(self, own: Fact | None, value: Value) -> bool:
+        """Notes the error that a function makes itself, if there is one."""
         if own is not None:
             self.suspects.append(own)
             self.under[value], self.exemptions[own] = (own,), (value, [self.calls.stays])
+        return own is not None
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""

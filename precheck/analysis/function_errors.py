@@ -7,6 +7,7 @@ unit roundoff, and of 3.8 if a low product passes a softmax. In one with a large
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from typing import Literal
@@ -99,11 +100,22 @@ class Calls:
         if cause is None:
             self.attempts.failed(line)
             return None
-        off, limit = value.call_error, self._limit(cause)
+        off, limit, unit = value.call_error, self._limit(cause), max(effective_roundoff(value), cause.outputs[0].roundoff)
         constant = constant if _below(cause) else None
-        if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) and constant is None else effective_roundoff(value)):
+        if off <= limit * (max(unit, COARSE) if _below(cause) and constant is None else unit):
             return None
-        return self._described(operation, value, cause, made, limit, constant)
+        return self._described(operation, value, cause, made, off / unit, limit, constant)
+
+    def on_purpose(self, operation: Operation, value: Value) -> OwnError | None:
+        """The same for a value whose error the reference has too, since the program rounds there and back on one line (`casts.rounds_on_purpose`).
+
+        Without a float32 run nobody knows whether that makes the rounding too. But a program rounds data on purpose, or a result, and does not
+        amplify what it rounds in the same function. Only a number less its own rounding is amplified on purpose: without the rounding it is nought,
+        so its error is infinite.
+        """
+        unknown = self.observation.imposed is None and math.isfinite(value.call_error)
+        own = self.error(operation, value) if unknown else None
+        return own if own is not None and own.operation.source in self.observation.meant else None
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
@@ -122,8 +134,8 @@ class Calls:
         return cause if made.of_line(cause) >= OWNED or made.difference(cause, self.functions) is not None else None
 
     def _described(
-        self, operation: Operation, value: Value, cause: Operation, taken: Attribution, limit: float, constant: Operation | None
-    ) -> OwnError:
+        self, operation: Operation, value: Value, cause: Operation, taken: Attribution, roundings: float, limit: float, constant: Operation | None,
+    ) -> OwnError:  # fmt: skip
         own, place = attribution.own_error(cause, cause.outputs[0]), self.functions.get(operation.blamed)
         difference = taken.difference(cause, self.functions)
         made: Making = "a rounding"
@@ -136,7 +148,7 @@ class Calls:
         elif _below(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
-            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.call_error / effective_roundoff(value), limit=limit,
+            mechanism=_MECHANISM[made], operation=difference or cause, measured=roundings, limit=limit,
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 

@@ -205,3 +205,14 @@ def test_a_cut_rounds_nothing_but_a_bound_that_the_format_does_not_hold(bound: f
     cut = graph.op("clamp.default", stored, makes={"drift": 0.3 * 2.0**-8}, scalars=(-1.0, bound))
     shares = Attribution(cut, graph.observation.operations).shares
     assert (shares[graph.observation.operations[-1]] > 0.5) is rounds
+
+
+@pytest.mark.parametrize(("name", "blamed"), [("grid_sampler_2d.default", 2), ("mul.Tensor", 1)])
+def test_a_sampled_mean_has_no_more_error_of_its_elements_than_they_have(name: str, blamed: int) -> None:
+    """The picture is off by more than the places are, but a mean of its elements is off by no more than that."""
+    graph = Graph()
+    picture = graph.op("exp.default", given("float32"), makes={"drift": 0.002})
+    places = graph.op("sin.default", given("float32"), makes={"drift": 0.0015})
+    sampled = graph.op(name, picture, places, makes={"drift": 0.02, "dtype": "float32"})
+    made = Attribution(sampled, graph.observation.operations)
+    assert max(made.shares, key=made.shares.__getitem__).number == blamed

@@ -283,3 +283,59 @@ def test_nothing_in_a_function_is_to_blame_that_is_right_on_its_inputs(own: floa
         value.maker.call = 1
     found = outside(inner.maker, made.maker, made, graph.observation)
     assert found is {"outer": outer, "inner": inner}[blamed].maker
+
+
+class Model(nn.Module):
+    """A model whose forward pass is that function."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: object) -> torch.Tensor:
+        return self.function(*inputs)
+
+
+def turned(places: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    """A function that computes wide what it rounds, of places that have no error."""
+    angles = (places * 0.37).to(low)
+    return angles.float().sin()
+
+
+def decayed(low: torch.dtype, steps: int = 64) -> torch.Tensor:
+    kept = torch.tensor(0.9973).to(low)
+    return kept.float() ** torch.arange(steps)
+
+
+def departed(data: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    return data.to(low).float() - data.mean()
+
+
+def test_a_cast_of_what_a_function_has_computed_of_exact_data_is_its_own() -> None:
+    first = errors(lambda: Model(turned)(torch.arange(60.0), LOW))[0]
+    assert first.rule == "amplified-rounding"
+    assert first.source.endswith(f"test_own_errors.py:{line_of(turned, 'angles =')}")
+    assert "turned() is " in first.message
+    assert errors(lambda: Model(turned)(torch.arange(60.0), torch.float32)) == []
+
+
+def test_what_a_program_computes_outside_of_its_model_may_be_data() -> None:
+    assert errors(lambda: turned(torch.arange(60.0), LOW)) == []
+
+
+def test_a_number_that_a_function_has_written_down_is_its_own() -> None:
+    first = errors(lambda: decayed(LOW))[0]
+    assert first.source.endswith(f"test_own_errors.py:{line_of(decayed, 'kept =')}")
+    assert errors(lambda: decayed(torch.float32)) == []
+
+
+@pytest.mark.parametrize("data", [normal(512) / 50 + 1, torch.full((512,), 1.003)])
+def test_data_that_a_function_is_given_or_fills_in_are_not(data: torch.Tensor) -> None:
+    """Data and random numbers are known to a rounding anyway, and a conversion of them is what low precision is."""
+    assert errors(lambda: Model(departed)(data, LOW)) == []
+    assert errors(lambda: Model(lambda x: departed(torch.stack([x, x]).relu(), LOW))(data)) == []
+
+
+def test_random_numbers_that_are_drawn_in_the_block_are_not() -> None:
+    torch.manual_seed(0)
+    assert errors(lambda: Model(lambda: departed(torch.randn(512), LOW))()) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +41,7 @@ def test_a_round_trip_that_only_low_precision_brings_is_a_bug() -> None:
     line = Path(__file__).read_text(encoding="utf8").splitlines().index("        return (x + 100.3).to(dtype).float() - 100.3  # culprit") + 1
     assert report.errors, report.summary()
     assert report.errors[0].source.endswith(f"test_round_trips.py:{line}")
-    assert f"test_round_trips.py:{line}: its rounding error grows at aten.sub.Tensor" in report.summary()
+    assert re.search(rf"amplified \d+ times by aten.sub.Tensor at \S*test_round_trips.py:{line}", report.summary())
 
 
 def test_a_round_trip_that_float32_makes_as_well_is_meant() -> None:
@@ -112,3 +115,52 @@ def test_a_round_trip_that_leaves_the_last_bits_of_subnormal_numbers_is_not_mean
     report = precheck.measure(Chances(), torch.randn(64, 16), precision="16-mixed")
     assert bool(report.errors) == (size < 1e-4), report.summary()
     assert not report.errors or "Chances.shares() returns: off by" in report.summary()
+
+
+class Model(torch.nn.Module):
+    """A model whose forward pass is that function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def seconds(times: torch.Tensor) -> torch.Tensor:
+    since = (times - 41_000).bfloat16().float()  # culprit of seconds
+    return since[1:] - since[:-1]
+
+
+def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A number as two of bfloat16, of which the second is what the first leaves."""
+    x = x * 1.1
+    first = x.bfloat16().float()
+    return first, (x - first) * 256
+
+
+def straight_through(x: torch.Tensor) -> torch.Tensor:
+    x = x.exp()
+    return x + (x.bfloat16().float() - x).detach()
+
+
+def test_a_block_has_no_float32_run_and_tells_a_rounding_that_its_own_function_amplifies() -> None:
+    times = 41_234.5 + (0.02 + torch.rand(200, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 20).cumsum(0)
+    with precheck.watch() as report:
+        kept = Model(seconds)(times)
+    del kept
+    line = Path(__file__).read_text(encoding="utf8").splitlines().index("    since = (times - 41_000).bfloat16().float()  # culprit of seconds") + 1
+    assert [error.rule for error in report.errors] == ["amplified-rounding"], report.summary()
+    assert report.errors[0].source.endswith(f"test_round_trips.py:{line}")
+    assert "seconds() is" in report.errors[0].message
+
+
+@pytest.mark.parametrize("healthy", [halves, straight_through, lambda x: x.bfloat16().float() - 1, lambda x: (x - 1).bfloat16().float()])
+def test_a_rounding_that_is_meant_is_left_in_peace_in_a_block(healthy: Callable[[torch.Tensor], Any]) -> None:
+    """The rest of a rounding, data that are rounded, and a result that is rounded once."""
+    x = 1 + torch.rand(512, generator=torch.Generator().manual_seed(0)) / 50
+    with precheck.watch() as report:
+        kept = Model(healthy)(x)
+    del kept
+    assert report.findings == [], report.summary()

@@ -21,7 +21,7 @@ from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.probes import flips
 from precheck.observe.shadow.replay import addressable, continuous
 from precheck.observe.shadow.source import Frames
-from precheck.observe.shadow.statistics import SAMPLE, apart, sampled
+from precheck.observe.shadow.statistics import SAMPLE, apart, norm, sampled
 from precheck.torch_internals import MODULE_CALLS, storage_key
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class FunctionReplay:
         if value is not None and value.maker is operation:
             run, shadow = call.results[0], made[0]
             value.call_error = apart(run, shadow) if run.numel() <= SAMPLE else apart(sampled(run), sampled(shadow))
+            value.norm = value.norm or (norm(run) if value.call_error else 0.0)  # behind a rounding on purpose nothing has measured it
 
     def _called(self, depth: int) -> Called | None:
         """The call that the op belongs to. None if no function of the user's is on the stack."""
@@ -149,8 +150,12 @@ def _stored(call: Call) -> bool:
     """Whether a cast only stores in low precision what was given or converted, as data and weights are."""
     if call.plan.base not in ops.CASTS:
         return False
+    if call.operation.plain or call.operation.converts:
+        return True
     maker = call.inputs[-1].maker if call.inputs else None
-    return maker is None or maker.base in ops.WHOLE_COPIES or call.operation.plain or bool(call.operation.converts)
+    if maker is not None:
+        return maker.base in ops.WHOLE_COPIES
+    return not (call.floats and call.mode.wide.own(call.floats[0], bool(call.mode.tracker.stack)))
 
 
 def _moves_cast(call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:

@@ -32,6 +32,7 @@ from precheck.observe.shadow.probes import partial_writes, perturbation, python_
 from precheck.observe.shadow.probes.accumulation import Accumulation
 from precheck.observe.shadow.probes.integer_amounts import IntegerAmounts
 from precheck.observe.shadow.probes.integer_places import Places
+from precheck.observe.shadow.probes.wide_numbers import WideNumbers
 from precheck.observe.shadow.quantisers.codes import Codes
 from precheck.observe.shadow.quantisers.delayed_scales import DelayedScales
 from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, continuous, floats_in, local, plan, wraps
@@ -75,9 +76,9 @@ class Shadow(UncompiledMode):
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
         self.stale_casts = stale_casts.Casts(self)
-        self.accumulation = Accumulation(self.memory, self.later)
+        self.accumulation, self.any_perturbed = Accumulation(self.memory, self.later), False  # the last: whether any cell has a perturbed shadow
         self.collectives, self.codes, self.delayed_scales = Collectives(self), Codes(self), DelayedScales(self)
-        self.amounts, self.places, self.any_perturbed = IntegerAmounts(), Places(), False  # the last: whether any cell has a perturbed shadow
+        self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()
         self.round_trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
         self.executor: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
         tracker.on_gradient = self.gradient
@@ -165,15 +166,14 @@ class Shadow(UncompiledMode):
         cells = [self.memory.at(place, tensor) for place, tensor in zip(places, floats, strict=True)]
         if not any(cells) and not self.replay.lowers(op, floats):
             result = self.run(func, args, kwargs)
-            if floats or planned.tagged:
-                self.places.draw(op, floats, result)
-            else:
+            self.wide.made(op, floats, result)
+            if not floats:
                 self.amounts.made(planned, result)
             return result
         call = Call(self, op, floats, cells, places)
         with self.unseen():
             call.prepare()
-            call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.places.draws(floats)
+            call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.wide.draws(floats)
             seen = self.function_replay.before(call)
         try:
             result = self.run(func, args, kwargs)

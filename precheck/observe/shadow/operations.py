@@ -236,7 +236,7 @@ class Observation:
     exact: bool = False  # whether float32 is checked, against float64
     raised: str = ""  # class of the exception that ended the block
     meant: set[str] = dataclasses.field(default_factory=set)  # lines of casts to low and back that the shadow rounded as well
-    imposed: frozenset[str] = frozenset()  # lines on which it does not, since float32 makes no such cast (`evidence.imposed`)
+    imposed: frozenset[str] | None = None  # lines on which it does not, since float32 makes no such cast (`evidence.imposed`); None: not known
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)

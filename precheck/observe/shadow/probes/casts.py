@@ -31,7 +31,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     if cell.value.wholes_moved >= 2 or cell.value.nonfinite or _below_normal(cell.value, before.dtype):
         return False  # nobody rounds counts and positions on purpose, and neither Inf nor a number with fewer bits than the format has is a rounding
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
-    if not one_line or _turn_before(there, call.operation) or call.operation.source in mode.observation.imposed:
+    if not one_line or _turn_before(there, call.operation) or call.operation.source in (mode.observation.imposed or ()):
         return False
     trips, place = mode.round_trips, (there.module, there.source, tuple(output.shape))
     given = trips.get(place)
@@ -39,7 +39,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
         trips[place] = cell.value
         return False  # a state that the line rounds in each iteration: its low storage may be the bug
     mode.observation.meant.add(call.operation.source)
-    value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0)
+    value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0, norm=cell.value.norm)
     call.operation.outputs = (value,)
     mode.memory.drop(output)
     mode.memory.seed(output, mode.replay.wide(output.dtype), value)  # its error is zero, but what follows from it is measured

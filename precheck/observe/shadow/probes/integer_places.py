@@ -31,12 +31,11 @@ LINEAR = ops.SCALING | ops.SUMS | ops.MOVING | ops.CASTS
 
 
 class Places:
-    """The storages of a watched run that hold such integers, and those that hold random numbers in a wide format."""
+    """The storages of a watched run that hold such integers."""
 
     def __init__(self) -> None:
         self.made: Storages[tuple[Operation, ...]] = Storages()
         self.measured: Storages[tuple[Operation, ...]] = Storages()  # floats that are such integers times a factor, or in a sum
-        self.drawn: Storages[bool] = Storages()
         self.moved: Storages[bool] = Storages()  # such integers in other places than the cast left them
         self.chosen: Storages[bool] = Storages()  # those that a `where` has chosen
 
@@ -86,17 +85,6 @@ class Places:
             for operation in operations:
                 if operation in made and operation.left_out is None:
                     operation.left_out = frozenset(gone)
-
-    def draws(self, floats: list[torch.Tensor]) -> bool:
-        """Whether an op reads random numbers."""
-        return bool(self.drawn) and any(self.drawn.get(each) for each in floats)
-
-    def draw(self, op: OpCall, floats: list[torch.Tensor], result: Any) -> None:
-        """After an op in wide formats: marks its result if it is random or made from random numbers."""
-        if op.draws() or self.draws(floats):
-            for each in tensors_in(result):
-                if each.layout is torch.strided and each.is_floating_point():
-                    self.drawn.put(each, True)
 
 
 def _turns(angles: torch.Tensor) -> bool:

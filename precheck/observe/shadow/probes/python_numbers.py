@@ -104,9 +104,12 @@ def forget() -> None:
 def entered(mode: Shadow, tensor: torch.Tensor) -> None:
     """Gives a new tensor the exact numbers as its shadow, if torch rounded them. Never raises, since the call is the user's."""
     given = _thread.given
-    if not given or tensor.dtype not in mode.low or not addressable(tensor):
+    if not given or not addressable(tensor):
         return
     numbers = given[-1]
+    if tensor.dtype not in mode.low:
+        mode.wide.constant(numbers, tensor)
+        return
     alone: tuple[float, ...] = (float(numbers),) if isinstance(numbers, (int, float, numpy.floating)) else ()
     call = Call(mode, OpCall(CAST, plan(CAST), alone, {}), [], [], [])
     with mode.lock, mode.unseen(), contextlib.suppress(Exception):

@@ -1,0 +1,52 @@
+"""Knows where the numbers of wide tensors come from that have no shadow, since they are the run's and the reference's alike.
+
+They were given to the block, drawn at random in it, computed in it, or written into the program. A cast to a low format of what a model computes is
+the model's own. What is computed outside of all modules may be data, which a program may store low: they are known to a rounding, if at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.replay import OpCall, tensors_in
+from precheck.observe.shadow.storages import Storages
+
+AS_BEFORE = ops.UNROUNDED | ops.MOVING | ops.CASTS
+"""Ops that compute no new numbers, or a constant of one number."""
+
+
+class WideNumbers:
+    """The storages of a watched run whose numbers are made from random ones, were computed, or are one number that was written into the program."""
+
+    def __init__(self) -> None:
+        self.drawn: Storages[bool] = Storages()
+        self.computed: Storages[bool] = Storages()
+        self.written: Storages[bool] = Storages()
+
+    def draws(self, floats: list[torch.Tensor]) -> bool:
+        """Whether an op reads random numbers."""
+        return bool(self.drawn) and any(self.drawn.get(each) for each in floats)
+
+    def made(self, op: OpCall, floats: list[torch.Tensor], result: Any) -> None:
+        """After an op in wide formats: notes what its result is made from. What was only moved, selected or cast is as it was before."""
+        draws = op.draws()
+        drawn = draws or self.draws(floats)
+        computed = not draws if op.base not in AS_BEFORE else any(self.computed.get(each) for each in floats)
+        for each in tensors_in(result) if drawn or computed else ():
+            if each.layout is torch.strided and each.is_floating_point():
+                if drawn:
+                    self.drawn.put(each, True)
+                if computed:
+                    self.computed.put(each, True)
+
+    def constant(self, numbers: Any, tensor: torch.Tensor) -> None:
+        """Notes a tensor that is made from one Python number: it is the program's own, while a list may be data."""
+        if isinstance(numbers, float):
+            self.written.put(tensor, True)
+
+    def own(self, tensor: torch.Tensor, within: bool) -> bool:
+        """Whether the program has made these numbers, and not only stored them. `within`: inside a module's forward pass."""
+        return bool(self.written.get(tensor) or (within and self.computed.get(tensor)))
