@@ -17,7 +17,7 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
-from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -49,6 +49,9 @@ class WrongScale(Rule):
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Wrapped):
             return (f"{percent(fact.remark.share)}% of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Mixed):
+            return (f"{percent(fact.remark.share)}% of these integers have bits of two different codes of {shortened(fact.remark.rounded)}, "
+                    "and the others are codes: look at the shifts and masks that take them out")  # fmt: skip
         return super().words(fact)
 
 

@@ -151,6 +151,8 @@ def fault_of(track: Track) -> Fault:
         return "inverse"
     if any(power * begun.get(key, 0.0) < 0 for key, power in own.items()):
         return "twice"
-    if own and len(own) < len(powers) and not sum(powers.values()):
+    kept = {key & track.sources for key, power in begun.items() if powers.get(key) == power}
+    replaced = bool(kept) and any(key & track.sources not in kept for key in own)  # made of extremes of another time
+    if own and (len(own) < len(powers) or replaced) and not sum(powers.values()):
         return "foreign"
     return "forgotten" if len(own) == 1 and not own.keys() & begun.keys() else ""

@@ -53,6 +53,14 @@ class Changed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Mixed:
+    """Integers that hold bits of two codes, beside others that hold one code each. `rounded` is the line that made the codes."""
+
+    rounded: str
+    share: float  # of the integers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Misread:
     """Numbers that are made of codes and their scales alone, and are the data in no order. Both errors are relative to the data."""
 
@@ -151,4 +159,4 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late

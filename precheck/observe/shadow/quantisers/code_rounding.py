@@ -14,7 +14,7 @@ from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import flushed_scales
 from precheck.observe.shadow.quantisers.code_copies import Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Dead, Skewed, Vanished
-from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, scale_of
+from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, counts, scale_of
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ROUNDS = ops.WHOLE | ops.CASTS
 SAMPLE = 1 << 16
+PLACED = ops.PLACES | ops.MOVING | ops.POWERS.keys() | ops.WHOLE_COPIES | {"pow"}
+"""Ops after which places in a table are still such places, or those of a neighbour."""
 WIDEST = 2.0
 """Steps. A larger error is not rounding."""
 FILLED = 15 / 16
@@ -44,6 +46,7 @@ class Origin:
     exact: torch.Tensor
     bys: list[torch.Tensor]
     scaled: Scaled
+    before: torch.Tensor  # the numbers before they were limited
 
 
 def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
@@ -109,7 +112,8 @@ def _sought(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resu
         source = source.squeeze(-1)
     elif op.base not in ops.PLACES or result.shape != source.shape:
         return
-    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))], scaled))
+    before = (source if scaled.unclipped is None else scaled.unclipped.seen(source)).float().clone()
+    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))], scaled, before))
 
 
 def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
@@ -119,8 +123,12 @@ def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torc
     if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
         exact = origin.exact.reshape(result.shape)
-        _become(codes, op, exact, exact, bys, result, origin.scaled)
-    elif not table and (op.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or op.base == "pow"):
+        made = _become(codes, op, exact, exact, bys, result, origin.scaled)
+        table, before = op.args[0].detach().float(), origin.before.reshape(result.shape)
+        ends = float(table.amin()), float(table.amax())
+        clipped(codes, result, result, before, before.clamp(*ends), name=op.plan.name)
+        _coarse(codes, made, origin.scaled, exact, result, table.reshape(-1).sort().values)
+    elif not table and (op.base in PLACED or op.base.startswith("clamp") or (op.base in ops.ADDITIONS and len(inputs) == 1)):
         codes.origins.put(result, origin)
 
 
@@ -203,10 +211,12 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
             codes.casts.drawn(place, scaled.added, exact, result)
 
 
-def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "") -> None:
+def clipped(
+    codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp"
+) -> None:
     """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
-    before."""
-    place = codes.described("clamp")
+    before. `name`: the op that cuts it off."""
+    place = codes.described(name)
     counted = place.blamed == rounded
     norm, lost = float(before.float().norm()), float((before - after).float().norm())
     if not lost or not norm or not math.isfinite(norm):
@@ -218,18 +228,27 @@ def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: to
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 
-def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor) -> None:
-    """Notes codes that waste bits, since their scale was made for a greater number."""
-    by = scaled.bys[0].detach()
-    if scaled.source is None or scaled.source.greatest is None or not exact.numel() or not bool(by.amax() == by.amin() != 0):
+def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None) -> None:
+    """Notes codes that waste bits, since their scale was made for greater numbers: for the largest one of their format, or of the `table` that they
+    are looked up in, or for the extreme that the scale is made of."""
+    by, found = scaled.bys[0].detach(), float(exact.abs().amax()) if exact.numel() else 0.0
+    if table is not None:
+        end, bits = float(table.abs().amax()), math.log2(len(table)) + bool(table.amin() >= 0)
+    elif result.dtype in FLOATS:
+        end, bits = torch.finfo(result.dtype).max, 8.0
+    elif scaled.source is not None and scaled.source.greatest is not None and bool(by.amax() == by.amin() != 0):
+        end = float(scaled.source.greatest) * abs(float(by.amax()))
+        bits = math.log2(end + 1) + 1
+    else:
         return
-    end, found = float(scaled.source.greatest) * abs(float(by.amax())), float(exact.abs().amax())
-    bits = 8.0 * result.element_size() if result.dtype in FLOATS else math.log2(end + 1) + 1
     if not 0 < found <= end / WASTES or bits < FEWEST_BITS or not math.isfinite(end):
         return
     own = exact * (end / found)
-    best = cost(own, own.to(result.dtype) if result.dtype in FLOATS else own.round())[0]
-    codes.casts.coarse(place, Coarse(cost(exact, result)[0], best, found / end, bits))
+    if table is not None:
+        made = table[torch.bucketize(own, (table[1:] + table[:-1]) / 2)]
+    else:
+        made = own.to(result.dtype) if result.dtype in FLOATS else own.round()
+    codes.casts.coarse(place, Coarse(cost(exact, result)[0], cost(own, made)[0], found / end, bits))
 
 
 def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -269,14 +288,22 @@ def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tenso
     data = [track.plains[0].seen(each) for each, track in choices]
     if len(data) < 2 or any(each.shape != data[0].shape or not torch.equal(each, data[0]) for each in data[1:]):
         return
+    if not choices:
+        return
+    found = torch.stack([each.detach().float().expand(result.shape) for each, _ in choices])
+    gap = found.amax(0) - found.amin(0)
+    step = torch.where(gap > 0, gap, 1.0)
     for source, track in choices:
         exact = track.exact.seen(source)
-        if exact.shape == result.shape and bool(((result.float() - exact).abs() <= 1).all()):
+        if exact.shape == result.shape and bool(((result.float() - exact).abs() <= step).all()):
             copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
             made.cost = cost(exact, result)
             made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
             line = codes.casts.lines.get((track.rounded, ""))
             if line is not None:
                 line.skewed = None
-                _skewed(codes, line.place, True, exact, result.float())
+            if line is None or not counts(found):  # numbers from a table, which are rounded where one of them is chosen
+                codes.casts.clean(place := codes.described("where"))
+                line, made.rounded = codes.casts.lines[place.blamed, ""], place.blamed
+            _skewed(codes, line.place, True, exact / step, result.float() / step)
             return

@@ -78,7 +78,7 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, self.decoded.held
+        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
@@ -103,10 +103,11 @@ class Codes:
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
             return
+        moved = self.packed.follow(op, results[0])
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
-        if self.packed.follow(op, results[0]):
+        if moved:
             pass
         elif tracked:
             self._read(op, inputs, tracked, results[0])
@@ -170,7 +171,7 @@ class Codes:
             self.passed(track, inputs[1], result)
         else:
             held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
-            for mine, theirs in zip(held.plains, track.plains, strict=False):
+            for mine, theirs in (*zip(held.plains, track.plains, strict=False), *zip(held.units, track.units, strict=False)):
                 mine.seen(result).copy_(theirs.seen(inputs[1]))
             held.read, track.read = False, True
 
@@ -214,14 +215,15 @@ class Codes:
         data = only or tuple(tensors_in(*op.args))
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
-            track = self.tracks.get(tensor) if plain(tensor) else None
+            track, written = self.tracks.get(tensor) if plain(tensor) else None, bool(op.plan.written) and tensor is op.args[0]
             if track is None or all(tensor is not each for each in data):
-                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
-                return tensor.float() if wide else tensor
+                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or written
+                return tensor.to(torch.float32, copy=written) if wide else tensor
             many = len(track.plains)
             nth = (place // (seen[0] if seen else 1)) % many
             seen.append(many)
-            return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
+            kept = (track.exact if place < 0 else track.plains[nth]).seen(tensor)
+            return kept.clone() if written else kept  # the replay writes into it
 
         if op.base == "constant_pad_nd" and place >= 0:
             return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero

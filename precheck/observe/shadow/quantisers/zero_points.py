@@ -54,7 +54,7 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
         made.shifted = False
         codes.settled(made, result)
         return
-    if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
+    if other is not None and (other.numel() >= source.numel() or (bool((other.float() % 1 != 0).any()) and not codes.scales.made.get(other))):
         own = other.shape == source.shape and any(distance(each.seen(source), other.float()) <= LIKE for each in track.plains)
         codes.judged(track, unit=not track.multipliers and added_terms.real(codes, other), own=own, place=codes.described(op.plan.name))
         codes.tracks.drop(result)
