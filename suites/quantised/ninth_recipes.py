@@ -225,7 +225,7 @@ def factor_not_in_the_data(bug: bool) -> torch.Tensor:
     scale = (blocks.abs().amax(-1, keepdim=True) / 6 * over).to(E4M3).float()
     bounds = (CODEBOOK[1:] + CODEBOOK[:-1]) / 2
     scaled = blocks / scale if bug else blocks * over / scale
-    codes = torch.copysign(CODEBOOK[torch.bucketize(scaled.abs(), bounds)], scaled)
+    codes = torch.copysign(CODEBOOK[torch.bucketize(scaled.abs(), bounds)], scaled)  # culprit: factor-not-in
     dense = codes * (scale / over)  # culprit: factor-not-in
     return (normal(8, 64) @ dense.view(64, 64).t()).to(LOW)  # culprit: factor-not-in
 

@@ -28,6 +28,10 @@ import fifth_healthy
 import fifth_recipes
 import fourth_healthy
 import fourth_recipes
+import ninth_healthy
+import ninth_healthy_layers
+import ninth_layers
+import ninth_recipes
 import pytest
 import second_healthy
 import second_recipes
@@ -100,6 +104,18 @@ BATCHES = (
          "leftover_bytes": "what was never written may be masked after it was read, as other caches do; float32 makes the same NaN",
          "protective_range": "codes are made of codes, and only the first are followed",
          "errors_of_another_bucket": "what rounding leaves is added to a gradient; that it belongs to another one is known to the program alone"},
+    ),
+    Batch(
+        ninth_recipes, ninth_healthy, {"history_left_behind": CLIPPING, "factor_not_in_the_data": CLIPPING},
+        {"raw_scale_bytes": "codes are multiplied by a vector element by element, which may be a scale as well",
+         "exponent_of_the_quotient": "clipping costs less than three times what rounding to four bits costs, as it does under the standard's scales",
+         "result_scale_ignored": "a cast to float8 without a scale begins no search: its numbers may be meant as they are"},
+    ),
+    Batch(
+        ninth_layers, ninth_healthy_layers, {"amax_before_the_product": CLIPPING, "chance_of_the_octave": BIASED},
+        {"normalised_once": "the factors cancel but for one for the whole product, which may be meant",
+         "outliers_twice": "two products are added, each of which is right; that a part is in both would be the same in float32",
+         "weights_left_times_448": "a factor that is written down as a number may be divided by elsewhere, as a sum of weights is"},
     ),
 )  # fmt: skip
 

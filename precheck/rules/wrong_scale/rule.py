@@ -77,6 +77,11 @@ def _uncancelled(seen: Uncancelled) -> str:
             f"codes of {shortened(seen.rounded)} are multiplied by another tensor's scale: the whole result is {seen.middle:.4g} times "
             "what it should be, which is one scale over the other"
         )
+    if seen.fault == "end":
+        return (
+            f"the scale of the codes of {shortened(seen.rounded)} was made with the largest number of a format, which is forgotten here or is not "
+            f"taken out: the whole result is {seen.middle:.4g} times what it should be"
+        )
     if seen.fault == "left":
         return (
             f"a scale is missing here, that of the codes of {shortened(seen.rounded)} or of the tensor that they are multiplied with: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Fault = Literal["", "inverse", "twice", "forgotten", "foreign", "left"]
+Fault = Literal["", "inverse", "twice", "forgotten", "foreign", "left", "end"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -13,7 +13,8 @@ class Uncancelled:
     """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes.
 
     `fault` says what the common factor of the result is: the square of a scale ("inverse"), a scale ("twice"), the inverse of a number that scales
-    were multiplied by ("forgotten"), or one scale over another ("foreign"). It may also be unknown and depend on the data of a scale ("left").
+    were multiplied by ("forgotten"), one scale over another ("foreign"), or the largest number of a format ("end"). It may also be unknown and depend
+    on the data of a scale ("left").
     """
 
     rounded: str

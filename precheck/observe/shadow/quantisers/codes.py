@@ -37,8 +37,8 @@ from precheck.torch_internals import in_backward
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num", "copysign"}
-"""Ops that keep two copies apart by a scale if they were so before."""
+LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num", "copysign", "relu"}
+"""Ops that keep two copies apart by a scale, which is positive, if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 EXPONENTIALS = ops.EXPONENTIALS | ops.SOFTMAXES
@@ -199,15 +199,19 @@ class Codes:
         if op.base not in PRODUCTS | ops.MOVING:
             kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
         if op.base in PRODUCTS:
-            kept.owed, kept.shifted = zero_points.owed(tracks), False
+            kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
             kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
         if product:
             kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The op's result on other tensors, in their own format."""
-        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), change)[0]
+        """The op's result on other tensors, in their own format. What it writes into is copied first."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            return change(tensor).clone() if op.plan.written and tensor is op.args[0] else change(tensor)
+
+        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
 
     def copied(self, op: OpCall, place: int, *only: torch.Tensor) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
@@ -215,15 +219,14 @@ class Codes:
         data = only or tuple(tensors_in(*op.args))
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
-            track, written = self.tracks.get(tensor) if plain(tensor) else None, bool(op.plan.written) and tensor is op.args[0]
+            track = self.tracks.get(tensor) if plain(tensor) else None
             if track is None or all(tensor is not each for each in data):
-                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or written
-                return tensor.to(torch.float32, copy=written) if wide else tensor
+                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
+                return tensor.float() if wide else tensor
             many = len(track.plains)
             nth = (place // (seen[0] if seen else 1)) % many
             seen.append(many)
-            kept = (track.exact if place < 0 else track.plains[nth]).seen(tensor)
-            return kept.clone() if written else kept  # the replay writes into it
+            return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
 
         if op.base == "constant_pad_nd" and place >= 0:
             return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
@@ -283,6 +286,8 @@ class Codes:
     def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:
         """Records an error if the copies differ, where scales must have cancelled. `unit`: what reads them has a unit: an exponential, or a sum with
         data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
+        if track.term is not None and not track.multipliers:
+            unit, own, place = True, True, track.term
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)
