@@ -99,16 +99,13 @@ BATCHES = (
     ),
     Batch(
         eighth_recipes, eighth_healthy, {"fixed_range": CLIPPING},
-        {"scales_row_by_row": "scales and codes are in one buffer of floats, in which no number is known to be a scale",
-         "tokens_under_heads": "each code has its own scale; that heads and tokens have changed places would be the same in float32",
+        {"tokens_under_heads": "each code has its own scale; that heads and tokens have changed places would be the same in float32",
          "leftover_bytes": "what was never written may be masked after it was read, as other caches do; float32 makes the same NaN",
-         "protective_range": "codes are made of codes, and only the first are followed",
          "errors_of_another_bucket": "what rounding leaves is added to a gradient; that it belongs to another one is known to the program alone"},
     ),
     Batch(
         ninth_recipes, ninth_healthy, {"history_left_behind": CLIPPING, "factor_not_in_the_data": CLIPPING},
-        {"raw_scale_bytes": "codes are multiplied by a vector element by element, which may be a scale as well",
-         "exponent_of_the_quotient": "clipping costs less than three times what rounding to four bits costs, as it does under the standard's scales",
+        {"exponent_of_the_quotient": "clipping costs less than three times what rounding to four bits costs, as it does under the standard's scales",
          "result_scale_ignored": "a cast to float8 without a scale begins no search: its numbers may be meant as they are"},
     ),
     Batch(

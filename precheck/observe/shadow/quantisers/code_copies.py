@@ -77,6 +77,11 @@ def neutral(factor: torch.Tensor) -> bool:
     return factor.numel() == 1 or factor.dtype is torch.bool or bool((factor.abs() * (1 - factor.abs()) == 0).all())
 
 
+def signed(factor: torch.Tensor) -> bool:
+    """Whether a factor has numbers of both signs, which no scale has: it is data."""
+    return bool((factor < 0).any() and (factor > 0).any())
+
+
 def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
     """|exact - plain| / |plain|."""
     return float((exact - plain).norm() / plain.norm().clamp_min(1e-30))

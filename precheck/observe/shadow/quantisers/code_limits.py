@@ -129,11 +129,12 @@ def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
 
     In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
     """
-    if source.is_floating_point() or not result.is_floating_point() or track.multipliers or track.dense:
+    if source.is_floating_point() or not result.is_floating_point() or track.dense:
         return
     size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
+    widest = size / 8 if track.multipliers else code_rounding.WIDEST  # a factor that is an integer makes steps larger
     turns = torch.round(off / size)
-    share = float(((turns != 0) & ((off - turns * size).abs() <= code_rounding.WIDEST)).float().mean())
+    share = float(((turns != 0) & ((off - turns * size).abs() <= widest)).float().mean())
     if share:
         track.cost = None
-        codes.note(codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))
+        codes.note(track.last or codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))

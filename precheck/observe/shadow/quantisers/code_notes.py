@@ -160,4 +160,6 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = (
+    Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+)

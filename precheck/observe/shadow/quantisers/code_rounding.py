@@ -280,6 +280,16 @@ def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, ma
     codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
 
 
+def again(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After codes that were divided by a further scale have been rounded again: these are codes under both scales."""
+    made = codes.tracks.get(result)
+    if made is None or op.base not in ops.WHOLE or not track.multipliers or track.dense or counts(source):
+        return
+    exact = made.exact.seen(result)
+    made.multipliers, made.scales, made.cost = 0, track.scales + 1, cost(exact, result)
+    made.units = [Flat.of(result, torch.nan_to_num(each.seen(result) / exact, posinf=0.0, neginf=0.0)) for each in made.plains]
+
+
 def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tensor) -> None:
     """After a choice, element by element, between codes of the same numbers. If it is one between the numbers below and above, it is what has been
     rounded. So its errors are judged, and not those of a floor before. If it gives codes their sign back, they have one."""

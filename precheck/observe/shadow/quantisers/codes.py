@@ -20,7 +20,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, zero_points
-from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
+from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, signed, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
@@ -132,7 +132,9 @@ class Codes:
 
     def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
         base, data = op.base, [each for each in tracked if not self.scales.made.get(each)]
-        tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is still a scale
+        if base in ("mul", "div") and len(tracked) > 1:  # a scale that was itself rounded, or is kept beside codes, is still a scale
+            data = [each for each in data if self._coded(each)]
+        tracked = data if base in ("mul", "div") and data else tracked
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
             self._copied(inputs, result)
@@ -141,6 +143,7 @@ class Codes:
         elif base in PASSED:
             code_limits.wrapped(self, op, tracks[0], tracked[0], result)
             self.passed(tracks[0], tracked[0], result)
+            code_rounding.again(self, op, tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR | ops.MOVING):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
@@ -161,11 +164,19 @@ class Codes:
                 self.judged(track, unit=base in EXPONENTIALS)
             self.tracks.drop(result)
 
+    def _coded(self, tensor: torch.Tensor) -> bool:
+        """Whether it holds codes. Other numbers in the same storage are the same in both copies."""
+        track = self.tracks.get(tensor)
+        return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
+
     def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """Codes are copied into an existing storage, whole or in part."""
         track = self.tracks.get(inputs[1]) if len(inputs) > 1 else None
         held = self.tracks.get(result)
-        if track is None:
+        if track is None and held is not None and not whole(result):
+            for each in (held.exact, *held.plains):
+                each.seen(result).copy_(result)
+        elif track is None:
             self.tracks.drop(result)
         elif held is None or whole(result):
             self.passed(track, inputs[1], result)
@@ -251,11 +262,13 @@ class Codes:
             self.tracks.drop(result)
             return
         if not known:
-            plains += [self.copied(op, place, source) for place in range(len(track.plains))]
+            again = [self.copied(op, place, source) for place in range(len(track.plains))]
+            plains = again if other is not None and signed(other) and not neutral(other) else [*plains, *again]
         made = self.put(result, [track], exact, plains[:ALTERNATIVES])
-        whole = other is not None and not track.dense and self.scales.made.get(other) == "whole"  # the exponents of scales, such as bytes of e8m0
+        kind = None if other is None else self.scales.made.get(other)
+        whole = kind == "exponent" or (kind == "whole" and not track.dense)  # a byte of e8m0, whose power of two is meant
         made.multipliers = track.multipliers + (known or whole)
-        made.sure = track.sure and (known or whole or other is None or neutral(other))
+        made.sure = track.sure and (known or whole or other is None or neutral(other) or signed(other))
         made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
         if known or whole:
             made.last = self.described(op.plan.name)

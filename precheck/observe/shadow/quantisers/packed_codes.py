@@ -75,8 +75,9 @@ class PackedCodes:
                 self._begun(each)
         known = [each for each in inputs if self.held.get(each) is not None] if self.held else []
         wide = result.is_floating_point() or result.dtype is torch.bool
-        if known and (wide or op.base not in BITS | MOVED) and any([self.resolved(each) for each in known]):
-            known = []  # codes again, which are followed as numbers
+        if known and (wide or op.base not in BITS | MOVED):
+            codes = [self.resolved(each) for each in known]
+            known = [] if any(codes) else known  # codes again are followed as numbers
         if not known or wide or op.base not in BITS | MOVED | COMPUTED:
             return False
         labels = self._run(op, result)
@@ -194,7 +195,8 @@ class PackedCodes:
             unsigned = unsigned or (equal if track.unsigned else bool(cut.any()))
         exact, others = Flat(made[1] + numbers.float() - made[0]), [Flat(each) for each in made[2:]]
         many = len(first.plains)
-        self.codes.tracks.put(tensor, dataclasses.replace(first, exact=exact, plains=others[:many], units=others[many:], unsigned=unsigned, read=False))
+        made_again = dataclasses.replace(first, exact=exact, plains=others[:many], units=others[many:], unsigned=unsigned, read=False)
+        self.codes.tracks.put(tensor, made_again)
 
 
 def _check(number: torch.Tensor) -> torch.Tensor:
