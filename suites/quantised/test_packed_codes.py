@@ -108,7 +108,10 @@ def watched(layout: Layout, turned: int = 0) -> precheck.Report:
     return report
 
 
-@pytest.mark.parametrize("layout", [pairs, halves, words, ordered, kept_in_a_buffer, shifted_by_a_tensor, bytes_of_words, high_and_low_bits], ids=lambda layout: layout.__name__)
+GIVEN_BACK = (pairs, halves, words, ordered, kept_in_a_buffer, shifted_by_a_tensor, bytes_of_words, high_and_low_bits)
+
+
+@pytest.mark.parametrize("layout", GIVEN_BACK, ids=lambda layout: layout.__name__)
 def test_a_layout_that_gives_the_codes_back_is_left_in_peace(layout: Layout) -> None:
     codes = torch.randint(-7, 8, (64, 64), dtype=torch.int8)
     assert torch.equal(layout(codes).to(torch.int8), codes)

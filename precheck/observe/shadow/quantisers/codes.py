@@ -19,8 +19,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, zero_points
-from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, signed, uncancelled
+from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, rounding_costs, scale_products, zero_points
+from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
@@ -29,7 +29,7 @@ from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scale_roots import combined
-from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts, steps
+from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, FLOATS, Scaled, Scales, begins, counts
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.torch_internals import in_backward
@@ -119,7 +119,7 @@ class Codes:
             code_rounding.looked_up(self, op, inputs, results[0])
         elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
-        code_rounding.vanished(self, op, inputs[-1], results[0])
+        rounding_costs.vanished(self, op, inputs[-1], results[0])
         code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
@@ -147,7 +147,7 @@ class Codes:
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR | ops.MOVING):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
-            self._multiplied(op, inputs, tracked[0], result)
+            scale_products.multiplied(self, op, inputs, tracked[0], result)
         elif base == "where" and len(tracked) == 1 and code_limits.replaced(self, op.args, tracks[0], tracked[0], result):
             return
         elif base.startswith("clamp"):
@@ -242,46 +242,6 @@ class Codes:
         if op.base == "constant_pad_nd" and place >= 0:
             return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
         return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.replayed(op, change)
-
-    def _multiplied(self, op: OpCall, inputs: list[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
-        """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
-        track = self.tracks.get(source)
-        assert track is not None
-        other = next((each for each in inputs if each is not source), None)
-        exact = self.copied(op, -1, source)
-        plains = [each.seen(source).expand(exact.shape) for each in track.plains]
-        known = other is not None and (self.scales.known(other) or self._nested(other, track))
-        if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
-            if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
-                code_limits.remeasured(self.put(result, [track], exact, plains[1:]), result)
-                self.casts.dequantised(track)
-                return
-        if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
-            track.read = True  # the data, up to rounding
-            self.casts.dequantised(track)
-            self.tracks.drop(result)
-            return
-        if not known:
-            again = [self.copied(op, place, source) for place in range(len(track.plains))]
-            plains = again if other is not None and signed(other) and not neutral(other) else [*plains, *again]
-        made = self.put(result, [track], exact, plains[:ALTERNATIVES])
-        kind = None if other is None else self.scales.made.get(other)
-        whole = kind == "exponent" or (kind == "whole" and not track.dense)  # a byte of e8m0, whose power of two is meant
-        made.multipliers = track.multipliers + (known or whole)
-        made.sure = track.sure and (known or whole or other is None or neutral(other) or signed(other))
-        made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
-        if known or whole:
-            made.last = self.described(op.plan.name)
-        if known:
-            made.powers = self.scales.multiplied(track.powers, other, op.base)
-        if known or not track.scales:
-            self.casts.dequantised(track)
-        self.settled(made, result)
-
-    def _nested(self, other: torch.Tensor, track: Track) -> bool:
-        """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
-        held = self.tracks.get(other)
-        return held is not None and not held.multipliers and not track.dense and self.scales.made.get(other) is not None
 
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
         """Gives a result the copies that are computed from the codes of `tracks`."""

@@ -30,7 +30,7 @@ BITS = SHIFTS | JOINS | {"__and", "__iand", "bitwise_and"}
 MOVED = (ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | {"copy"}) - {"where"}
 COMPUTED = ops.ADDITIONS | {"sum", "mul", "floor_divide", "remainder"}
 """Ops that pack and unpack integers by numbers, such as sums of shifted codes."""
-DIGITS, CHECKS = 22, 8
+DIGITS, CHECKS = 21, 8
 """Digits of the number of a bit, and of the check behind it."""
 RUNS = DIGITS + CHECKS
 MIXED = 0.5
@@ -97,8 +97,10 @@ class PackedCodes:
         low, high = int(numbers.amin()), int(numbers.amax())
         width, size = max(high, -low - 1).bit_length() + (low < 0), 8 * tensor.element_size()
         bits = width * len(numbers)
-        if not 0 < width <= size or self.next + bits >= 1 << DIGITS:
+        if not 0 < width <= size or bits + 1 >= 1 << DIGITS:
             return
+        if self.next + bits >= 1 << DIGITS:  # all numbers have been given: what was packed before is followed no longer
+            self.held, self.books, self.next = Storages(), [], 1
         self.books.append(Book(self.next, width, numbers, track))
         number = torch.arange(bits, device=tensor.device).view(-1, width) + self.next
         self.next, track.read = self.next + bits, True
@@ -148,12 +150,18 @@ class PackedCodes:
         return self.codes.tracks.get(tensor) is not None
 
     def _resolve(self, tensor: torch.Tensor, labels: Labels) -> None:
-        numbers, runs = flattened(tensor), torch.stack([each.view(tensor.dtype) for each in labels.runs]).long()
+        numbers, runs = flattened(tensor), [each.view(tensor.dtype) for each in labels.runs]
+        moving = torch.zeros_like(numbers)  # bits that are not the same in all runs
+        for each in runs:
+            moving |= each ^ runs[0]
         firsts = torch.tensor([book.first for book in self.books], device=tensor.device)
         widths = torch.tensor([book.width for book in self.books], device=tensor.device)
-        weights = (1 << torch.arange(RUNS, device=tensor.device))[:, None]
         for bit in range(8 * tensor.element_size()):
-            read = ((runs >> bit & 1) * weights).sum(0)
+            if bit and not bool((moving >> bit & 1).any()):
+                continue
+            read = torch.zeros(len(numbers), dtype=torch.int64, device=tensor.device)
+            for run, each in enumerate(runs):
+                read |= (each >> bit & 1).long() << run
             fixed = (read == 0) | (read == (1 << RUNS) - 1)
             read = torch.where(self._numbered(read), read, (1 << RUNS) - 1 - read)  # a bit may be inverted
             found = self._numbered(read) & ~fixed
@@ -169,8 +177,7 @@ class PackedCodes:
         if bool(code.all()):
             self._out(tensor, numbers, *owner)
         elif float(code.float().mean()) >= MIXED and bool((foreign & ~code).any()):
-            place = self.codes.described("cast")
-            self.codes.note(place, Mixed(self.books[int(owner[0][0])].track.rounded, float((foreign & ~code).float().mean())))
+            self.codes.note(self.codes.described("cast"), Mixed(self.books[int(owner[0][0])].track.rounded, float((foreign & ~code).float().mean())))
 
     def _numbered(self, read: torch.Tensor) -> torch.Tensor:
         """Whether digits are those of a number that was given, and of its check."""
