@@ -30,7 +30,7 @@ BITS = SHIFTS | JOINS | {"__and", "__iand", "bitwise_and"}
 MOVED = (ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | {"copy"}) - {"where"}
 COMPUTED = ops.ADDITIONS | {"sum", "mul", "floor_divide", "remainder"}
 """Ops that pack and unpack integers by numbers, such as sums of shifted codes."""
-DIGITS, CHECKS = 21, 8
+DIGITS, CHECKS = 20, 8
 """Digits of the number of a bit, and of the check behind it."""
 RUNS = DIGITS + CHECKS
 MIXED = 0.5
