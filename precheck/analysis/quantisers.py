@@ -19,6 +19,7 @@ from precheck.observe.shadow.quantisers.code_notes import (
     Flushed,
     Late,
     Misread,
+    Mixed,
     Remark,
     Repeated,
     Skewed,
@@ -100,7 +101,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole and not remark.fault else "error")
         elif isinstance(remark, Unrotated) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
-        elif isinstance(remark, Dead | Wrapped):
+        elif isinstance(remark, Dead | Wrapped | Mixed):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
         elif isinstance(remark, Unfolded):
             yield _fact("wrong-scale", operation, remark, 1.0, 0.0)

@@ -11,6 +11,7 @@ from float8_by_hand import LOW, channels, normal
 
 import precheck
 
+SHIFTS = torch.arange(0, 32, 4)
 AWQ = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
 Layout = Callable[[torch.Tensor], torch.Tensor]
 """From signed codes of four bits, of 64 rows and 64 columns, to the same codes after they were packed and taken out again."""
@@ -73,6 +74,29 @@ def by_three(codes: torch.Tensor) -> torch.Tensor:
     return torch.stack([byte & 15, byte >> 3], -1).view(64, 64).to(torch.int8) - 8
 
 
+def shifted_by_a_tensor(codes: torch.Tensor) -> torch.Tensor:
+    word = ((codes + 8).to(torch.int64).view(64, 8, 8) << SHIFTS).sum(-1)
+    return (word[..., None] >> SHIFTS & 15).view(64, 64) - 8
+
+
+def bytes_of_words(codes: torch.Tensor) -> torch.Tensor:
+    word = ((codes + 8).to(torch.int32).view(64, 8, 8) << SHIFTS).sum(-1, dtype=torch.int32)
+    byte = word.view(torch.uint8)
+    return torch.stack([byte % 16, byte // 16], -1).view(64, 64).to(torch.int8) - 8
+
+
+def high_and_low_bits(codes: torch.Tensor) -> torch.Tensor:
+    codes = codes + 8
+    low, high = codes & 3, codes >> 2
+    held = low | high[:, torch.arange(63, -1, -1)] << 2
+    return ((held & 3) | (held >> 2).flip(1) << 2) - 8
+
+
+def a_bit_too_few(codes: torch.Tensor) -> torch.Tensor:
+    word = ((codes + 8).to(torch.int64).view(64, 8, 8) << SHIFTS).sum(-1)
+    return (word[..., None] >> SHIFTS & 7).view(64, 64) - 8
+
+
 def watched(layout: Layout, turned: int = 0) -> precheck.Report:
     """A weight in four bits, by groups of 16 columns, which is packed so. Each group is read under the scale of the one `turned` before it."""
     with precheck.watch() as report:
@@ -84,7 +108,10 @@ def watched(layout: Layout, turned: int = 0) -> precheck.Report:
     return report
 
 
-@pytest.mark.parametrize("layout", [pairs, halves, words, ordered, kept_in_a_buffer], ids=lambda layout: layout.__name__)
+GIVEN_BACK = (pairs, halves, words, ordered, kept_in_a_buffer, shifted_by_a_tensor, bytes_of_words, high_and_low_bits)
+
+
+@pytest.mark.parametrize("layout", GIVEN_BACK, ids=lambda layout: layout.__name__)
 def test_a_layout_that_gives_the_codes_back_is_left_in_peace(layout: Layout) -> None:
     codes = torch.randint(-7, 8, (64, 64), dtype=torch.int8)
     assert torch.equal(layout(codes).to(torch.int8), codes)
@@ -92,7 +119,7 @@ def test_a_layout_that_gives_the_codes_back_is_left_in_peace(layout: Layout) -> 
     assert watched(layout, turned=1).errors[0].rule == "wrong-scale"  # so the codes were followed
 
 
-@pytest.mark.parametrize("layout", [swapped, without_signs, three_bits], ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("layout", [swapped, without_signs, three_bits, a_bit_too_few], ids=lambda layout: layout.__name__)
 def test_a_layout_that_does_not_is_found_where_the_scales_do_not_cancel(layout: Layout) -> None:
     codes = torch.randint(-7, 8, (64, 64), dtype=torch.int8)
     assert not torch.equal(layout(codes).to(torch.int8), codes)
@@ -105,3 +132,31 @@ def test_two_codes_in_the_same_bits_are_found_where_what_is_left_of_them_is_deco
     error = watched(by_three).errors[0]
     assert error.rule == "wrong-scale"
     assert "is not the data that was rounded there, in any order" in error.message
+
+
+def test_integers_with_bits_of_two_codes_are_found_where_others_are_codes() -> None:
+    def mixed(codes: torch.Tensor) -> torch.Tensor:
+        codes = codes + 8
+        low, high = codes & 3, codes >> 2
+        high[:, :16] = high[:, :16].flip(1)
+        return (low | high << 2) - 8
+
+    error = watched(mixed).errors[0]
+    assert error.rule == "wrong-scale"
+    assert "25% of these integers have bits of two different codes of" in error.message
+
+
+def test_codes_that_are_put_in_another_order_leave_the_programs_numbers_as_they_are() -> None:
+    """The copies of an op that writes into a tensor are made on copies of that tensor."""
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+
+    def decoded() -> torch.Tensor:
+        scale = channels().abs().amax(1, keepdim=True) / 7
+        dense = torch.empty(64, 64)
+        dense[:, order] = torch.round(channels() / scale)
+        return dense * scale
+
+    unwatched = decoded()
+    with precheck.watch() as report:
+        assert torch.equal(decoded(), unwatched)
+    assert not report.findings

@@ -8,6 +8,8 @@ from types import ModuleType
 import eighth_recipes
 import fifth_recipes
 import float8_by_hand
+import ninth_layers
+import ninth_recipes
 import pytest
 import second_recipes
 import seventh_recipes
@@ -18,6 +20,7 @@ from frozen import watched
 
 import precheck
 
+BATCHES = (second_recipes, fifth_recipes, sixth_recipes, seventh_recipes, eighth_recipes, ninth_recipes, ninth_layers)
 SAID = {
     "junk_in_the_workspace": r"this scale was made for numbers \d\d times as large as the greatest of this tensor, so half of the bits "
     r"of each code are 0: this loses 5\d% of the tensor, and a scale of its own would lose 0\.8\d%",
@@ -42,13 +45,20 @@ SAID = {
     "divisor_taken_for_a_factor": r"codes of .*casts_by_hand.py:\d+ is used the wrong way round, .*: the whole result is 2e\+04 times",
     "projections_of_one_scale": r"are multiplied by another tensor's scale: the whole result is 0\.4\d+ times what it should be",
     "residuals_of_codes": r"aten.sub.Tensor .* a scale is missing here, that of the codes of .*eighth_recipes.py:\d+",
+    "bias_not_dequantised": r"aten.add.Tensor .* a scale is missing here, that of the codes of .*ninth_recipes.py:\d+",
+    "bias_scaled_too_early": r"aten.add.Tensor .* a scale is missing here, that of the codes of .*casts_by_hand.py:\d+",
+    "factor_not_in_the_data": r"this scale was made for numbers .* times as large as the greatest of this tensor",
+    "greatest_taken_for_a_step": r"was made with the largest number of a format, which is forgotten here .*: the whole result is 127 times",
+    "high_bits_of_the_other": r"[\d.]+% of these integers have bits of two different codes of .*ninth_layers.py:\d+, and the others are codes",
+    "chance_of_the_octave": r"rounding errors have a mean of 0\.\d+ steps",
+    "recomputed_under_the_new_scale": r"are multiplied by another tensor's scale: the whole result is 3 times what it should be",
     "mantissa_leaks": "times these scales make Inf or NaN without any rounding, where the numbers that were quantised make none",
 }
 
 
 @pytest.mark.parametrize("name", SAID)
 def test_a_message_says_what_the_fault_is(name: str) -> None:
-    batch: ModuleType = next(each for each in (second_recipes, fifth_recipes, sixth_recipes, seventh_recipes, eighth_recipes) if hasattr(each, name))
+    batch: ModuleType = next(each for each in BATCHES if hasattr(each, name))
     assert re.search(SAID[name], watched(getattr(batch, name), True).errors[0].message)
 
 

@@ -17,7 +17,7 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
-from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -49,6 +49,9 @@ class WrongScale(Rule):
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Wrapped):
             return (f"{percent(fact.remark.share)}% of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Mixed):
+            return (f"{percent(fact.remark.share)}% of these integers have bits of two different codes of {shortened(fact.remark.rounded)}, "
+                    "and the others are codes: look at the shifts and masks that take them out")  # fmt: skip
         return super().words(fact)
 
 
@@ -73,6 +76,11 @@ def _uncancelled(seen: Uncancelled) -> str:
         return (
             f"codes of {shortened(seen.rounded)} are multiplied by another tensor's scale: the whole result is {seen.middle:.4g} times "
             "what it should be, which is one scale over the other"
+        )
+    if seen.fault == "end":
+        return (
+            f"the scale of the codes of {shortened(seen.rounded)} was made with the largest number of a format, which is forgotten here or is not "
+            f"taken out: the whole result is {seen.middle:.4g} times what it should be"
         )
     if seen.fault == "left":
         return (

@@ -47,8 +47,9 @@ def joined(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: tor
     term = op.args[0] if op.base in FUSED else next((each for each in inputs if codes.tracks.get(each) is None), None)
     if not isinstance(term, torch.Tensor) or codes.tracks.get(term) is not None or not bool(term.any()):
         return
-    made.joined = True
-    made.sure = made.sure and real(codes, term)
+    made.joined, known = True, real(codes, term)
+    made.sure = made.sure and known
+    made.term = codes.described(op.plan.name) if known and made.dense else None
 
 
 def real(codes: Codes, term: torch.Tensor) -> bool:

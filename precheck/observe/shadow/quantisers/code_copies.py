@@ -16,6 +16,8 @@ from precheck.observe.shadow.storages import Flat
 ALTERNATIVES = 8
 LIKE = 1e-4
 """Relative distance below which two scales are the same."""
+ENDS = (127.0, 255.0, 240.0, 448.0, 57344.0, 6 * 448.0)
+"""Largest numbers of formats of eight bits, and of NVFP4's scales times its codes. Smaller ones, such as 7, may be meant."""
 AGREE = 2.0**-6
 """Two copies agree below this relative distance. A scale that was itself rounded to bfloat16 is off by less."""
 
@@ -39,6 +41,7 @@ class Track:
     early: int = 0  # multipliers before that product
     read: bool = False  # whether an op has read it
     joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
+    term: Operation | None = None  # where real numbers have been added to such a product before any scale was multiplied by
     sources: frozenset[int] = frozenset()  # extremes of data that the codes' own scales are made of
     cost: tuple[float, float] | None = None  # error of rounding: over the norm, and its root mean square; None if the codes have been changed since
     filled: bool = False  # whether they surely have a unit: they go up to the largest number of a float8 format, or meet the data they stand for
@@ -74,6 +77,11 @@ def neutral(factor: torch.Tensor) -> bool:
     return factor.numel() == 1 or factor.dtype is torch.bool or bool((factor.abs() * (1 - factor.abs()) == 0).all())
 
 
+def signed(factor: torch.Tensor) -> bool:
+    """Whether a factor has numbers of both signs, which no scale has: it is data."""
+    return bool((factor < 0).any() and (factor > 0).any())
+
+
 def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
     """|exact - plain| / |plain|."""
     return float((exact - plain).norm() / plain.norm().clamp_min(1e-30))
@@ -99,7 +107,7 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), unsigned=any(track.unsigned for track in tracks),
         dense=any(track.dense for track in tracks),
         owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
-        joined=any(track.joined for track in tracks),
+        joined=any(track.joined for track in tracks), term=next((track.term for track in tracks if track.term is not None), None),
         others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
@@ -133,12 +141,18 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault: Fault = fault_of(track) if whole else ""
+    fault: Fault = fault_of(track) or ("end" if not track.dense and _end(least[2]) else "") if whole else ""
     if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None
     return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
+
+
+def _end(factor: float) -> bool:
+    """Whether a factor is the largest number of a format, or one over it. No program means such a factor, unless the other operand of a
+    product has its inverse."""
+    return any(abs(each / end - 1) < LIKE for end in ENDS for each in (factor, 1 / max(factor, 1e-30)))
 
 
 def fault_of(track: Track) -> Fault:
@@ -151,6 +165,8 @@ def fault_of(track: Track) -> Fault:
         return "inverse"
     if any(power * begun.get(key, 0.0) < 0 for key, power in own.items()):
         return "twice"
-    if own and len(own) < len(powers) and not sum(powers.values()):
+    kept = {key & track.sources for key, power in begun.items() if powers.get(key) == power}
+    replaced = bool(kept) and any(key & track.sources not in kept for key in own)  # made of extremes of another time
+    if own and (len(own) < len(powers) or replaced) and not sum(powers.values()):
         return "foreign"
     return "forgotten" if len(own) == 1 and not own.keys() & begun.keys() else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.quantisers import code_rounding
+from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
 from precheck.observe.shadow.quantisers.scaled_tensors import ENDS, FLOATS, SATURATED
@@ -35,7 +35,7 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     remeasured(made, result)
     if track.average:
         return
-    code_rounding.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded)
+    rounding_costs.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded)
     _coarse(codes, before, result, high - low)
 
 
@@ -43,7 +43,7 @@ def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: fl
     """Notes integers that waste bits: their bounds have been written for far more `numbers` than they use."""
     used = float(exact.amax() - exact.amin()) if exact.numel() else 0.0
     bits = math.log2(numbers + 1) if math.isfinite(numbers) and numbers > 0 else 0.0
-    if bits < code_rounding.FEWEST_BITS or not 0 < used <= numbers / code_rounding.WASTES or bool((result % 1 != 0).any()):
+    if bits < rounding_costs.FEWEST_BITS or not 0 < used <= numbers / rounding_costs.WASTES or bool((result % 1 != 0).any()):
         return
     own = (exact - exact.amin()) * (numbers / used)
     best = float((own.round() - own).norm()) * (used / numbers) / max(float(exact.norm()), 1e-30)
@@ -100,7 +100,7 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
     if before is not None:
         exact, place = before.seen(source), codes.described("clamp").blamed
         kept = exact.clamp(low - 0.5, high + 0.5) if limits else source.float()
-        code_rounding.clipped(codes, source, result, exact, kept)
+        rounding_costs.clipped(codes, source, result, exact, kept)
         if result.dtype in FLOATS:
             codes.casts.meant.add(place)
         else:
@@ -129,11 +129,12 @@ def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
 
     In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
     """
-    if source.is_floating_point() or not result.is_floating_point() or track.multipliers or track.dense:
+    if source.is_floating_point() or not result.is_floating_point() or track.dense:
         return
     size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
+    widest = size / 8 if track.multipliers else rounding_costs.WIDEST  # a factor that is an integer makes steps larger
     turns = torch.round(off / size)
-    share = float(((turns != 0) & ((off - turns * size).abs() <= code_rounding.WIDEST)).float().mean())
+    share = float(((turns != 0) & ((off - turns * size).abs() <= widest)).float().mean())
     if share:
         track.cost = None
-        codes.note(codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))
+        codes.note(track.last or codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))

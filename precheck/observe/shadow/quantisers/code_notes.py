@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Fault = Literal["", "inverse", "twice", "forgotten", "foreign", "left"]
+Fault = Literal["", "inverse", "twice", "forgotten", "foreign", "left", "end"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -13,7 +13,8 @@ class Uncancelled:
     """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes.
 
     `fault` says what the common factor of the result is: the square of a scale ("inverse"), a scale ("twice"), the inverse of a number that scales
-    were multiplied by ("forgotten"), or one scale over another ("foreign"). It may also be unknown and depend on the data of a scale ("left").
+    were multiplied by ("forgotten"), one scale over another ("foreign"), or the largest number of a format ("end"). It may also be unknown and depend
+    on the data of a scale ("left").
     """
 
     rounded: str
@@ -50,6 +51,14 @@ class Changed:
     rounded: str  # the line that made them
     off: float
     rounding: float  # when they were made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mixed:
+    """Integers that hold bits of two codes, beside others that hold one code each. `rounded` is the line that made the codes."""
+
+    rounded: str
+    share: float  # of the integers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,4 +160,6 @@ class Late:
     large: int  # the same, for a scale made for greater numbers
 
 
-Remark = Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+Remark = (
+    Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+)

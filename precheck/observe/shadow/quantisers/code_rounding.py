@@ -11,10 +11,10 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes.partial_writes import region
-from precheck.observe.shadow.quantisers import flushed_scales
+from precheck.observe.shadow.quantisers import flushed_scales, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import Track, cost
-from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Dead, Skewed, Vanished
-from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, scale_of
+from precheck.observe.shadow.quantisers.code_notes import Dead
+from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, counts, scale_of
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -22,19 +22,10 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
 ROUNDS = ops.WHOLE | ops.CASTS
-SAMPLE = 1 << 16
-WIDEST = 2.0
-"""Steps. A larger error is not rounding."""
+PLACED = ops.PLACES | ops.MOVING | ops.POWERS.keys() | ops.WHOLE_COPIES | {"pow"}
+"""Ops after which places in a table are still such places, or those of a neighbour."""
 FILLED = 15 / 16
 """Share of a format's largest number. Codes under a scale that is made for the format go up to more."""
-FEWEST = 64
-"""Elements that are needed to judge the mean of errors."""
-WASTES = 4
-"""A scale that is made for so many times the greatest magnitude wastes two bits, which is noted."""
-FEWEST_BITS = 4
-"""Codes of fewer bits have none to waste."""
-ONE_SIGN = 0.9
-"""Numbers have one sign if the magnitude of their sum is this share of the sum of their magnitudes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,6 +35,7 @@ class Origin:
     exact: torch.Tensor
     bys: list[torch.Tensor]
     scaled: Scaled
+    before: torch.Tensor  # the numbers before they were limited
 
 
 def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
@@ -109,7 +101,8 @@ def _sought(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resu
         source = source.squeeze(-1)
     elif op.base not in ops.PLACES or result.shape != source.shape:
         return
-    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))], scaled))
+    before = (source if scaled.unclipped is None else scaled.unclipped.seen(source)).float().clone()
+    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))], scaled, before))
 
 
 def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
@@ -119,8 +112,12 @@ def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torc
     if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
         exact = origin.exact.reshape(result.shape)
-        _become(codes, op, exact, exact, bys, result, origin.scaled)
-    elif not table and (op.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or op.base == "pow"):
+        made = _become(codes, op, exact, exact, bys, result, origin.scaled)
+        table, before = op.args[0].detach().float(), origin.before.reshape(result.shape)
+        ends = float(table.amin()), float(table.amax())
+        rounding_costs.clipped(codes, result, result, before, before.clamp(*ends), name=op.plan.name)
+        rounding_costs.coarse(codes, made, origin.scaled, exact, result, table.reshape(-1).sort().values)
+    elif not table and (op.base in PLACED or op.base.startswith("clamp") or (op.base in ops.ADDITIONS and len(inputs) == 1)):
         codes.origins.put(result, origin)
 
 
@@ -189,76 +186,28 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
     place = _become(codes, op, exact, data, bys, result, scaled)
     if scaled.unclipped is not None:
-        clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
+        rounding_costs.clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
     elif result.dtype in FLOATS:
         end = torch.finfo(result.dtype).max
-        clipped(codes, source, result, exact, exact.clamp(-end, end))
+        rounding_costs.clipped(codes, source, result, exact, exact.clamp(-end, end))
     else:
         codes.casts.clean(place)
     if data is exact:
-        _coarse(codes, place, scaled, exact, result)
+        rounding_costs.coarse(codes, place, scaled, exact, result)
     if result.dtype not in FLOATS and not scaled.nested:  # a scale that is rounded up keeps all of the data
-        _skewed(codes, place, noisy, exact, result.float())
+        rounding_costs.skewed(codes, place, noisy, exact, result.float())
         if noisy and isinstance(scaled.added, torch.Tensor):
             codes.casts.drawn(place, scaled.added, exact, result)
 
 
-def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "") -> None:
-    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
-    before."""
-    place = codes.described("clamp")
-    counted = place.blamed == rounded
-    norm, lost = float(before.float().norm()), float((before - after).float().norm())
-    if not lost or not norm or not math.isfinite(norm):
-        if not counted:
-            codes.casts.clean(place)
+def again(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After codes that were divided by a further scale have been rounded again: these are codes under both scales."""
+    made = codes.tracks.get(result)
+    if made is None or op.base not in ops.WHOLE or not track.multipliers or track.dense or counts(source):
         return
-    rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
-    greatest = float(before.abs().amax()) / max(end, 1e-30)
-    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
-
-
-def _coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor) -> None:
-    """Notes codes that waste bits, since their scale was made for a greater number."""
-    by = scaled.bys[0].detach()
-    if scaled.source is None or scaled.source.greatest is None or not exact.numel() or not bool(by.amax() == by.amin() != 0):
-        return
-    end, found = float(scaled.source.greatest) * abs(float(by.amax())), float(exact.abs().amax())
-    bits = 8.0 * result.element_size() if result.dtype in FLOATS else math.log2(end + 1) + 1
-    if not 0 < found <= end / WASTES or bits < FEWEST_BITS or not math.isfinite(end):
-        return
-    own = exact * (end / found)
-    best = cost(own, own.to(result.dtype) if result.dtype in FLOATS else own.round())[0]
-    codes.casts.coarse(place, Coarse(cost(exact, result)[0], best, found / end, bits))
-
-
-def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
-    """After a cast of data to a float of eight bits: whether numbers of one sign lose some of their sum, since small ones become zero."""
-    if op.base not in ops.CASTS or result.dtype not in FLOATS or source.element_size() == 1 or codes.scales.made.get(source):
-        return
-    wide, made = source.detach().float(), result.detach().float()
-    total, least = float(wide.abs().sum()), torch.finfo(result.dtype).tiny
-    if not total or not math.isfinite(total) or abs(float(wide.sum())) < ONE_SIGN * total:
-        return
-    small = wide.abs() < least
-    lost, gone = float((wide.abs() - made.abs())[small].sum()) / total, (made == 0) & (wide != 0)
-    if lost > 0 and bool(gone.any()):
-        name = str(result.dtype).removeprefix("torch.")
-        place = codes.described(op.plan.name)
-        codes.note(place, Vanished(lost, float(gone.float().mean()), name))
-
-
-def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
-    """Notes the mean of the rounding errors, in steps. Rounding to nearest has one too, if most numbers are less than half a step."""
-    error, wide = (made - exact).reshape(-1)[:SAMPLE], exact.reshape(-1)[:SAMPLE]
-    inside = error.abs() <= WIDEST
-    error = (error if noisy else error - (wide.round() - wide))[inside]
-    signs = wide[inside].sign()
-    if len(error) < FEWEST:
-        return
-    mean, inwards, chance = float(error.mean()), float(-(error * signs).mean()), 0.6 / len(error) ** 0.5
-    off, towards = (inwards, True) if abs(inwards) > abs(mean) else (mean, False)
-    codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
+    exact = made.exact.seen(result)
+    made.multipliers, made.scales, made.cost = 0, track.scales + 1, cost(exact, result)
+    made.units = [Flat.of(result, torch.nan_to_num(each.seen(result) / exact, posinf=0.0, neginf=0.0)) for each in made.plains]
 
 
 def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tensor) -> None:
@@ -269,14 +218,22 @@ def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tenso
     data = [track.plains[0].seen(each) for each, track in choices]
     if len(data) < 2 or any(each.shape != data[0].shape or not torch.equal(each, data[0]) for each in data[1:]):
         return
+    if not choices:
+        return
+    found = torch.stack([each.detach().float().expand(result.shape) for each, _ in choices])
+    gap = found.amax(0) - found.amin(0)
+    step = torch.where(gap > 0, gap, 1.0)
     for source, track in choices:
         exact = track.exact.seen(source)
-        if exact.shape == result.shape and bool(((result.float() - exact).abs() <= 1).all()):
+        if exact.shape == result.shape and bool(((result.float() - exact).abs() <= step).all()):
             copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
             made.cost = cost(exact, result)
             made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
             line = codes.casts.lines.get((track.rounded, ""))
             if line is not None:
                 line.skewed = None
-                _skewed(codes, line.place, True, exact, result.float())
+            if line is None or not counts(found):  # numbers from a table, which are rounded where one of them is chosen
+                codes.casts.clean(place := codes.described("where"))
+                line, made.rounded = codes.casts.lines[place.blamed, ""], place.blamed
+            rounding_costs.skewed(codes, line.place, True, exact / step, result.float() / step)
             return

@@ -19,8 +19,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, zero_points
-from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, merged, neutral, uncancelled
+from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, rounding_costs, scale_products, zero_points
+from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
@@ -30,7 +30,7 @@ from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scale_roots import combined
-from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts, steps
+from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.torch_internals import in_backward
@@ -38,8 +38,8 @@ from precheck.torch_internals import in_backward
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num", "copysign"}
-"""Ops that keep two copies apart by a scale if they were so before."""
+LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num", "copysign", "relu"}
+"""Ops that keep two copies apart by a scale, which is positive, if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS, EXPONENTIALS = ops.REDUCTIONS | {"_int_mm"}, ops.EXPONENTIALS | ops.SOFTMAXES
 BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS | {"round"}
@@ -78,7 +78,7 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.fields, self.bits.held, self.foldings.held, self.decoded.held
+        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
@@ -103,10 +103,11 @@ class Codes:
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
             return
+        moved = self.packed.follow(op, results[0])
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
-        if self.packed.follow(op, results[0]):
+        if moved:
             pass
         elif tracked:
             self._read(op, inputs, tracked, results[0])
@@ -118,7 +119,7 @@ class Codes:
             code_rounding.looked_up(self, op, inputs, results[0])
         elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
-        code_rounding.vanished(self, op, inputs[-1], results[0])
+        rounding_costs.vanished(self, op, inputs[-1], results[0])
         code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
@@ -131,7 +132,9 @@ class Codes:
 
     def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
         base, data = op.base, [each for each in tracked if not self.scales.made.get(each)]
-        tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is still a scale
+        if base in ("mul", "div") and len(tracked) > 1:  # a scale that was itself rounded, or is kept beside codes, is still a scale
+            data = [each for each in data if self._coded(each)]
+        tracked = data if base in ("mul", "div") and data else tracked
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
             self._copied(inputs, result)
@@ -140,10 +143,11 @@ class Codes:
         elif base in PASSED:
             code_limits.wrapped(self, op, tracks[0], tracked[0], result)
             self.passed(tracks[0], tracked[0], result)
+            code_rounding.again(self, op, tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR | ops.MOVING):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
-            self._multiplied(op, inputs, tracked[0], result)
+            scale_products.multiplied(self, op, inputs, tracked[0], result)
         elif base == "where" and len(tracked) == 1 and code_limits.replaced(self, op.args, tracks[0], tracked[0], result):
             return
         elif base.startswith("clamp"):
@@ -160,17 +164,25 @@ class Codes:
                 self.judged(track, unit=base in EXPONENTIALS)
             self.tracks.drop(result)
 
+    def _coded(self, tensor: torch.Tensor) -> bool:
+        """Whether it holds codes. Other numbers in the same storage are the same in both copies."""
+        track = self.tracks.get(tensor)
+        return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
+
     def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """Codes are copied into an existing storage, whole or in part."""
         track = self.tracks.get(inputs[1]) if len(inputs) > 1 else None
         held = self.tracks.get(result)
-        if track is None:
+        if track is None and held is not None and not whole(result):
+            for each in (held.exact, *held.plains):
+                each.seen(result).copy_(result)
+        elif track is None:
             self.tracks.drop(result)
         elif held is None or whole(result):
             self.passed(track, inputs[1], result)
         else:
             held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
-            for mine, theirs in zip(held.plains, track.plains, strict=False):
+            for mine, theirs in (*zip(held.plains, track.plains, strict=False), *zip(held.units, track.units, strict=False)):
                 mine.seen(result).copy_(theirs.seen(inputs[1]))
             held.read, track.read = False, True
 
@@ -198,15 +210,19 @@ class Codes:
         if op.base not in PRODUCTS | ops.MOVING:
             kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
         if op.base in PRODUCTS:
-            kept.owed, kept.shifted = zero_points.owed(tracks), False
+            kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
             kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
         if product:
             kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The op's result on other tensors, in their own format."""
-        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), change)[0]
+        """The op's result on other tensors, in their own format. What it writes into is copied first."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            return change(tensor).clone() if op.plan.written and tensor is op.args[0] else change(tensor)
+
+        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
 
     def copied(self, op: OpCall, place: int, *only: torch.Tensor) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
@@ -227,44 +243,6 @@ class Codes:
             return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
         return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.replayed(op, change)
 
-    def _multiplied(self, op: OpCall, inputs: list[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
-        """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
-        track = self.tracks.get(source)
-        assert track is not None
-        other = next((each for each in inputs if each is not source), None)
-        exact = self.copied(op, -1, source)
-        plains = [each.seen(source).expand(exact.shape) for each in track.plains]
-        known = other is not None and (self.scales.known(other) or self._nested(other, track))
-        if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
-            if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
-                code_limits.remeasured(self.put(result, [track], exact, plains[1:]), result)
-                self.casts.dequantised(track)
-                return
-        if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
-            track.read = True  # the data, up to rounding
-            self.casts.dequantised(track)
-            self.tracks.drop(result)
-            return
-        if not known:
-            plains += [self.copied(op, place, source) for place in range(len(track.plains))]
-        made = self.put(result, [track], exact, plains[:ALTERNATIVES])
-        whole = other is not None and not track.dense and self.scales.made.get(other) == "whole"  # the exponents of scales, such as bytes of e8m0
-        made.multipliers = track.multipliers + (known or whole)
-        made.sure = track.sure and (known or whole or other is None or neutral(other))
-        made.sure = made.sure and not (made.joined and other is not None and self.scales.made.get(other) != "scale")
-        if known or whole:
-            made.last = self.described(op.plan.name)
-        if known:
-            made.powers = self.scales.multiplied(track.powers, other, op.base)
-        if known or not track.scales:
-            self.casts.dequantised(track)
-        self.settled(made, result)
-
-    def _nested(self, other: torch.Tensor, track: Track) -> bool:
-        """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
-        held = self.tracks.get(other)
-        return held is not None and not held.multipliers and not track.dense and self.scales.made.get(other) is not None
-
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
         """Gives a result the copies that are computed from the codes of `tracks`."""
         made = merged(result, tracks, exact, plains, product=product)
@@ -281,6 +259,8 @@ class Codes:
     def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:
         """Records an error if the copies differ, where scales must have cancelled. `unit`: what reads them has a unit: an exponential, or a sum with
         data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
+        if track.term is not None and not track.multipliers:
+            unit, own, place = True, True, track.term
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)

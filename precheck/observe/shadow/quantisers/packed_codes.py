@@ -1,185 +1,211 @@
-"""Follows codes through operations on bits, which pack several codes into one number and take them out again.
+"""Follows codes through integers that hold several of them, by giving each bit of a code a label.
 
-A packed number has fields: runs of bits that hold a code each. A shift moves its fields, a mask keeps some of them, and "or" puts the fields of two
-numbers together. Each field keeps the copies of its codes (see `code_copies`). When one field is left, and starts at bit 0, the number is a code
-again. Two fields in the same bits destroy each other's codes, and are followed no longer.
+Shifts, masks, "or" and sums of words move bits and do not look at them. So the same ops, run on other bits, show where each bit went. A run on labels
+sets each bit of a code to one digit of the bit's own number. After as many runs as the number has digits, the digits at a place of a result say which
+bit lies there, or that no bit of a code does. No layout is known by name, and no op either.
+
+An integer is a code again if its lowest bit is the lowest bit of a code and each other bit is one of the same code in its place, its sign, or a
+constant. Where most integers of a tensor are codes and others have the bits of two codes, they were taken out wrongly.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precheck import ops
 from precheck.observe.shadow.quantisers.code_copies import Track
+from precheck.observe.shadow.quantisers.code_notes import Mixed
 from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Flat, Storages, plain, whole
+from precheck.observe.shadow.storages import Flat, Storages, flattened, length, plain, whole
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
-LEFT, RIGHT = {"__lshift", "__ilshift", "bitwise_left_shift"}, {"__rshift", "__irshift", "bitwise_right_shift"}
-MASKS, JOINS = {"__and", "__iand", "bitwise_and"}, {"__or", "__ior", "bitwise_or", "__xor", "__ixor", "bitwise_xor"}
-BITS = LEFT | RIGHT | MASKS | JOINS
-MOVED = (ops.MOVING | ops.WHOLE_COPIES | {"copy"}) - {"where"}
+SHIFTS = {"__lshift", "__ilshift", "bitwise_left_shift", "__rshift", "__irshift", "bitwise_right_shift"}
+JOINS = {"__or", "__ior", "bitwise_or", "__xor", "__ixor", "bitwise_xor"}
+BITS = SHIFTS | JOINS | {"__and", "__iand", "bitwise_and"}
+MOVED = (ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | {"copy"}) - {"where"}
+COMPUTED = ops.ADDITIONS | {"sum", "mul", "floor_divide", "remainder"}
+"""Ops that pack and unpack integers by numbers, such as sums of shifted codes."""
+DIGITS, CHECKS = 20, 8
+"""Digits of the number of a bit, and of the check behind it."""
+RUNS = DIGITS + CHECKS
+MIXED = 0.5
+"""Share of integers that are codes, above which the others should be codes too."""
 
 
 @dataclasses.dataclass(slots=True)
-class Field:
-    """Bits of all numbers of a storage: `low` is the first one. `numbers` has their value, `exact` that of the codes before rounding."""
+class Book:
+    """Codes whose bits have the numbers from `first` on, `width` for each element of a storage."""
 
-    low: int
+    first: int
     width: int
-    numbers: Flat
-    exact: Flat
-    others: list[Flat]  # the copies `plains` of the codes, then their `units`
-    track: Track  # what is known of the codes beside their copies
+    numbers: torch.Tensor
+    track: Track
 
-    def copies(self) -> list[Flat]:
-        return [self.numbers, self.exact, *self.others]
 
-    def of(self, result: torch.Tensor, copies: list[torch.Tensor], low: int, width: int) -> Field:
-        """The same codes in another tensor, whose copies are given."""
-        numbers, exact, *others = (Flat.of(result, each) for each in copies)
-        return Field(low, width, numbers, exact, others, self.track)
+@dataclasses.dataclass(slots=True)
+class Labels:
+    """For each run on labels, the bytes of a storage."""
+
+    runs: list[torch.Tensor]
+    resolved: bool = False  # whether it is known which of its integers are codes
+
+    def seen(self, tensor: torch.Tensor, run: int) -> torch.Tensor:
+        return self.runs[run].view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 class PackedCodes:
-    """The packed numbers of a run."""
+    """The integers of a run that hold bits of codes."""
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
-        self.fields: Storages[list[Field]] = Storages(sized=True)
+        self.held: Storages[Labels] = Storages()
+        self.books: list[Book] = []
+        self.next = 1
 
     def follow(self, op: OpCall, result: torch.Tensor) -> bool:
-        """After an op: follows packed numbers. Returns whether it read any, or was an op on the bits of codes."""
-        if op.base in BITS and result.dtype is not torch.bool and not result.is_floating_point():
-            read = [(each, self._fields(each)) for each in op.args[:2] if plain(each)]
-            if any(fields for _, fields in read):
-                self._changed(op, read, result)
-                return True
-        elif self.fields and op.base in MOVED:
-            return self._moved(op, result)
-        return False
+        """After an op: follows bits of codes. Returns whether it has, so that nothing else is asked of the op."""
+        inputs = [each for each in tensors_in(*op.args) if plain(each) and not each.is_floating_point()]
+        if op.base in BITS and result.dtype is not torch.bool:
+            for each in inputs:
+                self._begun(each)
+        known = [each for each in inputs if self.held.get(each) is not None] if self.held else []
+        wide = result.is_floating_point() or result.dtype is torch.bool
+        if known and (wide or op.base not in BITS | MOVED):
+            codes = [self.resolved(each) for each in known]
+            known = [] if any(codes) else known  # codes again are followed as numbers
+        if not known or wide or op.base not in BITS | MOVED | COMPUTED:
+            return False
+        labels = self._run(op, result)
+        self.codes.tracks.drop(result)
+        if labels is None:
+            self.held.drop(result)
+        else:
+            self.held.put(result, labels)
+        return labels is not None
 
-    def _fields(self, tensor: torch.Tensor) -> list[Field]:
-        """The fields of a tensor's numbers. Codes that are in no packed number are one field."""
-        held = self.fields.get(tensor)
-        if held is not None:
-            return held if len(held[0].numbers.numbers) * tensor.element_size() == tensor.untyped_storage().nbytes() else []
+    def _begun(self, tensor: torch.Tensor) -> None:
+        """Gives the bits of codes their numbers."""
         track = self.codes.tracks.get(tensor)
-        if track is None or track.multipliers or track.dense or tensor.is_floating_point():
-            return []
-        track.read, width = True, int(tensor.amax()).bit_length() if bool((tensor >= 0).all()) else 8 * tensor.element_size()
-        return [Field(0, width, Flat.of(tensor, tensor), track.exact, [*track.plains, *track.units], track)] if width else []
+        if self.held.get(tensor) is not None or track is None or track.multipliers or track.dense:
+            return
+        numbers = flattened(tensor).clone()
+        low, high = int(numbers.amin()), int(numbers.amax())
+        width, size = max(high, -low - 1).bit_length() + (low < 0), 8 * tensor.element_size()
+        bits = width * len(numbers)
+        if not 0 < width <= size or bits + 1 >= 1 << DIGITS:
+            return
+        if self.next + bits >= 1 << DIGITS:  # all numbers have been given: what was packed before is followed no longer
+            self.held, self.books, self.next = Storages(), [], 1
+        self.books.append(Book(self.next, width, numbers, track))
+        number = torch.arange(bits, device=tensor.device).view(-1, width) + self.next
+        self.next, track.read = self.next + bits, True
+        number = number | _check(number) << DIGITS
+        places, runs = torch.arange(width, device=tensor.device), []
+        for run in range(RUNS):
+            made = ((number >> run & 1) << places).sum(1)
+            made = torch.where(made >> width - 1 > 0, made - (1 << width), made) if low < 0 else made
+            runs.append(made.to(tensor.dtype).view(torch.uint8))
+        self.held.put(tensor, Labels(runs))
 
-    def _changed(self, op: OpCall, read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> None:
-        """An op on bits."""
-        (source, fields), base = next(each for each in read if each[1]), op.base
-        other = op.args[1] if op.args[0] is source else op.args[0]
-        number = int(other) if isinstance(other, int) or (isinstance(other, torch.Tensor) and other.numel() == 1) else None
-        made: list[Field] | None = None
-        if base in JOINS and number is None:
-            made = self._joined(read, result)
-        elif number is not None and base in LEFT | RIGHT:
-            made = self._shifted(source, fields, number if base in LEFT else -number, result)
-        elif number is not None and base in MASKS:
-            made = self._masked(source, fields, number, result)
-        elif number is not None and len(fields) == 1 and not fields[0].low:
-            made = [self._seen(fields[0], source, result, 0, fields[0].width)]  # a bit of the code is set or inverted
-        self.fields.drop(result)
-        if made and len(made) == 1 and not made[0].low and not (base in JOINS and number is None) and base not in LEFT:
-            self._out(made[0], result, signed=base in RIGHT)
-        elif made:
-            self.fields.put(result, made)
+    def _run(self, op: OpCall, result: torch.Tensor) -> Labels | None:
+        """The op on labels, and on other tensors as they are. What it writes into has been written already."""
+        target = op.args[0] if op.plan.written else None
+        before = None if target is None else self.held.get(target)
+        if target is not None and before is None:
+            if op.base not in JOINS | {"copy"} and not (op.base in MOVED and whole(result)):
+                return None
+            content = flattened(target).clone()
+            if op.base in JOINS:  # what was there has no bits that are joined now
+                content.as_strided(target.size(), target.stride(), target.storage_offset()).bitwise_and_(~op.args[1])
+            before = Labels([content.view(torch.uint8).clone() for _ in range(RUNS)])
+        runs = []
+        for run in range(RUNS):
 
-    def _seen(self, field: Field, source: torch.Tensor, result: torch.Tensor, low: int, width: int) -> Field:
-        return field.of(result, [each.seen(source).expand(result.shape) for each in field.copies()], low, width)
+            def change(value: Any, run: int = run) -> Any:
+                if isinstance(value, (list, tuple)):
+                    return type(value)(map(change, value))
+                if not isinstance(value, torch.Tensor):
+                    return value
+                labels = before if value is target else self.held.get(value) if plain(value) else None
+                return value if labels is None else labels.seen(value, run)
 
-    def _shifted(self, source: torch.Tensor, fields: list[Field], by: int, result: torch.Tensor) -> list[Field]:
-        """Fields that are moved up by `by` bits, or down if it is negative. Nothing is followed if the lower part of a field is lost."""
-        size, made = 8 * result.element_size(), []
-        for field in fields:
-            low, width = field.low + by, min(field.width, size - field.low - by)
-            if low < 0 < low + width:
-                return []
-            if low >= 0 and width > 0:
-                made.append(self._cut(field, source, result, low, width))
-        return made
+            made = op.func(*map(change, op.args), **op.kwargs)
+            if before is None:
+                flat = torch.zeros(length(result), dtype=result.dtype, device=result.device)
+                flat.as_strided(result.size(), result.stride(), result.storage_offset()).copy_(made)
+                runs.append(flat.view(torch.uint8))
+        return Labels(runs if before is None else before.runs)
 
-    def _masked(self, source: torch.Tensor, fields: list[Field], mask: int, result: torch.Tensor) -> list[Field]:
-        kept = []
-        for field in fields:
-            bits = (mask >> field.low) & ((1 << field.width) - 1)
-            if bits & (bits + 1):
-                return []  # the mask has gaps
-            if bits:
-                kept.append(self._cut(field, source, result, field.low, bits.bit_length()))
-        return kept
+    def resolved(self, tensor: torch.Tensor) -> bool:
+        """Whether the integers of a storage are codes, which are followed as such from now on."""
+        labels = self.held.get(tensor)
+        if labels is not None and not labels.resolved:
+            labels.resolved = True
+            self._resolve(tensor, labels)
+        return self.codes.tracks.get(tensor) is not None
 
-    def _cut(self, field: Field, source: torch.Tensor, result: torch.Tensor, low: int, width: int) -> Field:
-        """The lowest bits of a field."""
-        numbers, exact, *others = (each.seen(source) for each in field.copies())
-        left = numbers if width == field.width else (numbers.long() & ((1 << width) - 1)).float()
-        made = field.of(result, [left, exact + left - numbers, *others], low, width)
-        if width < field.width and bool((numbers < 0).any()):
-            made.track = dataclasses.replace(field.track, unsigned=True)
-        return made
+    def _resolve(self, tensor: torch.Tensor, labels: Labels) -> None:
+        numbers, runs = flattened(tensor), [each.view(tensor.dtype) for each in labels.runs]
+        moving = torch.zeros_like(numbers)  # bits that are not the same in all runs
+        for each in runs:
+            moving |= each ^ runs[0]
+        firsts = torch.tensor([book.first for book in self.books], device=tensor.device)
+        widths = torch.tensor([book.width for book in self.books], device=tensor.device)
+        for bit in range(8 * tensor.element_size()):
+            if bit and not bool((moving >> bit & 1).any()):
+                continue
+            read = torch.zeros(len(numbers), dtype=torch.int64, device=tensor.device)
+            for run, each in enumerate(runs):
+                read |= (each >> bit & 1).long() << run
+            fixed = (read == 0) | (read == (1 << RUNS) - 1)
+            read = torch.where(self._numbered(read), read, (1 << RUNS) - 1 - read)  # a bit may be inverted
+            found = self._numbered(read) & ~fixed
+            number = torch.where(found, read & (1 << DIGITS) - 1, self.books[0].first)
+            book = torch.searchsorted(firsts, number, right=True) - 1
+            element, place = (number - firsts[book]).div(widths[book], rounding_mode="floor"), (number - firsts[book]) % widths[book]
+            if not bit:
+                owner, code, foreign = (book, element), found & (place == 0), torch.zeros_like(found)
+                continue
+            same = (book == owner[0]) & (element == owner[1]) & ((place == bit) | ((place == widths[book] - 1) & (place < bit)))
+            foreign = foreign | (found & ~same)
+            code = code & (fixed | (found & same))
+        if bool(code.all()):
+            self._out(tensor, numbers, *owner)
+        elif float(code.float().mean()) >= MIXED and bool((foreign & ~code).any()):
+            self.codes.note(self.codes.described("cast"), Mixed(self.books[int(owner[0][0])].track.rounded, float((foreign & ~code).float().mean())))
 
-    def _joined(self, read: list[tuple[torch.Tensor, list[Field]]], result: torch.Tensor) -> list[Field]:
-        pairs = sorted(((field, tensor) for tensor, fields in read for field in fields), key=lambda each: each[0].low)
-        for (first, _), (second, _) in itertools.pairwise(pairs):
-            if first.low + first.width > second.low:
-                return []
-        known, size = sum(((1 << field.width) - 1) << field.low for field, _ in pairs), min(8 * result.element_size(), 63)
-        if bool((result.long() & ~known & ((1 << size) - 1)).any()):
-            return []  # other bits have something that is not followed
-        return [self._seen(field, tensor, result, field.low, field.width) for field, tensor in pairs]
+    def _numbered(self, read: torch.Tensor) -> torch.Tensor:
+        """Whether digits are those of a number that was given, and of its check."""
+        number = read & (1 << DIGITS) - 1
+        return (number > 0) & (number < self.next) & (read >> DIGITS == _check(number))
 
-    def _moved(self, op: OpCall, result: torch.Tensor) -> bool:
-        """Packed numbers are copied, joined or put elsewhere."""
-        into = op.args[1:] if op.base == "copy" else op.args
-        found = {id(each): self._fields(each) for each in tensors_in(*into) if self.fields.get(each) is not None}
-        if not any(found.values()):
-            return False
-        if op.base == "copy" and not whole(result) and self._written(next(tensors_in(*into)), result):
-            return True
-        first, same = next(iter(found.values())), len({tuple(each.low for each in fields) for fields in found.values()}) == 1
-        self.fields.drop(result)
-        if not same or result.is_floating_point() or len({len(fields[0].others) for fields in found.values()}) > 1:
-            return True
-        made = []
-        for place, field in enumerate(first):
-            copies = [self._copy(op, found, place, nth) for nth in range(2 + len(field.others))]
-            made.append(field.of(result, copies, field.low, max(fields[place].width for fields in found.values())))
-        self.fields.put(result, made)
-        return True
+    def _out(self, tensor: torch.Tensor, numbers: torch.Tensor, books: torch.Tensor, elements: torch.Tensor) -> None:
+        """The tensor holds codes again. What was changed of their value is added to `exact` too."""
+        known = [self.books[place] for place in books.unique().tolist()]
+        first = known[0].track
+        if len({(len(each.track.plains), len(each.track.units)) for each in known}) > 1:
+            return
+        made = [torch.zeros(len(numbers), device=tensor.device) for _ in (0, first, *first.plains, *first.units)]
+        unsigned = False
+        for book in known:
+            here = books == self.books.index(book)
+            track, source = book.track, elements[here]
+            for copy, flat in zip(made, (book.numbers.float(), *(each.numbers for each in (track.exact, *track.plains, *track.units))), strict=True):
+                copy[here] = flat[source]
+            equal = torch.equal(made[0][here], numbers[here].float())
+            cut = (made[0][here] < 0) & (made[0][here] != numbers[here])
+            unsigned = unsigned or (equal if track.unsigned else bool(cut.any()))
+        exact, others = Flat(made[1] + numbers.float() - made[0]), [Flat(each) for each in made[2:]]
+        many = len(first.plains)
+        made_again = dataclasses.replace(first, exact=exact, plains=others[:many], units=others[many:], unsigned=unsigned, read=False)
+        self.codes.tracks.put(tensor, made_again)
 
-    def _copy(self, op: OpCall, found: dict[int, list[Field]], place: int, nth: int) -> torch.Tensor:
-        def change(tensor: torch.Tensor) -> torch.Tensor:
-            fields = found.get(id(tensor))
-            return tensor if fields is None else fields[place].copies()[nth].seen(tensor)
 
-        return change(op.args[1]).expand(op.args[0].shape) if op.base == "copy" else self.codes.replayed(op, change)
-
-    def _written(self, source: torch.Tensor, result: torch.Tensor) -> bool:
-        """A part of a storage of packed numbers is written, with numbers of the same fields."""
-        mine, theirs = self.fields.get(result), self._fields(source)
-        if mine is None or [each.low for each in mine] != [each.low for each in theirs] or len(mine[0].others) != len(theirs[0].others):
-            return False
-        for field, given in zip(mine, theirs, strict=True):
-            for each, copy in zip(field.copies(), given.copies(), strict=True):
-                each.seen(result).copy_(copy.seen(source))
-        return True
-
-    def _out(self, field: Field, result: torch.Tensor, *, signed: bool) -> None:
-        """The tensor holds codes again. What the op has changed of their value is added to `exact` too. `signed`: it may have restored their sign."""
-        numbers, exact = field.numbers.seen(result), field.exact.seen(result)
-        many, track = len(field.track.plains), field.track
-        if signed and not torch.equal(result.float(), numbers):
-            track = dataclasses.replace(track, unsigned=False)
-        self.codes.tracks.put(result, dataclasses.replace(track, exact=Flat.of(result, exact + result.float() - numbers), plains=field.others[:many],
-                                                          units=field.others[many:], read=False))  # fmt: skip
+def _check(number: torch.Tensor) -> torch.Tensor:
+    """Digits that are a function of a number and differ from those of its neighbours."""
+    return (number * 40503 >> 9 ^ number * 31) & (1 << CHECKS) - 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FACTORS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
 """The operands of products, by place."""
-KEPT = ops.WHOLE_COPIES | ops.FORMS | ops.CASTS | ops.WHOLE | ops.PLACES | {"abs"}
+KEPT = ops.WHOLE_COPIES | ops.FORMS | ops.CASTS | ops.WHOLE | ops.PLACES | {"abs", "copysign"}
 """Ops after which rotated data is still rotated: copies, roundings, look-ups."""
 LARGEST = 1 << 13
 """The most columns of a matrix that is tested."""
@@ -92,13 +92,13 @@ class Rotations:
     def _hadamard(self, tensor: torch.Tensor) -> bool:
         """Whether a matrix is a Hadamard matrix, or one of blocks that are, times any number."""
         rows, columns = tensor.shape[-2:]
-        if rows != columns or rows % 2 or rows > LARGEST or (tensor.dim() == 3 and len(tensor) > 1):
+        if rows != columns or rows % 2 or rows > LARGEST or (tensor.dim() == 3 and len(tensor) > 1 and tensor.stride(0)):
             return False
         if tensor.is_meta or not tensor.is_floating_point():
             return False
         known = self.matrices.get(tensor)
         if known is None or known[0] != version(tensor):
-            known = version(tensor), is_hadamard(tensor.detach().reshape(rows, columns).float())
+            known = version(tensor), is_hadamard(_matrix(tensor).float())
             self.matrices.put(tensor, known)
         return known[1]
 
@@ -153,7 +153,7 @@ class Rotations:
 
     def _backward(self, hadamard: torch.Tensor) -> bool:
         """Whether a matrix is multiplied by in a backward pass, and neither it nor its transpose was in a forward pass."""
-        matrix = hadamard.detach().reshape(hadamard.shape[-2:])
+        matrix = _matrix(hadamard)
         known = any(each.shape == matrix.shape and (torch.equal(each, matrix) or torch.equal(each, matrix.t())) for each in self.forward)
         known = known or self.fast.forward
         if not in_backward():
@@ -208,7 +208,7 @@ class Rotations:
 
     def _kept(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """After another op on a rotated tensor: its result is still rotated, or is not followed."""
-        read = inputs[1:] if base == "copy" and len(inputs) > 1 else inputs
+        read = inputs[1:] if base == "copy" and len(inputs) > 1 else inputs[:1] if base == "copysign" else inputs
         found = [each for each in read if self.held.get(each) is not None]
         if any(storage_key(each) == storage_key(result) for each in found):
             return
@@ -256,6 +256,11 @@ def is_hadamard(matrix: torch.Tensor) -> bool:
     signs = matrix / size
     gram = signs @ signs.t()
     return bool((gram - gram[0, 0] * torch.eye(len(gram), device=gram.device)).abs().amax() < 0.5)
+
+
+def _matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """The one matrix of a product's operand, which may be repeated for each matrix of a batch."""
+    return tensor.detach() if tensor.dim() == 2 else tensor.detach()[0]
 
 
 def _by(data: torch.Tensor, hadamard: torch.Tensor, left: bool) -> torch.Tensor:

@@ -24,6 +24,8 @@ AVERAGES = ops.AVERAGES | {"std", "var"}
 SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
 ENDS = SATURATED | {127.0}
 """Largest numbers that data is limited to, which is then rounded: those of floats and signed integers of eight bits."""
+EXPONENT = ops.STEPS | ops.ADDITIONS | ops.CASTS | ops.WHOLE_COPIES | ops.MOVING | ops.GUARDS | {"neg", "copy"}
+"""Ops after which the logarithm of a scale is still one, such as the byte of an exponent."""
 LOOKED_AT = 1 << 14
 REMEMBERED = 31
 """Scales before the latest one that a number may be compared with."""
@@ -65,7 +67,7 @@ class Scales:
     """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
 
     def __init__(self) -> None:
-        self.made: Storages[Literal["scale", "whole"]] = Storages(sized=True)
+        self.made: Storages[Literal["scale", "whole", "exponent"]] = Storages(sized=True)
         self.shares: Storages[bool] = Storages()  # quotients of integers
         self.roots = ScaleRoots()
         self.sources: Storages[Source] = Storages(sized=True)
@@ -98,8 +100,9 @@ class Scales:
             self.offsets.put(results[0], inputs[1].detach().float().clone())
         if made:
             self._sourced(extreme, inputs, results)
+        exponent = base in ops.LOGARITHMS or (any(self.made.get(each) == "exponent" for each in inputs) and base in EXPONENT)
         for result in results if made else ():
-            self.made.put(result, "whole" if rounded else "scale")
+            self.made.put(result, "exponent" if exponent else "whole" if rounded else "scale")
 
     def _averaged(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """After an op: marks its result if it is computed only from averages of data."""

@@ -54,8 +54,10 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
         made.shifted = False
         codes.settled(made, result)
         return
-    if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
+    zero = not track.multipliers and other is not None and codes.scales.made.get(other)  # it may be a real number
+    if other is not None and (other.numel() >= source.numel() or (not zero and bool((other.float() % 1 != 0).any()))):
         own = other.shape == source.shape and any(distance(each.seen(source), other.float()) <= LIKE for each in track.plains)
+        own = own or sum((track.begun or {}).values()) <= -2  # codes in the unit of a product of two scales, as a bias in int32 is
         codes.judged(track, unit=not track.multipliers and added_terms.real(codes, other), own=own, place=codes.described(op.plan.name))
         codes.tracks.drop(result)
         return

@@ -1,0 +1,58 @@
+"""Follows codes through a product or quotient with a factor, which may be a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck.observe.shadow.quantisers import code_limits
+from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, distance, neutral, signed
+from precheck.observe.shadow.quantisers.scaled_tensors import steps
+from precheck.observe.shadow.replay import OpCall
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.quantisers.codes import Codes
+
+
+def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
+    """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
+    track = codes.tracks.get(source)
+    assert track is not None
+    other = next((each for each in inputs if each is not source), None)
+    exact = codes.copied(op, -1, source)
+    plains = [each.seen(source).expand(exact.shape) for each in track.plains]
+    known = other is not None and (codes.scales.known(other) or _nested(codes, other, track))
+    if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
+        if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
+            code_limits.remeasured(codes.put(result, [track], exact, plains[1:]), result)
+            codes.casts.dequantised(track)
+            return
+    if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
+        track.read = True  # the data, up to rounding
+        codes.casts.dequantised(track)
+        codes.tracks.drop(result)
+        return
+    if not known:
+        again = [codes.copied(op, place, source) for place in range(len(track.plains))]
+        plains = again if other is not None and signed(other) and not neutral(other) else [*plains, *again]
+    made = codes.put(result, [track], exact, plains[:ALTERNATIVES])
+    kind = None if other is None else codes.scales.made.get(other)
+    whole = kind == "exponent" or (kind == "whole" and not track.dense)  # a byte of e8m0, whose power of two is meant
+    made.multipliers = track.multipliers + (known or whole)
+    made.sure = track.sure and (known or whole or other is None or neutral(other) or signed(other))
+    made.sure = made.sure and not (made.joined and other is not None and codes.scales.made.get(other) != "scale")
+    if known or whole:
+        made.last = codes.described(op.plan.name)
+    if known:
+        made.powers = codes.scales.multiplied(track.powers, other, op.base)
+    if known or not track.scales:
+        codes.casts.dequantised(track)
+    codes.settled(made, result)
+
+
+def _nested(codes: Codes, other: torch.Tensor, track: Track) -> bool:
+    """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
+    held = codes.tracks.get(other)
+    return held is not None and not held.multipliers and not track.dense and codes.scales.made.get(other) is not None
