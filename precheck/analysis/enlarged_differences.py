@@ -41,18 +41,17 @@ def amplification(operation: Operation, value: Value) -> float:
 def amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
     """The amplification by earlier differences that made the error of a term. All amplifications multiply. 1 if there are none."""
     term = max(operation.inputs, key=causes.absolute)
-    first = difference_before(operation, term, known) if value.dead >= GARBAGE else None
+    first = difference_before(term, known) if value.dead >= GARBAGE else None
     if first is None:
         return _shrunk(term)
     before = amplification(first, first.outputs[0])
     return before if before >= DIGITS else 1.0
 
 
-def difference_before(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
-    """The earlier difference in the user's code that made the error of a term. None if another op made it."""
+def difference_before(term: Value, known: dict[Value, Operation]) -> Operation | None:
+    """The difference in the user's code that made the error of a term. None if another op made it."""
     first = causes.error_source(term, known)
-    found = first is not None and first is not operation and first.base in ops.SUMS and attribution.written(first)
-    return first if found else None
+    return first if first is not None and first.base in ops.SUMS and attribution.written(first) else None
 
 
 def _shrunk(term: Value) -> float:

@@ -184,7 +184,7 @@ class Misroundings:
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
         """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply."""
-        first = difference_before(operation, term, self.causes)
+        first = difference_before(term, self.causes)
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
         return first if more else None
 
