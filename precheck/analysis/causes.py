@@ -87,6 +87,11 @@ def only_moved(operation: Operation, value: Value) -> bool:
     return operation.base in ops.MOVING and any(source.dtype == value.dtype for source in computed_from(operation))
 
 
+def casts_wide(operation: Operation) -> bool:
+    """Whether an op only stores wide numbers, perhaps in a low format."""
+    return operation.base in ops.CASTS | {"copy"} and not any(source.low for source in computed_from(operation))
+
+
 def kind(cause: Operation) -> str:
     """The rule for a rounding: `cancellation`, `absorption` (a sum that swallows what it adds, or is stored so low), or `amplified-rounding`."""
     value = cause.outputs[0]

@@ -1,4 +1,4 @@
-"""Finds differences that lose more digits than their own amplification shows: of low terms, of an earlier difference's, or in a small part of them.
+"""Finds differences that lose more digits than their own amplification shows: of low terms, after another difference, or in a part.
 
 A difference in float32 is exact, so its error is that of its terms. Between a low number and the term there may be wide ops, such as a loss, a norm
 or a sum with wide coordinates. The precision explains the error of each term. It does not explain that the terms are subtracted: a function at two
@@ -33,21 +33,25 @@ ENLARGED = Limit(
 )  # fmt: skip
 
 
-def gained(operation: Operation, value: Value) -> float:
-    """The factor by which an op amplifies an error."""
+def amplification(operation: Operation, value: Value) -> float:
+    """The factor by which an op makes the relative error of its inputs larger."""
     return value.drift / max(operation.drift_in, value.rounded)
 
 
-def gained_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
+def amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
     """The amplification by earlier differences that made the error of a term. All amplifications multiply. 1 if there are none."""
-    if not operation.inputs:
-        return 1.0
     term = max(operation.inputs, key=causes.absolute)
-    first = causes.error_source(term, known) if value.dead >= GARBAGE else None
-    if first is None or first is operation or first.base not in ops.SUMS or not attribution.written(first):
+    first = difference_before(term, known) if value.dead >= GARBAGE else None
+    if first is None:
         return _shrunk(term)
-    before = gained(first, first.outputs[0])
+    before = amplification(first, first.outputs[0])
     return before if before >= DIGITS else 1.0
+
+
+def difference_before(term: Value, known: dict[Value, Operation]) -> Operation | None:
+    """The difference in the user's code that made the error of a term. None if another op made it."""
+    first = causes.error_source(term, known)
+    return first if first is not None and first.base in ops.SUMS and attribution.written(first) else None
 
 
 def _shrunk(term: Value) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis import constants, whole_numbers
+from precheck.analysis.enlarged_differences import amplification
 from precheck.analysis.exemptions import Exempting, outweighed, small
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
@@ -111,6 +112,13 @@ class Errors:
         known = any(value in self.mild for value in operation.inputs)
         return known and operation.drift_in > DOUBTFUL * max(map(effective_roundoff, operation.inputs))
 
+    def _suspect(self, fact: Fact, value: Value, *exemptions: Exempting, explained_by: tuple[Fact | None, ...] | None = None) -> None:
+        """Adds a fact that an exemption may still excuse. `explained_by`: what explains the error of its value from now on; None: the fact alone."""
+        self.suspects.append(fact)
+        self.under[value] = (fact,) if explained_by is None else explained_by
+        if exemptions:
+            self.exemptions[fact] = value, list(exemptions)
+
     def _settled(self) -> list[Fact]:
         """The suspects that no exemption applies to. One whose value exists and is not read yet waits for a later part."""
         found, waiting = list[Fact](), list[Fact]()
@@ -128,21 +136,18 @@ class Errors:
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
         fact = None if self.ops.local(operation, value) else whole_numbers.stored_to_others(operation, value)
         if fact is not None:
-            self.suspects.append(fact)
-            self.under[value] = (*self.under[value], None)
-            self.exemptions[fact] = value, whole_numbers.exemptions(operation)
+            self._suspect(fact, value, *whole_numbers.exemptions(operation), explained_by=(*self.under[value], None))
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = SUM_ROUNDINGS * 2.0**-8
         if operation.own_epsilon and value.drift >= limit:
-            self.suspects.append(BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value))
-            self.under[value] = (*self.under[value], None)
+            fact = BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
+            self._suspect(fact, value, explained_by=(*self.under[value], None))
 
     def _exponent(self, operation: Operation, value: Value) -> None:
         fact = self.exponents.error(operation, value)
         if fact is not None and value not in self.spoiled:
-            self.suspects.append(fact)
-            self.under[value], self.exemptions[fact] = (*self.under[value], fact), (value, [outweighed])
+            self._suspect(fact, value, outweighed)
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
@@ -151,7 +156,8 @@ class Errors:
             return
         if fine:
             own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
-            self._suspect(own, value)
+            if own is not None:
+                self._suspect(own, value, self.calls.stays)
             return
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)
@@ -165,27 +171,25 @@ class Errors:
         if kernel:
             fact = self.ops.of(operation, value) if self.ops.local(operation, value) else None
             if fact is not None and fact.how == "accumulated":
-                self.suspects.append(fact)
-                self.under[value] = (fact,)
+                self._suspect(fact, value)
             return
         fact = constants.behind(self.ops.of(operation, value))
-        chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > self.ops.gain(operation, value)
+        chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
         fact = fact if chained or value not in self.mild else None
-        own = self.calls.error(operation, value) if operation.call and (fact is None or (fact.healed and not self.ops.forgotten(value))) else None
-        if self._suspect(own, value):
+        own = self.calls.error(operation, value) if operation.call and (fact is None or (fact.healed and not self.ops.healed(value))) else None
+        if own is not None:
+            self._suspect(own, value, self.calls.stays)
             return
         if value in self.mild and not chained:
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
-            self.suspects.append(steep)
-            self.under[value], self.exemptions[steep] = above if steep.table else (steep,), (value, [outweighed])
+            self._suspect(steep, value, outweighed, explained_by=above if steep.table else (steep,))
             return
         if fact is not None and not shaken(value):
-            self.suspects.append(fact)
-            self.under[value] = above if fact.healed else (fact,)  # what is made good explains nothing that follows from it
-            self.exemptions[fact] = value, [small if fact.how == "a product" else outweighed]
-        elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
+            explained_by = above if fact.healed else (fact,)  # what is made good explains nothing that follows from it
+            self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
+        elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
@@ -199,14 +203,8 @@ class Errors:
         if not operation.call or len(facts) < len(above):
             return
         own = self.calls.error(operation, value, given=all(fact.operation.converts == "given" for fact in facts))
-        self._suspect(own, value)
-
-    def _suspect(self, own: Fact | None, value: Value) -> bool:
-        """Notes the error that a function makes itself, if there is one."""
         if own is not None:
-            self.suspects.append(own)
-            self.under[value], self.exemptions[own] = (own,), (value, [self.calls.stays])
-        return own is not None
+            self._suspect(own, value, self.calls.stays)
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""

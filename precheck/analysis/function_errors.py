@@ -155,15 +155,14 @@ class Calls:
     def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
         multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
-        cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.computed_from(cause))
-        return ADDED if cast and not multiplied else ROUNDED
+        return ADDED if causes.casts_wide(cause) and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
 
-        Sums do not count for elements that became zero, since these add nothing, as they should beside an eps. A value may be joined, cast or moved
-        before it leaves. If its wrong elements are dropped on the way, it does not count, nor does a sum that the program drops (`unread`), nor one
-        that the next op makes right again.
+        A value may be joined, cast or moved before it leaves. It does not count if its wrong elements are dropped on the way. A sum does not count if
+        the wrong elements are zeros, which should have added almost nothing, or if the program drops it (`unread`), or if the next op makes it right
+        again.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()

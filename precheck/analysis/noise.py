@@ -92,8 +92,8 @@ def independent(reference: Record, noises: Sequence[Record]) -> float:
 def of_one_size(reference: Record) -> float:
     """How many elements of one size vary as much together as those of a tensor, if the error of each is as large as the element: (Σa²)² / Σa⁴.
 
-    If one element is nearly all of the norm, it is 1, however many small ones there are. The sketch has each element of a small tensor, and sums of
-    some of a large one, of which it tells up to 42.
+    It is 1 if one element is nearly all of the norm, however many small ones there are. The sketch holds each element of a small tensor, and sums of
+    elements of a large one. From such sums the result is at most 42.
     """
     squares = reference.sketch**2
     return float(squares.sum() ** 2 / max((squares**2).sum(), 1e-300)) if squares.any() else float(reference.numel)

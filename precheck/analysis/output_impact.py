@@ -41,7 +41,7 @@ NEAR = 64
 WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
 
 
-def shown(observation: Observation, *, infinite: bool = True) -> set[Value]:
+def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:
     """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
 
     Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
@@ -222,7 +222,7 @@ def hidden_by_sum(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
     return True
 
 
-def forgotten(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
+def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
     """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
 
     Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it

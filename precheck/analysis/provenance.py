@@ -250,7 +250,7 @@ def passed(value: Value) -> Counter[tuple[str, ...]]:
 
 
 def read_at(operation: Operation) -> Operation:
-    """Returns autograd's addition of gradients of one value with the line that reads this value: that of the op which made the last gradient."""
+    """Returns an op. If autograd adds up the gradients of one value there, its line is the one that reads this value, from the last gradient's op."""
     if operation.summed is None or operation.in_place:
         return operation
     made = next((term.maker for term in reversed(operation.inputs) if term.maker is not None and term.maker.summed is None), operation)

@@ -18,7 +18,7 @@ from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.causes import computed_from
-from precheck.analysis.errors import DIGIT, UNSTABLE
+from precheck.analysis.errors import shaken
 from precheck.analysis.exemptions import below, hidden
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
@@ -103,8 +103,7 @@ def _wrong(value: Value, state: State) -> bool:
     """Whether a state has passed enough iterations, its error is beyond that of its storage, and float32 determines it."""
     if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
-    chaotic = value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT
-    if chaotic or not ADDED * effective_roundoff(value) < value.drift < math.inf:
+    if shaken(value) or not ADDED * effective_roundoff(value) < value.drift < math.inf:
         return False
     return value.maker is not None and determined(value.maker, value)
 

@@ -8,6 +8,7 @@ A copy of the shadow, disturbed by 2^-20, shows the last.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -17,12 +18,12 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.cancelled_errors import abated
 from precheck.analysis.differences import reduced
-from precheck.analysis.enlarged_differences import DIGITS, gained, gained_before, lost_at, of_computed_terms, picked
+from precheck.analysis.enlarged_differences import DIGITS, amplification, amplified_before, difference_before, lost_at, of_computed_terms, picked
 from precheck.analysis.exemptions import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, outside, owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import averaged, dropped, exponentials, forgotten, normalised, shown
+from precheck.analysis.output_impact import averaged, behind_wrong_ends, dropped, exponentials, healed, normalised
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -55,11 +56,13 @@ RECURRENT = Limit(
 )  # fmt: skip
 STARVED = Limit(0.25, "share of the elements", "An underflow does harm if so many elements of a later result have no correct digit.")
 FAIR = Limit(0.05, "share of the norm", "Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong.")
-STORING = ops.CASTS | {"copy"}
-"""Ops that only store their input, perhaps in another format."""
 
-Wanted = Callable[[Operation], bool]
 How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
+_MECHANISM: dict[How, str] = {
+    "a difference": "cancellation", "picked": "cancellation", "undone": "cancellation", "a product": "cancellation", "flushed": "underflow",
+    "subnormal": "underflow", "accumulated": "local-drift", "digits lost": "amplified-rounding", "amplified": "amplified-rounding",
+    "gradual": "accumulated-drift",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -80,45 +83,50 @@ class Misrounded(Fact):
 class Misroundings:
     """Finds the errors in a part of a run that rounding does not explain."""
     def __init__(self, observation: Observation, readers: Readers) -> None:
-        self.observation, self.readers, self.unread = observation, readers, set[Value]()
-        self.ends: dict[bool, set[Value]] = {}  # the values that lead to a wrong end, also to one of Inf or NaN
+        self.observation, self.readers = observation, readers
+        self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], tuple[Operation | None, bool]] = {}  # answers of `_storing`, by the difference's op and line
 
     def _shown(self, *, infinite: bool = False) -> set[Value]:
+        """The values whose errors a wrong end of the run shows. `infinite`: also an end with Inf or NaN, which shows that a number became zero."""
         if infinite not in self.ends:
-            self.ends[infinite], self.unread = shown(self.observation, infinite=infinite), dropped(self.observation)
+            self.ends[infinite] = behind_wrong_ends(self.observation, infinite=infinite)
         return self.ends[infinite]
+
+    @functools.cached_property
+    def unread(self) -> set[Value]:
+        """Values that the program drops."""
+        return dropped(self.observation)
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
-        gain, roundings = self.gain(operation, value), value.drift / effective_roundoff(value)
+        gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         stored = any(source.kept_low for source in operation.inputs)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
-            return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
+            return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
         few = operation.base in ops.REDUCTIONS and reduced(operation, value) and determined(operation, value)
         above = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
         # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
         subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
-        together = gain * gained_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
+        together = gain * amplified_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
         if above and subtracts and stored and together >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
         if above and gain >= PLAIN and roundings >= SUM_ROUNDINGS and of_computed_terms(operation, value):
             if cause := lost_at(operation, self.observation, self.readers):
-                blamed, severity = "cancellation" if cause is operation else causes.kind(cause), self._severity(value)
-                return self._fact(blamed, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
+                return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := picked(operation, value):
-            return self._fact("cancellation", "picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
+            return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
         starving = self._starving(operation, value)
         if starving or (value.zeroed >= FAIR and flushed(value)):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
-            harm: Severity = "note" if self.forgotten(value) else "error"
+            harm: Severity = "note" if self.healed(value) else "error"
             limit = self._accumulating(operation, value)
-            return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, limit, severity=harm)
+            return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
         if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
-            return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
+            return self._fact("a product", operation, value, gain, PLAIN)
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
@@ -131,19 +139,18 @@ class Misroundings:
         if not spread:
             return None
         if causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; the wide spacing of subnormal numbers lost them
-            return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value, below=True))
+            return self._fact("subnormal", operation, value, value.dead, GONE, severity=self._severity(value, below=True))
         return self._gradual(operation, value)
-
-    gain = staticmethod(gained)
 
     @staticmethod
     def _fact(
-        mechanism: str, how: How, operation: Operation, value: Value, measured: float, limit: float,
+        how: How, operation: Operation, value: Value, measured: float, limit: float,
         *, cause: Operation | None = None, severity: Severity = "error", gain: float = 1.0,
     ) -> Misrounded:  # fmt: skip
+        where = cause or operation  # the terms of a difference may have been rounded elsewhere
+        mechanism = causes.kind(where) if how == "a difference" and where is not operation else _MECHANISM[how]
         return Misrounded(
-            mechanism=mechanism, operation=cause or operation, measured=measured, limit=limit, severity=severity, how=how, shown=operation,
-            value=value, gain=gain,
+            mechanism=mechanism, operation=where, measured=measured, limit=limit, severity=severity, how=how, shown=operation, value=value, gain=gain,
         )  # fmt: skip
 
     def _undone(self, operation: Operation, value: Value) -> bool:
@@ -159,8 +166,7 @@ class Misroundings:
 
     def _difference(self, operation: Operation, value: Value, roundings: float, gain: float) -> Misrounded | None:
         """The fact on a difference of nearly equal numbers. Its terms may have been rounded much earlier."""
-        readers = {} if value in self._shown() else self.readers
-        shares = [normalised(power, readers) for power in exponentials(value, readers)]
+        shares = [] if value in self._shown() else [normalised(power, self.readers) for power in exponentials(value, self.readers)]
         if softmax_written_out(shares):
             return None
         severity: Severity = "error" if shares else self._severity(value)
@@ -174,26 +180,24 @@ class Misroundings:
             cause = stored if not value.low or handed else self._before(operation, term)
         if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
             cause = None
-        mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
-        return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity, gain=gain)
+        return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
         """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply."""
-        first = causes.error_source(term, self.causes)
-        if first is None or first is operation or first.base not in ops.SUMS or not attribution.written(first):
-            return None
-        return first if self.gain(first, first.outputs[0]) >= self.gain(operation, operation.outputs[0]) else None
+        first = difference_before(term, self.causes)
+        more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
+        return first if more else None
 
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
         below = causes.subnormal(value) >= causes.HALF * value.drift
-        severity: Severity = "note" if self.forgotten(value) else self._severity(value, below=below)
+        severity: Severity = "note" if self.healed(value) else self._severity(value, below=below)
         if below:
-            return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
+            return self._fact("subnormal", operation, value, gain, PLAIN, severity=severity)
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
-        how: How = "digits lost" if loses_digits else "amplified"
-        measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
-        return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
+        if loses_digits:
+            return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
+        return self._fact("amplified", operation, value, gain, PLAIN, cause=cause, severity=severity, gain=gain)
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
@@ -211,16 +215,16 @@ class Misroundings:
             return cause
         return attribution.later(cause, self._storing(operation, source, bool)[0])
 
-    def forgotten(self, value: Value) -> bool:
+    def healed(self, value: Value) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
         asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
-        return forgotten(value, self.readers, asked) and not averaged(value, self.readers, dropped(self.observation))
+        return healed(value, self.readers, asked) and not averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
         return "error" if value in self._shown(infinite=below) or averaged(value, self.readers, self.unread) else "note"
 
-    def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> tuple[Operation | None, bool]:
+    def _storing(self, operation: Operation, term: Value, wanted: Callable[[Operation], bool] = attribution.written) -> tuple[Operation | None, bool]:
         """The `wanted` op that stored the term of a difference, and whether its line or function made most of that error. Found once for a loop."""
         if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
             made = Attribution(term, self.observation.operations)
@@ -246,10 +250,7 @@ class Misroundings:
         That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
         the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`.
         """
-        if self._in_one_function(stored, operation):
-            return False
-        wide = stored.base in STORING and not any(source.low for source in causes.computed_from(stored))
-        return wide or attribution.makes_most(stored, term.drift)
+        return not self._in_one_function(stored, operation) and (causes.casts_wide(stored) or attribution.makes_most(stored, term.drift))
 
     def _in_one_function(self, cause: Operation, operation: Operation) -> bool:
         """Whether both ops are in one function."""
@@ -275,9 +276,9 @@ class Misroundings:
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
-        severity: Severity = "error" if iterations(value) >= RECURRENT and not self.forgotten(value) else "note"
+        severity: Severity = "error" if iterations(value) >= RECURRENT and not self.healed(value) else "note"
         made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
-        return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
+        return self._fact("gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
@@ -285,7 +286,7 @@ class Misroundings:
         mechanism, cause = zero_origin(starving[0])
         if mechanism != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
             return None
-        return self._fact(mechanism, "flushed", operation, value, value.dead, STARVED, cause=cause)
+        return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 
     def local(self, operation: Operation, value: Value) -> bool:
         """Whether the error of the op's own kernel is larger than that of a correct sum in the low format."""

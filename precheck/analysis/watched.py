@@ -31,9 +31,7 @@ class RunAnalysis:
         spoiled = self.spread.spoiled  # values that follow from Inf and NaN have no fault of their own
         floods = self.floods.found(observation, spoiled, readers)
         wrong = self.errors.facts(observation, spoiled, readers)  # also traces the origins
-        infinite = [self._traced(nonfinite.made_by(root, observation), wrong) for root in roots]
-        found: list[Fact] = [*(fact for fact, above in infinite if above is None), *floods, *wrong]
-        found += [dataclasses.replace(fact, mechanism=above.mechanism, operation=above.operation) for fact, above in infinite if above is not None]
+        found: list[Fact] = [*(self._traced(nonfinite.made_by(root, observation), wrong) for root in roots), *floods, *wrong]
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += quantisers.facts(observation)
         if last:
@@ -43,18 +41,17 @@ class RunAnalysis:
             facts[fact.mechanism].append(fact)
         return Part(observation, readers, spoiled, self.origins, facts)
 
-    def _traced(self, fact: Fact, wrong: Collection[Fact]) -> tuple[Fact, Fact | None]:
-        """Returns a fact on Inf or NaN, and the fact among `wrong` that explains the argument's error if rounding moved it onto a pole or to zero.
-
-        Both facts then name the op of the second, so that they become one finding.
-        """
+    def _traced(self, fact: Fact, wrong: Collection[Fact]) -> Fact:
+        """Returns a fact on Inf or NaN. If rounding moved the argument onto a pole or to zero, and a fact among `wrong` explains that error, it names
+        the rule and the op of that fact, so that both become one finding."""
         argument = None
         if isinstance(fact, nonfinite.Broken) and fact.how == "moved onto a pole" and fact.root.maker is not None:
             argument = fact.root.maker.drifting
         elif isinstance(fact, zeros.Missed) and fact.mechanism in ("amplified-rounding", "cancellation"):
             argument = fact.zero
-        above = () if argument is None else self.errors.under.get(argument, ())
-        return fact, next((each for each in above if each in wrong and each is not None and each.operation is not fact.operation), None)
+        explaining = () if argument is None else self.errors.under.get(argument, ())
+        above = next((each for each in explaining if each in wrong and each is not None and each.operation is not fact.operation), None)
+        return fact if above is None else dataclasses.replace(fact, mechanism=above.mechanism, operation=above.operation)
 
     def keep(self, values: set[Value], reported: set[Fact]) -> None:
         """Forgets all other values. `reported`: facts that findings have been made from."""

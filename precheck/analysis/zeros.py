@@ -127,7 +127,7 @@ def _asked_for(observation: Observation) -> list[tuple[str, Value, float]]:
 
 
 def _flushed_before(value: Value) -> Value | None:
-    """The gradient that became mostly zero: this one, or one that it was made from, if most of its elements have no correct digit for that."""
+    """The gradient that became mostly zero: this one, or one that it was made from and that left most of its elements without a correct digit."""
     if value.zeroed > LOST:
         return value
     held: Value | None = value

@@ -23,19 +23,18 @@ class BiasedRounding(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (SKEWED, BY_CHANCE, REPEATED, AGAIN, VANISHED)
 
     def words(self, fact: Fact) -> str:
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Skewed):
-            seen = fact.remark
+        seen = fact.remark if isinstance(fact, Miscoded) else None
+        if isinstance(seen, Skewed):
             ways = ("towards zero", "away from zero") if seen.towards_zero else ("up", "down")
             where = ways[0] if seen.mean > 0 else ways[1]
             what = "noise was added, and the sum is rounded, not truncated" if seen.noisy else "numbers are truncated here, not rounded"
             if seen.noisy and where == "towards zero":
                 what = "noise was added, and carries into the bits that are kept less often than it should"
             return f"rounding errors have a mean of {abs(seen.mean):.2f} steps {where}, where rounding to nearest has none: {what}"
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Vanished):
-            lost = fact.remark
-            return (f"{percent(lost.share)}% of these numbers become zero in {lost.dtype}, and {percent(lost.lost)}% of the sum of all is lost: "
+        if isinstance(seen, Vanished):
+            return (f"{percent(seen.share)}% of these numbers become zero in {seen.dtype}, and {percent(seen.lost)}% of the sum of all is lost: "
                     "multiply by a scale first, and divide by it after the product")  # fmt: skip
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Repeated):
-            times = f"{fact.remark.grown**0.5:.2g} times as large as that of independent errors"
-            return f"{fact.remark.calls} calls round stochastically with the same random numbers: the sum of their errors is {times}"
+        if isinstance(seen, Repeated):
+            times = f"{seen.grown**0.5:.2g} times as large as that of independent errors"
+            return f"{seen.calls} calls round stochastically with the same random numbers: the sum of their errors is {times}"
         return super().words(fact)

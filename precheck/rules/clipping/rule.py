@@ -21,8 +21,8 @@ class Clipping(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
 
     def words(self, fact: Fact) -> str:
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Clipped):
-            seen = fact.remark
+        seen = fact.remark if isinstance(fact, Miscoded) else None
+        if isinstance(seen, Clipped):
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
             costs = f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%"
@@ -30,18 +30,15 @@ class Clipping(Rule):
                 return f"{percent(seen.share)}% of the elements become the format's largest number, though none is greater than that: {costs}"
             return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
                     f"{costs}; {why}")  # fmt: skip
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Flushed):
-            return (
-                f"{percent(fact.remark.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
-                f"make {percent(fact.remark.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first"
-            )
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Coarse):
-            coarse = fact.remark
-            return (f"this scale was made for numbers {1 / coarse.share:.2g} times as large as the greatest of this tensor, so half of the bits "
-                    f"of each code are 0: this loses {percent(coarse.lost)}% of the tensor, and a scale of its own would lose "
-                    f"{percent(coarse.rounding)}%")  # fmt: skip
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
-            return _late(fact.remark)
+        if isinstance(seen, Flushed):
+            return (f"{percent(seen.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
+                    f"make {percent(seen.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first")  # fmt: skip
+        if isinstance(seen, Coarse):
+            return (f"this scale was made for numbers {1 / seen.share:.2g} times as large as the greatest of this tensor, so half of the bits "
+                    f"of each code are 0: this loses {percent(seen.lost)}% of the tensor, and a scale of its own would lose "
+                    f"{percent(seen.rounding)}%")  # fmt: skip
+        if isinstance(seen, Late):
+            return _late(seen)
         return super().words(fact)
 
 

@@ -28,32 +28,30 @@ class WrongScale(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
-            return _uncancelled(fact.remark)
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Unrotated):
-            return _unrotated(fact.remark)
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Dead):
-            return (
-                f"{percent(fact.remark.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
-                "give the scale a smallest value"
-            )
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Unfolded):
-            return _unfolded(fact.remark)
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Changed):
-            return (f"the codes of {shortened(fact.remark.rounded)} are no longer what was rounded there: they are off by "
-                    f"{percent(fact.remark.off)}%, and rounding made an error of {percent(fact.remark.rounding)}%")  # fmt: skip
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Misread):
-            return (f"what is decoded here from the codes of {shortened(fact.remark.rounded)} is not the data that was rounded there, in any order: "
-                    f"it is off by {percent(fact.remark.off)}%, and rounding explains {percent(fact.remark.rounding)}%. Look at the packing, "
+        seen = fact.remark if isinstance(fact, Miscoded) else None
+        if isinstance(seen, Uncancelled):
+            return _uncancelled(seen)
+        if isinstance(seen, Unrotated):
+            return _unrotated(seen)
+        if isinstance(seen, Unfolded):
+            return _unfolded(seen)
+        if isinstance(seen, Dead):
+            return (f"{percent(seen.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
+                    "give the scale a smallest value")  # fmt: skip
+        if isinstance(seen, Changed):
+            return (f"the codes of {shortened(seen.rounded)} are no longer what was rounded there: they are off by {percent(seen.off)}%, "
+                    f"and rounding made an error of {percent(seen.rounding)}%")  # fmt: skip
+        if isinstance(seen, Misread):
+            return (f"what is decoded here from the codes of {shortened(seen.rounded)} is not the data that was rounded there, in any order: "
+                    f"it is off by {percent(seen.off)}%, and rounding explains {percent(seen.rounding)}%. Look at the packing, "
                     "the zero points and the scales")  # fmt: skip
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Wrapped):
-            return (f"{percent(fact.remark.share)}% of the codes of {shortened(fact.remark.rounded)} have wrapped round in {fact.remark.dtype}: "
+        if isinstance(seen, Wrapped):
+            return (f"{percent(seen.share)}% of the codes of {shortened(seen.rounded)} have wrapped round in {seen.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Mixed):
             return (f"{percent(fact.remark.share)}% of these integers have bits of two different codes of {shortened(fact.remark.rounded)}, "
                     "and the others are codes: look at the shifts and masks that take them out")  # fmt: skip
         return super().words(fact)
-
 
 
 def _uncancelled(seen: Uncancelled) -> str:
