@@ -1,5 +1,6 @@
 """The project's own tests: `pytester`, with which suites/plugin runs pytest inside pytest."""
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -10,6 +11,10 @@ pytest_plugins = ["pytester"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker, set before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# Python's collector goes over all that was ever imported each time that a test has made some thousand objects: a tenth of the processor time of a run.
+gc.set_threshold(5000, 20, 100)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from carried import INSTALLS, Page
 from named import ROOT
-from walkthrough import Block, blocks
+from walkthrough import LEAN, Block, blocks
 
 PAIR = """
 import torch
@@ -156,7 +156,7 @@ def test_the_examples_of_the_fixtures_run(pytester: pytest.Pytester) -> None:
             code = f"def test_block(watch_precision):\n{textwrap.indent(code, '    ')}"
         (pytester.path / f"test_{word}_example.py").write_text(f"import types\n\nimport torch\n\n{given}\n{code}\n", encoding="utf8")
     # in a process of its own: transformers imports torchao here, which can be imported once
-    pytester.runpytest_subprocess("-p", "no:cacheprovider", "--precision=bf16").assert_outcomes(passed=len(GIVEN))
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", *LEAN.split(), "--precision=bf16").assert_outcomes(passed=len(GIVEN))
 
 
 @pytest.mark.usefixtures("everything_imported")

@@ -1,4 +1,4 @@
-"""The programs that ranks run are launched as those of suites/recipes are; Keras is told to compute with torch before anything imports it."""
+"""Programs of several ranks are launched by suites/recipes/forked_ranks.py; Keras is told to compute with torch before anything imports it."""
 
 import os
 import sys

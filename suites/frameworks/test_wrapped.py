@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 from course import line
-from test_distributed import Told, launched
+from forked_ranks import launch
+from test_distributed import Told, read
 from wrapped_models import MODELS, Squares
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
@@ -18,9 +18,9 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-        return launched(HERE / "wrapped_models.py", tmp_path_factory.mktemp("ranks"), *MODELS)
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(HERE / "wrapped_models.py", folder, list(MODELS))
+    return {name: read(folder, name) for name in MODELS}
 
 
 def found(told: dict[str, Any], precision: str) -> dict[str, Any]:

@@ -1,11 +1,9 @@
-"""Models as DDP and FSDP2 wrap them: run by torchrun from test_wrapped, each measured by all ranks, then trained on.
+"""Models as DDP and FSDP2 wrap them: run by test_wrapped, each measured by all ranks, then trained on.
 
 Each rank writes what it saw to a file of its own, as JSON.
 """
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,7 +101,3 @@ def main(folder: Path, names: list[str]) -> None:
         (folder / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(seen(name)), encoding="utf8")
         dist.barrier()
 
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
-    os._exit(0)  # see the end of suites/pairs/ranks_of_gloo.py

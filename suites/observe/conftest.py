@@ -1,13 +1,17 @@
-"""What tests of several files here stand on."""
+"""What tests of several files here stand on. Programs of several ranks are launched by suites/recipes/forked_ranks.py."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from precheck.observe.shadow.deferred import Deferred
+
+sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 
 ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__")
 

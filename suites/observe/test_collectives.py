@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from collective_cases import CASES
+from forked_ranks import launch
 
 from precheck.observe.shadow.distributed import ranks
 from precheck.observe.shadow.distributed.collectives import Collectives
@@ -24,8 +22,6 @@ from precheck.observe.shadow.replay import OpCall, plan
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
 
 HERE = Path(__file__).parent
-STUCK = 120
-"""Seconds after which a launch is taken to hang; it takes 10 s on an idle machine, and nothing is judged by it."""
 ROUNDOFF = 2.0**-8
 NAMES = [case.__name__ for case in CASES]
 SUMS = ["reduced", "reduced_later", "scattered", "scattered_later", "part_of_a_whole", "functionally", "functionally_scattered", "among_some",
@@ -41,16 +37,7 @@ def _undisappointed(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two ranks saw of every case."""
     folder = tmp_path_factory.mktemp("ranks")
-    program = [str(HERE / "collective_cases.py"), str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *program]
-    agent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf8")
-    try:
-        said, _ = agent.communicate(timeout=STUCK)
-    except subprocess.TimeoutExpired:
-        agent.terminate()  # and with it the ranks, which a kill would leave behind
-        said, _ = agent.communicate()
-    assert agent.returncode == 0, said
+    launch(HERE / "collective_cases.py", folder, NAMES)
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf8")) for rank in range(2)]
 
 

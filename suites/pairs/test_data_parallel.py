@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from decoder import decoder, language_loss, tokens
+from forked_ranks import launch
 from ranks_of_gloo import STEPS
 
 import precheck
@@ -23,18 +21,7 @@ FAULTS = {"summed", "never_met", "same_rows"}
 @pytest.fixture(scope="module", params=[1, 2])
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     folder, ranks = tmp_path_factory.mktemp("ranks"), request.param
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-        str(HERE / "ranks_of_gloo.py"),
-        str(folder),
-    ]
-    paths = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}, capture_output=True, encoding="utf8", timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    launch(HERE / "ranks_of_gloo.py", folder, list(STEPS), ranks=ranks)
     return folder, ranks
 
 

@@ -1,9 +1,8 @@
-"""Two ranks of which one does not watch, raises, dies or fails: run by torchrun from test_distributed, one case a launch."""
+"""Two ranks of which one does not watch, raises, dies or fails: run by test_distributed, each in ranks of its own."""
 
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,8 @@ from precheck.observe.shadow.distributed import ranks
 ranks.PATIENCE = 5.0  # what waits, waits as well when it is short; two busy processes meet within it
 
 
-RANK = int(os.environ["RANK"])
-
-
 def first() -> bool:
-    return RANK == 0
+    return os.environ["RANK"] == "0"
 
 
 def report_of(block: Callable[[], object], *, watching: bool = True, precision: str | None = None) -> dict[str, Any]:
@@ -62,7 +58,6 @@ def dies() -> dict[str, Any]:
     def block() -> None:
         dist.all_reduce(torch.ones(8).bfloat16())
         if not first():
-            written({})
             os._exit(0)
 
     return report_of(block)
@@ -124,15 +119,15 @@ def begins() -> dict[str, Any]:
     return report_of(block)
 
 
-def written(told: dict[str, Any]) -> None:
-    (Path(sys.argv[1]) / f"{sys.argv[2]}.{RANK}.json").write_text(json.dumps(told), encoding="utf8")
+CASES = {case.__name__: case for case in (alone, raises, dies, loses, differ, again, crossed, leaves, begins)}
 
 
-if __name__ == "__main__":
-    case = {case.__name__: case for case in (alone, raises, dies, loses, differ, again, crossed, leaves, begins)}[sys.argv[2]]
-    if case is not begins:
+def main(folder: Path, names: list[str]) -> None:
+    """One case."""
+    (name,) = names
+    if name != "begins":
         dist.init_process_group("gloo")
-    written(case())
-    if dist.is_initialized() and case is not dies:
+    (folder / f"{name}.{os.environ['RANK']}.json").write_text(json.dumps(CASES[name]()), encoding="utf8")
+    if dist.is_initialized() and name != "dies":
         dist.barrier()
         dist.destroy_process_group()

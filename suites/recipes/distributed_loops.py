@@ -1,12 +1,10 @@
-"""Training loops of two ranks, as people write them: run by torchrun from test_distributed, each first plain, then watched.
+"""Training loops of two ranks, as people write them: run by test_distributed, each first plain, then watched.
 
 Each rank writes what it saw to a file of its own, as JSON: findings, facts, and whether the weights are those of the plain run.
 """
 
 import contextlib
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,7 +197,3 @@ def main(folder: Path, names: list[str]) -> None:
         (folder / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(told), encoding="utf8")
         dist.barrier()
 
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
-    os._exit(0)  # see the end of suites/pairs/ranks_of_gloo.py

@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 from distributed_loops import FAULTY, HEALTHY
+from forked_ranks import launch
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
 
-RANKS = 2
 HERE = Path(__file__).parent
-STUCK = 120
-"""Seconds after which a launch is taken to hang: what is launched here takes 20 s on an idle machine. Nothing is judged by it."""
+ENDINGS = ("alone", "raises", "loses", "differ", "again", "crossed", "leaves", "begins", "dies")
 Told = list[dict[str, Any]]  # by rank
 
 
-def launched(program: Path, folder: Path, *names: str) -> dict[str, Told]:
-    """What each rank of a torchrun of `program` has written of each name."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(program), str(folder), *names]
-    paths = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    agent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf8")
-    try:
-        said, _ = agent.communicate(timeout=STUCK)
-    except subprocess.TimeoutExpired:
-        agent.terminate()  # and with it the ranks, which a kill would leave behind
-        said, _ = agent.communicate()
-    assert agent.returncode == 0, said
-    return {name: [json.loads((folder / f"{name}.{rank}.json").read_text(encoding="utf8")) for rank in range(RANKS)] for name in names}
+def read(folder: Path, name: str) -> Told:
+    """What each of two ranks has written of a name; nothing where it has died."""
+    files = [folder / f"{name}.{rank}.json" for rank in range(2)]
+    return [json.loads(file.read_text(encoding="utf8")) if file.exists() else {} for file in files]
 
 
 @pytest.fixture(scope="module")
 def loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    return launched(HERE / "distributed_loops.py", tmp_path_factory.mktemp("ranks"), *HEALTHY, *FAULTY)
+    folder, names = tmp_path_factory.mktemp("ranks"), [*HEALTHY, *FAULTY]
+    launch(HERE / "distributed_loops.py", folder, names)
+    return {name: read(folder, name) for name in names}
 
 
-@pytest.fixture
-def endings(tmp_path: Path) -> Callable[[str], Told]:
-    return lambda name: launched(HERE / "distributed_endings.py", tmp_path, name)[name]
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(HERE / "distributed_endings.py", folder, *([name] for name in ENDINGS))
+    return {name: read(folder, name) for name in ENDINGS}
 
 
 def errors(told: dict[str, Any]) -> list[dict[str, Any]]:
@@ -97,8 +87,8 @@ def test_a_fault_is_named_once_with_its_ranks(loops: dict[str, Told], name: str,
         assert "distributed_loops.py" in error["source"]
 
 
-def test_a_rank_that_watches_alone_is_not_kept_waiting_for_ever(endings: Callable[[str], Told]) -> None:
-    alone, other = endings("alone")
+def test_a_rank_that_watches_alone_is_not_kept_waiting_for_ever(endings: dict[str, Told]) -> None:
+    alone, other = endings["alone"]
     assert "not all 2 ranks watch" in alone["facts"]["ranks"]
     assert errors(alone) == []
     assert alone["unchanged"]
@@ -106,8 +96,8 @@ def test_a_rank_that_watches_alone_is_not_kept_waiting_for_ever(endings: Callabl
     assert other["facts"] == {}
 
 
-def test_a_rank_that_raises_is_heard_of_by_the_others(endings: Callable[[str], Told]) -> None:
-    stayed, raised = endings("raises")
+def test_a_rank_that_raises_is_heard_of_by_the_others(endings: dict[str, Told]) -> None:
+    stayed, raised = endings["raises"]
     assert raised["raised"] == "ValueError: as a program's do"
     assert stayed["raised"] == ""
     assert "ended by an exception: 1" in stayed["facts"]["ranks"]
@@ -115,43 +105,43 @@ def test_a_rank_that_raises_is_heard_of_by_the_others(endings: Callable[[str], T
     assert (error["rule"], error["ranks"]) == ("overflow", [1])  # what it had seen until then
 
 
-def test_a_rank_that_is_gone_is_missed_after_a_while(endings: Callable[[str], Told]) -> None:
-    stayed, _ = endings("dies")
+def test_a_rank_that_is_gone_is_missed_after_a_while(endings: dict[str, Told]) -> None:
+    stayed, _ = endings["dies"]
     assert "1 of 2 ranks in this report; not heard of: 1" in stayed["facts"]["ranks"]
     assert stayed["raised"] == ""
 
 
-def test_a_rank_whose_shadows_fail_harms_no_ones_training(endings: Callable[[str], Told]) -> None:
-    for told in endings("loses"):
+def test_a_rank_whose_shadows_fail_harms_no_ones_training(endings: dict[str, Told]) -> None:
+    for told in endings["loses"]:
         assert told["unchanged"]
         assert "not followed to the end: rank 1: a shadow that failed" in told["facts"]["ranks"]
         assert errors(told) == []
 
 
-def test_ranks_under_different_precisions_are_told_so(endings: Callable[[str], Told]) -> None:
-    for told in endings("differ"):
+def test_ranks_under_different_precisions_are_told_so(endings: dict[str, Told]) -> None:
+    for told in endings["differ"]:
         assert "different precisions" in told["facts"]["ranks"]
         assert told["unchanged"]
 
 
-def test_messages_that_cross_a_reduction_go_through(endings: Callable[[str], Told]) -> None:
-    for told in endings("crossed"):
+def test_messages_that_cross_a_reduction_go_through(endings: dict[str, Told]) -> None:
+    for told in endings["crossed"]:
         assert told["unchanged"]
         assert "not followed to the end: rank 0: c10d::allreduce_.default: TimeoutError" in told["facts"]["ranks"]
 
 
-def test_a_block_may_end_torch_distributed(endings: Callable[[str], Told]) -> None:
-    for told in endings("leaves"):
+def test_a_block_may_end_torch_distributed(endings: dict[str, Told]) -> None:
+    for told in endings["leaves"]:
         assert told["raised"] == ""
         assert told["left"]
         assert errors(told) == []
 
 
-def test_a_block_that_begins_torch_distributed_says_what_it_does_not_follow(endings: Callable[[str], Told]) -> None:
-    for told in endings("begins"):
+def test_a_block_that_begins_torch_distributed_says_what_it_does_not_follow(endings: dict[str, Told]) -> None:
+    for told in endings["begins"]:
         assert "began before torch.distributed" in told["facts"]["ranks"]
 
 
-def test_watches_that_follow_each_other_meet_each_time(endings: Callable[[str], Told]) -> None:
-    for told in endings("again"):
+def test_watches_that_follow_each_other_meet_each_time(endings: dict[str, Told]) -> None:
+    for told in endings["again"]:
         assert told["every"] == ["2 of 2 ranks in this report"] * 5

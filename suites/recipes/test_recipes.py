@@ -47,7 +47,7 @@ def test_in_bf16_alone_most_of_what_matrices_should_learn_is_lost() -> None:
 
 
 @pytest.mark.parametrize("name", ["fp32", *LOSSLESS])
-@pytest.mark.parametrize(("rate", "steps"), [(1e-4, STEPS), (1e-3, 40), (1e-2, 40)])
+@pytest.mark.parametrize(("rate", "steps"), [(1e-4, STEPS), (1e-2, 40)])
 def test_the_others_lose_nothing(name: str, rate: float, steps: int) -> None:
     """Float32 weights are off by their own rounding alone, the recipes in bf16 as far as chance or the last remainder may be."""
     edq = after(name, rate, steps).arrived.edq
@@ -131,7 +131,7 @@ def test_watch_passes_bf16_alone_where_most_of_it_arrives() -> None:
 
 
 @pytest.mark.parametrize("name", ["fp32", *LOSSLESS])
-@pytest.mark.parametrize("rate", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("rate", [1e-4, 1e-2])
 def test_watch_passes_the_others(name: str, rate: float) -> None:
     report = watched(name, rate)
     assert not [finding for finding in report.findings if finding.severity != "note"], report.summary()

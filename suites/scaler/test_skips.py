@@ -45,12 +45,12 @@ def test_growth_every_fifty_steps() -> None:
     assert 1 <= report.scaler["skipped"] <= 6
 
 
-def test_what_no_scale_mends_is_named_in_a_hundred_steps_of_a_gpt() -> None:
-    training = Training(100, at(60, slope=TOO_STEEP))
+def test_what_no_scale_mends_is_named_in_forty_steps_of_a_gpt() -> None:
+    training = Training(40, at(24, slope=TOO_STEEP))
     report = training.run()
-    assert [place for place, (_, skipped) in enumerate(report.scaler["history"]) if skipped] == [60]
+    assert [place for place, (_, skipped) in enumerate(report.scaler["history"]) if skipped] == [24]
     (finding,) = of(report, "scaler-skip")
-    assert (finding.severity, finding.phase, finding.module, finding.step) == ("error", "backward", "layers.1.place", 61)
+    assert (finding.severity, finding.phase, finding.module, finding.step) == ("error", "backward", "layers.1.place", 25)
     assert finding.op == "aten._to_copy.default"
     assert finding.source.endswith(line_with("too steep"))
     for piece in ("skipped, as it would be at any loss scale", f"{finding.measured:.3g}", "the largest float16, 65504", "that of layers.1.up."):
@@ -59,22 +59,22 @@ def test_what_no_scale_mends_is_named_in_a_hundred_steps_of_a_gpt() -> None:
     assert finding.limit == 65504 < finding.measured < TOO_STEEP  # the scale is divided out: it is no part of the fault
     assert not [each for each in report.errors if each.source != finding.source], report.summary()
     assert report.scaler["safe"] < 1
-    assert training.losses[-1] < 0.5 * training.losses[0]
+    assert training.losses[-1] < 0.7 * training.losses[0]  # it has learnt on both sides of the step that was skipped
 
 
 def test_what_only_the_scale_makes_is_halved_away() -> None:
     """65536 is within the room there is, and a thousand times too large at one step: one skip, no error, no warning."""
-    report = Training(30, at(20, slope=2.0**12)).run()
+    report = Training(14, at(9, slope=2.0**12)).run()
     assert not told(report), report.summary()
-    assert [place for place, (_, skipped) in enumerate(report.scaler["history"]) if skipped] == [20]
+    assert [place for place, (_, skipped) in enumerate(report.scaler["history"]) if skipped] == [9]
     assert report.scaler["scale"] == 2.0**15
     assert 1 < report.scaler["safe"] < 2.0**16
 
 
 def test_a_forward_overflow_is_named_where_it_is() -> None:
-    report = Training(30, at(20, factor=1e6)).run()
+    report = Training(14, at(9, factor=1e6)).run()
     (finding,) = report.errors
-    assert (finding.rule, finding.severity, finding.phase, finding.module, finding.step) == ("overflow", "error", "forward", "layers.1.place", 21)
+    assert (finding.rule, finding.severity, finding.phase, finding.module, finding.step) == ("overflow", "error", "forward", "layers.1.place", 10)
     assert finding.source.endswith(line_with("too large"))
     assert (report.scaler["skipped"], report.scaler["scale"]) == (1, 2.0**15)
 
