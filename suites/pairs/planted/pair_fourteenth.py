@@ -1,6 +1,7 @@
 """A fourteenth batch, committed before the judge has seen any of it: six decoders of transformers beside one hand-written decoder.
 
-Faults as such ports have them: another layout of rotary pairs, heads of keys tiled, a norm over the wrong width, a multiplier that is left out. A fault
+Faults as such ports have them: another layout of rotary pairs, heads of keys tiled, a norm over the wrong width,
+    a multiplier that is left out. A fault
 is in the second of two blocks where it can be.
 """
 
@@ -77,7 +78,7 @@ def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tens
         return torch.einsum("bgrts,bgsd->bgrtd", scores.masked_fill(~seen, -math.inf).softmax(-1).to(v.dtype), v).flatten(1, 2)
     k, v = (each.repeat(1, share, 1, 1) if kind == "tiled" else each.repeat_interleave(share, 1) for each in (k, v))
     if kind == "blocks":
-        most, sums, made = torch.full_like(q[..., :1], -1e30).float(), torch.zeros_like(q[..., :1]).float(), torch.zeros_like(q).float()
+        most, sums, made = torch.full_like(q[..., :1].float(), -1e30), torch.zeros_like(q[..., :1]).float(), torch.zeros_like(q).float()
         for keys, values, see in zip(k.split(3, 2), v.split(3, 2), seen.split(3, -1), strict=True):
             scores = ((q @ keys.mT).float() * scale).masked_fill(~see, -1e30)
             new = torch.maximum(most, scores.amax(-1, keepdim=True))
@@ -107,7 +108,8 @@ class Attend(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (each.unflatten(-1, (-1, SIZE)) for each in (q, k, v))
         if kind.normed == "whole" and ways.get("by_heads"):
-            q, k = (F.rms_norm(e.float(), (SIZE,), n.weight.view(-1, SIZE)[0].float(), 1e-6).to(e.dtype) for e, n in ((q, self.q_norm), (k, self.k_norm)))
+            q, k = (F.rms_norm(e.float(), (SIZE,), n.weight.view(-1, SIZE)[0].float(), 1e-6).to(e.dtype) for e,
+                n in ((q, self.q_norm), (k, self.k_norm)))
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         places = torch.arange(x.shape[1]) + (held[0].shape[2] if held else 0)
         if kind.normed == "heads" and not ways.get("late_norm"):
@@ -173,7 +175,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.kind, self.pieces, self.saved, self.tied = kind, pieces, saved, ways.get("tied", False)
         self.scales = ways.get("scales", (kind.words, kind.logits))
-        self.words, self.norm, self.head = nn.Embedding(WORDS, W), Norm(kind, W, **ways.get("last", {})), nn.Linear(W, WORDS, ways.get("head_bias", False))
+        self.words, self.norm, self.head = nn.Embedding(WORDS, W), Norm(kind, W, **ways.get("last", {})), nn.Linear(W, WORDS,
+            ways.get("head_bias", False))
         self.blocks = nn.ModuleList([Block(kind, **ways), Block(kind, **ways, **(bad or {}))])
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -190,7 +193,8 @@ class Decoder(nn.Module):
 RENAMED = (
     (r"^(model|gpt_neox)\.", ""), ("^(embed_tokens|embed_in)", "words"), ("^layers", "blocks"), ("^(final_layernorm|final_layer_norm)", "norm"),
     ("^(lm_head|embed_out)", "head"), ("self_attn|attention(?=[.]q|[.]d)", "attend"), ("[.]([qkv])_proj", r".\1"), ("o_proj|attend.dense", "out"),
-    (r"(\d)\.out", r"\1.attend.out"), ("mlp", "feed"), ("gate_proj", "gate"), ("up_proj|fc1|dense_h_to_4h", "up"), ("down_proj|fc2|dense_4h_to_h", "down"),
+    (r"(\d)\.out", r"\1.attend.out"), ("mlp", "feed"), ("gate_proj", "gate"), ("up_proj|fc1|dense_h_to_4h", "up"),
+    ("down_proj|fc2|dense_4h_to_h", "down"),
     ("input_layernorm", "one"),
 )  # fmt: skip
 
@@ -251,7 +255,8 @@ def faulty(name: str, fault: str, *modules: str, said: str = "", **ways: Any) ->
 
 for decoder in MODELS:
     for way, given in {
-        "torch's kernel": {}, "projections apart": {"fused": False, "way": "plain"}, "by groups": {"way": "groups"}, "blocks of keys": {"way": "blocks"},
+        "torch's kernel": {}, "projections apart": {"fused": False, "way": "plain"}, "by groups": {"way": "groups"},
+        "blocks of keys": {"way": "blocks"},
         "a token at a time": {"pieces": 1, "way": "plain"}, "recomputed": {"saved": False, "attention": "eager"},
     }.items():  # fmt: skip
         healthy(decoder, way, lambda decoder=decoder, given=given: pair(decoder, **given))  # type: ignore[misc]
@@ -265,7 +270,7 @@ for decoder in MODELS:
 healthy("olmo", "compiled", lambda: pair("olmo", compiled=True))
 faulty("qwen", "turned before the norm", "blocks.1.attend", bad={"late_norm": True})
 faulty("qwen", "gate and up swapped", "blocks.1.feed", bad={"swapped": True})
-faulty("qwen", "head no longer tied", "", "head", tied=False)
+faulty("qwen", "head no longer tied", "", "words", "head", said="one parameter in model, and two in other: head.weight and words.weight", tied=False)
 faulty("qwen", "an eps of 1e-3", "blocks.1.one", bad={"one": {"eps": 1e-3}})
 faulty("olmo", "norms by heads", "blocks.1.attend", bad={"by_heads": True})
 faulty("olmo", "norms before branches", "blocks.1", bad={"where": "before"})

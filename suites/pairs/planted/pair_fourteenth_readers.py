@@ -86,7 +86,8 @@ class Layer(nn.Module):
 class Translator(nn.Module):
     """`pieces`: how many tokens at a time. `encoder_bad` and `decoder_bad`: ways of second layers."""
 
-    def __init__(self, offset: int = 2, scaled: bool = True, raw: bool = False, bias: bool = True, pieces: int = 6, places: bool = True, rows: bool = False,
+    def __init__(self, offset: int = 2, scaled: bool = True, raw: bool = False, bias: bool = True, pieces: int = 6, places: bool = True,
+        rows: bool = False,
                  shared: bool = False, encoder_bad: Any = None, decoder_bad: Any = None, flash: bool = True) -> None:  # fmt: skip
         super().__init__()
         self.offset, self.scaled, self.raw, self.biased, self.pieces, self.placed, self.rows, self.shared = (
@@ -143,7 +144,8 @@ def translated(attention: str = "sdpa", **ways: Any) -> Made:
             if name.startswith("layernorm_embedding"):
                 found[name.replace("layernorm_embedding", f"begin_{short}")] = value
             if name.startswith("layers") and "k_proj" not in name and "v_proj" not in name:
-                for old, new in (("layers", side), ("self_attn_layer_norm", "own_norm"), ("encoder_attn_layer_norm", "cross_norm"), ("self_attn", "own"),
+                for old, new in (("layers", side), ("self_attn_layer_norm", "own_norm"), ("encoder_attn_layer_norm", "cross_norm"),
+                    ("self_attn", "own"),
                                  ("encoder_attn", "cross"), ("_proj", ""), ("fc1", "up"), ("fc2", "down"), ("final_layer_norm", "norm")):  # fmt: skip
                     name = name.replace(old, new)
                 found[name] = value
@@ -162,7 +164,8 @@ def translated(attention: str = "sdpa", **ways: Any) -> Made:
 class Near(nn.Module):
     """Attention of tokens to both sides, with a window or without. `window`: how far tokens see to each side."""
 
-    def __init__(self, window: int, base: float, way: str = "torch", scale: float = SIZE**-0.5, mixed: bool = False, blind: bool = True, side: int = 0) -> None:
+    def __init__(self, window: int, base: float, way: str = "torch", scale: float = SIZE**-0.5, mixed: bool = False, blind: bool = True,
+        side: int = 0) -> None:
         super().__init__()
         self.window, self.base, self.way, self.scale, self.mixed, self.blind, self.side = window, base, way, scale, mixed, blind, side
         self.qkv, self.out = nn.Linear(W, 3 * W, bias=False), nn.Linear(W, W, bias=False)
@@ -197,7 +200,8 @@ class Gated(nn.Module):
 
 
 class Sided(nn.Module):
-    def __init__(self, kinds: list[str], bad: Any = None, feed: Any = None, way: str = "torch", packed: bool = False, eps: float = 1e-5, first: bool = False) -> None:
+    def __init__(self, kinds: list[str], bad: Any = None, feed: Any = None, way: str = "torch", packed: bool = False, eps: float = 1e-5,
+        first: bool = False) -> None:
         super().__init__()
         self.packed, self.first = packed, first
         self.words, self.begin, self.last = nn.Embedding(WORDS, W), nn.LayerNorm(W, bias=False), nn.LayerNorm(W, eps, bias=False)
@@ -230,7 +234,8 @@ def sided(attention: str = "sdpa", **ways: Any) -> Made:
             name = name.replace(old, new)
         if name.startswith("layers."):
             number, part = name.removeprefix("layers.").split(".", 1)
-            for old, new in (("attn.Wqkv", "attend.N.qkv"), ("attn.Wo", "attend.N.out"), ("attn_norm", f"one.{int(number) - 1}"), ("mlp_norm", "two.N"),
+            for old, new in (("attn.Wqkv", "attend.N.qkv"), ("attn.Wo", "attend.N.out"), ("attn_norm", f"one.{int(number) - 1}"),
+                ("mlp_norm", "two.N"),
                              ("mlp.Wi", "feed.N.both"), ("mlp.Wo", "feed.N.down")):  # fmt: skip
                 part = part.replace(old, new)
             name = part.replace("N", number)
@@ -258,26 +263,34 @@ class Chosen(nn.Module):
         return self.net(ids, mask) * mask[..., None]
 
 
-for way, given in {"at once": {}, "a token at a time": {"pieces": 1}, "three at a time": {"pieces": 3, "flash": False}, "by formulas": {"flash": False},
+for way, given in {"at once": {}, "a token at a time": {"pieces": 1}, "three at a time": {"pieces": 3, "flash": False},
+    "by formulas": {"flash": False},
                    "rows without padding": {"rows": True}, "beside eager attention": {"attention": "eager"}}.items():  # fmt: skip
     healthy("bart", way, lambda given=given: translated(**given))  # type: ignore[misc]
 for fault, modules, bad in (
     ("places two rows lower", ("", "places_in"), {"offset": 0}), ("words not scaled", ("", "words"), {"scaled": False}),
     ("the source before its encoder", ("",), {"raw": True}), ("no bias of logits", ("",), {"bias": False}),
-    ("places that stay", ("", "places_out"), {"pieces": 2, "places": False}), ("one cache for both layers", ("", "decoder.1", "decoder.1.cross"), {"shared": True}),
-    ("norms before branches", ("decoder.1",), {"decoder_bad": {"before": True}}), ("padding seen by the encoder", ("encoder.1", "encoder.1.own"), {"encoder_bad": {"blind": False}}),
-    ("padding seen by the decoder", ("decoder.1", "decoder.1.cross"), {"decoder_bad": {"blind": False}}), ("the next token seen", ("decoder.1", "decoder.1.own"), {"decoder_bad": {"ahead": 1}}),
+    ("places that stay", ("", "places_out"), {"pieces": 2, "places": False}),
+    ("one cache for both layers", ("", "decoder.1", "decoder.1.cross"), {"shared": True}),
+    ("norms before branches", ("decoder.1",), {"decoder_bad": {"before": True}}),
+    ("padding seen by the encoder", ("encoder.1", "encoder.1.own"), {"encoder_bad": {"blind": False}}),
+    ("padding seen by the decoder", ("decoder.1", "decoder.1.cross"), {"decoder_bad": {"blind": False}}),
+    ("the next token seen", ("decoder.1", "decoder.1.own"), {"decoder_bad": {"ahead": 1}}),
     ("gelu by tanh", ("decoder.1",), {"decoder_bad": {"tanh": True}}), ("no scale", ("decoder.1.cross",), {"decoder_bad": {"other": {"scale": 1.0}}}),
     ("keys and values swapped", ("decoder.1.cross", "decoder.1.cross.kv", "decoder.1"), {"decoder_bad": {"other": {"swapped": True}}}),
     ("an eps of 1e-2", ("encoder.1.own_norm",), {"encoder_bad": {"eps": 1e-2}}),
 ):  # fmt: skip
     broken("bart", fault, lambda bad=bad: translated(**bad), *modules)  # type: ignore[misc]
-for way, given in {"torch's kernel": {}, "by formulas": {"way": "formulas"}, "packed": {"packed": True}, "beside eager attention": {"attention": "eager"}}.items():
+for way, given in {"torch's kernel": {}, "by formulas": {"way": "formulas"}, "packed": {"packed": True},
+    "beside eager attention": {"attention": "eager"}}.items():
     healthy("modern bert", way, lambda given=given: sided(**given))  # type: ignore[misc]
 for fault, modules, bad in (
-    ("a window of one more", ("net.attend.2",), {"bad": {"window": 3}}), ("a window of one less to the left", ("net.attend.2",), {"bad": {"side": 1}}),
-    ("the base of whole attention", ("net.attend.2",), {"bad": {"base": 160000.0}}), ("queries, keys and values by heads", ("net.attend.2",), {"bad": {"mixed": True}}),
-    ("padding seen", ("net.attend.2",), {"bad": {"window": 5, "blind": False}}), ("gate and input swapped", ("net.feed.2",), {"feed": {"swapped": True}}),
+    ("a window of one more", ("net.attend.2",), {"bad": {"window": 3}}),
+    ("a window of one less to the left", ("net.attend.2",), {"bad": {"side": 1}}),
+    ("the base of whole attention", ("net.attend.2",), {"bad": {"base": 160000.0}}),
+    ("queries, keys and values by heads", ("net.attend.2",), {"bad": {"mixed": True}}),
+    ("padding seen", ("net.attend.2",), {"bad": {"window": 5, "blind": False}}),
+    ("gate and input swapped", ("net.feed.2",), {"feed": {"swapped": True}}),
     ("silu for gelu", ("net.feed.2",), {"feed": {"act": "silu"}}), ("gelu by tanh", ("net.feed.2",), {"feed": {"act": "tanh"}}),
     ("an eps of 1e-1", ("net.last",), {"eps": 1e-1}), ("a norm before the first layer", ("net",), {"first": True}),
 ):  # fmt: skip

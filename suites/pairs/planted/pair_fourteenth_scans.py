@@ -23,7 +23,8 @@ W = 16
 class Scan(nn.Module):
     """A state-space mixer whose steps have a rate for each head. `kind`: step by step, one matrix, or chunks of three."""
 
-    def __init__(self, kind: str = "steps", rate_bias: bool = True, tiled: bool = False, late_gate: bool = False, whole: bool = False, skip: bool = True,
+    def __init__(self, kind: str = "steps", rate_bias: bool = True, tiled: bool = False, late_gate: bool = False, whole: bool = False,
+        skip: bool = True,
                  centred: bool = False, act: bool = True, order: bool = False, sign: bool = True, plain_rate: bool = False) -> None:  # fmt: skip
         super().__init__()
         self.kind, self.rate_bias, self.tiled, self.late_gate, self.whole, self.skipped = kind, rate_bias, tiled, late_gate, whole, skip
@@ -99,8 +100,10 @@ def scanned(**ways: Any) -> Made:
         vocab_size=19, hidden_size=W, num_hidden_layers=2, num_heads=4, head_dim=8, expand=2, state_size=6, n_groups=2, conv_kernel=4, chunk_size=4,
         use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2, residual_in_fp32=False))).eval()  # fmt: skip
     other = Scans(**ways).eval()
-    state = renamed(dict(model.state_dict()), ("embeddings", "words"), ("norm_f", "last"), ("mixer.norm.weight", "gain"), ("mixer.", ""), ("in_proj", "inside"),
-                    ("out_proj", "out"), ("conv1d.weight", "taps"), ("conv1d.bias", "tap_bias"), ("dt_bias", "bias"), ("A_log", "rates"), (".D", ".skip"))  # fmt: skip
+    state = renamed(dict(model.state_dict()), ("embeddings", "words"), ("norm_f", "last"), ("mixer.norm.weight", "gain"), ("mixer.", ""),
+        ("in_proj", "inside"),
+                    ("out_proj", "out"), ("conv1d.weight", "taps"), ("conv1d.bias", "tap_bias"), ("dt_bias", "bias"), ("A_log", "rates"),
+                    (".D", ".skip"))  # fmt: skip
     found = {name: value.squeeze(1) if "taps" in name else value for name, value in state.items()}
     other.load_state_dict({f"norms.{name.split('.')[1]}.weight" if ".norm." in name else name: value for name, value in found.items()})
     ids = torch.randint(3, 19, (2, 8), generator=torch.Generator().manual_seed(1))
@@ -264,8 +267,10 @@ def sharded(**bad: Any) -> Made:
 for kind in ("steps", "matrix", "chunks"):
     healthy("mamba", kind, lambda kind=kind: scanned(kind=kind))  # type: ignore[misc]
 for fault, bad in (
-    ("no bias of rates", {"rate_bias": False}), ("groups tiled", {"tiled": True}), ("the gate after the norm", {"late_gate": True}), ("one norm for both groups", {"whole": True}),
-    ("no direct path", {"skip": False}), ("taps centred", {"centred": True}), ("nothing after the taps", {"act": False}), ("B and C swapped", {"order": True}),
+    ("no bias of rates", {"rate_bias": False}), ("groups tiled", {"tiled": True}), ("the gate after the norm", {"late_gate": True}),
+    ("one norm for both groups", {"whole": True}),
+    ("no direct path", {"skip": False}), ("taps centred", {"centred": True}), ("nothing after the taps", {"act": False}),
+    ("B and C swapped", {"order": True}),
     ("rates not by exp", {"sign": False}), ("exp for softplus", {"plain_rate": True}), ("no decay between chunks", {"kind": "undecayed"}),
 ):  # fmt: skip
     broken("mamba", fault, lambda bad=bad: scanned(bad=bad), "layers.1")  # type: ignore[misc]
@@ -273,9 +278,10 @@ broken("mamba", "an eps of 1e-2", lambda: scanned(eps=1e-2), "norms.1")
 for kind in ("one", "sorted", "slots"):
     healthy("sorted experts", kind, lambda kind=kind: chosen(kind=kind))  # type: ignore[misc]
 for fault, bad in (
-    ("rows not put back", {"sorted_back": False}), ("weights in the order of tokens", {"weighed": False}), ("weights before experts", {"first": True}),
+    ("rows not put back", {"sorted_back": False}), ("weights in the order of tokens", {"weighed": False}),
+    ("weights before experts", {"first": True}),
     ("the offset left out of the choice", {"grouped": False}), ("shares not scaled", {"scaled": 1.0}), ("gelu for silu", {"act": F.gelu}),
-    ("room for five tokens", {"kind": "slots", "room": 5}), 
+    ("room for five tokens", {"kind": "slots", "room": 5}),
 ):  # fmt: skip
     broken("sorted experts", fault, lambda bad=bad: chosen(kind="sorted", bad=bad), "layers.1")  # type: ignore[misc]
 healthy("low rank", "merged", lowered)

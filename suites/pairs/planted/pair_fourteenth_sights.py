@@ -39,7 +39,8 @@ def joined(state: dict[str, torch.Tensor], *parts: str, into: str) -> dict[str, 
 class Looking(nn.Module):
     """A block of a vision transformer as timm has it."""
 
-    def __init__(self, scaled: bool = True, act: str = "none", by_heads: bool = False, scale: float = SIZE**-0.5, eps: float = 1e-6, flash: bool = True,
+    def __init__(self, scaled: bool = True, act: str = "none", by_heads: bool = False, scale: float = SIZE**-0.5, eps: float = 1e-6,
+        flash: bool = True,
                  swapped: bool = False, inner: bool = False) -> None:  # fmt: skip
         super().__init__()
         self.scaled, self.act, self.by_heads, self.scale, self.flash, self.swapped, self.inner = scaled, act, by_heads, scale, flash, swapped, inner
@@ -106,7 +107,8 @@ def sighted(side: int = 24, channels_last: bool = False, exported: bool = False,
     other: nn.Module = Sight(side, **ways).eval()
     state = renamed(
         dict(model.state_dict()), ("embeddings.patch_embeddings.projection", "patch"), ("embeddings.cls_token", "token"),
-        ("embeddings.position_embeddings", "places"), ("encoder.layer", "blocks"), ("layernorm", "norm"), ("attention.attention.", ""), ("attention.", ""),
+        ("embeddings.position_embeddings", "places"), ("encoder.layer", "blocks"), ("layernorm", "norm"), ("attention.attention.", ""),
+        ("attention.", ""),
         ("output.dense", "proj"), ("o_proj", "proj"), ("mlp.", ""), ("layer_scale1.lambda1", "ls1"), ("layer_scale2.lambda1", "ls2"),
     )  # fmt: skip
     state = {name: value for name, value in state.items() if "mask_token" not in name}
@@ -124,7 +126,8 @@ def sighted(side: int = 24, channels_last: bool = False, exported: bool = False,
 class Responding(nn.Module):
     """A block of ConvNeXt with responses normed. `first`: channels first."""
 
-    def __init__(self, width: int, first: bool = False, axis: int = 0, eps: float = 1e-6, plus: bool = True, spread: bool = False, padding: str = "zeros",
+    def __init__(self, width: int, first: bool = False, axis: int = 0, eps: float = 1e-6, plus: bool = True, spread: bool = False,
+        padding: str = "zeros",
                  act: str = "none", normed: int = 0) -> None:  # fmt: skip
         super().__init__()
         self.first, self.axis, self.eps, self.plus, self.spread, self.act, self.normed = first, axis, eps, plus, spread, act, normed
@@ -163,7 +166,8 @@ class Convolved(nn.Module):
         x = normed(self.begin, self.stem(x))
         x = self.blocks[0](x)
         x = self.blocks[1](self.small(x if self.order else normed(self.between, x)))
-        pooled = x.mean((-2, -1)) if self.pooled == "mean" else x.amax((-2, -1)) if self.pooled == "max" else self.norm(x.permute(0, 2, 3, 1)).mean((1, 2))
+        pooled = x.mean((-2, -1)) if self.pooled == "mean" else x.amax((-2, -1)) if self.pooled == "max" else self.norm(x.permute(0, 2, 3,
+            1)).mean((1, 2))
         return pooled if self.pooled == "late" else self.norm(pooled)
 
 
@@ -175,7 +179,8 @@ def convolved(channels_last: bool = False, compiled: bool = False, **ways: Any) 
         hidden_sizes=[8, 12], depths=[1, 1], num_stages=2, patch_size=2, image_size=16))).eval()  # fmt: skip
     other: nn.Module = Convolved(**ways).eval()
     state = renamed(
-        dict(model.state_dict()), ("embeddings.patch_embeddings", "stem"), ("embeddings.layernorm", "begin"), ("encoder.stages.1.downsampling_layer.0", "between"),
+        dict(model.state_dict()), ("embeddings.patch_embeddings", "stem"), ("embeddings.layernorm",
+            "begin"), ("encoder.stages.1.downsampling_layer.0", "between"),
         ("encoder.stages.1.downsampling_layer.1", "small"), ("encoder.stages.0.layers.0", "blocks.0"), ("encoder.stages.1.layers.0", "blocks.1"),
         ("layernorm", "norm"), ("dwconv", "dw"), ("pwconv1", "up"), ("pwconv2", "down"), ("grn.weight", "gain"), ("grn.bias", "shift"),
     )  # fmt: skip
@@ -184,21 +189,26 @@ def convolved(channels_last: bool = False, compiled: bool = False, **ways: Any) 
     return Only(model, "pooler_output"), torch.compile(other) if compiled else other, pixels(16), dict(MEAN)
 
 
-for way, given in {"resized": {}, "as large": {"side": 16}, "as large, resized all the same": {"side": 16, "whole": True}, "patches by a product": {"product": True},
-                   "by formulas": {"flash": False}, "channels last": {"channels_last": True}, "exported": {"exported": True, "side": 16}, "class token last": {"last": True}}.items():  # fmt: skip
+for way, given in {"resized": {}, "as large": {"side": 16}, "as large, resized all the same": {"side": 16, "whole": True},
+    "patches by a product": {"product": True},
+                   "by formulas": {"flash": False}, "channels last": {"channels_last": True}, "exported": {"exported": True, "side": 16},
+                   "class token last": {"last": True}}.items():  # fmt: skip
     healthy("dino", way, lambda given=given: sighted(**given))  # type: ignore[misc]
 for fault, modules, bad in (
-    ("resized in straight lines", ("",), {"resize": "bilinear"}), ("corners on corners", ("",), {"corners": True}), ("rows for columns", ("",), {"turned": True}),
+    ("resized in straight lines", ("",), {"resize": "bilinear"}), ("corners on corners", ("",), {"corners": True}),
+    ("rows for columns", ("",), {"turned": True}),
     ("a mean for the class token", ("",), {"mean": True}), ("no scale of a branch", ("blocks.1",), {"bad": {"scaled": False}}),
     ("two scales swapped", ("blocks.1",), {"bad": {"swapped": True}}), ("the sum scaled", ("blocks.1",), {"bad": {"inner": True}}),
     ("weights by heads", ("blocks.1",), {"bad": {"by_heads": True}}), ("another scale of scores", ("blocks.1",), {"bad": {"scale": W**-0.5}}),
     ("gelu by tanh", ("blocks.1",), {"bad": {"act": "tanh"}}), ("an eps of 1e-2", ("blocks.1.norm1",), {"bad": {"eps": 1e-2}}),
 ):  # fmt: skip
     broken("dino", fault, lambda bad=bad: sighted(**bad), *modules)  # type: ignore[misc]
-for way, given in {"channels last": {}, "channels first": {"first": True}, "another order in memory": {"channels_last": True}, "compiled": {"compiled": True}}.items():
+for way, given in {"channels last": {}, "channels first": {"first": True}, "another order in memory": {"channels_last": True},
+    "compiled": {"compiled": True}}.items():
     healthy("convnext", way, lambda given=given: convolved(**given))  # type: ignore[misc]
 for fault, modules, bad in (
-    ("responses of channels", ("blocks.1",), {"bad": {"axis": 1}}), ("not added", ("blocks.1",), {"bad": {"plus": False}}), ("by the largest", ("blocks.1",), {"bad": {"spread": True}}),
+    ("responses of channels", ("blocks.1",), {"bad": {"axis": 1}}), ("not added", ("blocks.1",), {"bad": {"plus": False}}),
+    ("by the largest", ("blocks.1",), {"bad": {"spread": True}}),
     ("an eps of 1e-1", ("blocks.1",), {"bad": {"eps": 1e-1}}), ("gelu by tanh", ("blocks.1",), {"bad": {"act": "tanh"}}),
     ("mirrored at the border", ("blocks.1.dw",), {"bad": {"padding": "reflect"}}), ("the largest for the mean", ("",), {"pooled": "max"}),
     ("normed before the mean", ("", "norm"), {"pooled": "late"}), ("no norm between stages", ("",), {"small": 1}),

@@ -85,14 +85,18 @@ def heard(compiled: bool = False, **ways: Any) -> Made:
     torch.manual_seed(0)
     model = spread(transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(
         hidden_size=W, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=24, conv_dim=(8, 8), conv_kernel=(5, 3), conv_stride=(3, 2),
-        num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, feat_extract_norm="group", apply_spec_augment=False))).eval()  # fmt: skip
+        num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, feat_extract_norm="group",
+            apply_spec_augment=False))).eval()  # fmt: skip
     state = renamed(
         {name: value for name, value in model.state_dict().items() if "masked" not in name}, ("feature_extractor.conv_layers.0.conv", "first"),
-        ("feature_extractor.conv_layers.1.conv", "second"), ("feature_extractor.conv_layers.0.layer_norm", "group"), ("feature_projection.layer_norm", "norm"),
+        ("feature_extractor.conv_layers.1.conv", "second"), ("feature_extractor.conv_layers.0.layer_norm", "group"),
+        ("feature_projection.layer_norm", "norm"),
         ("feature_projection.projection", "into"), ("encoder.pos_conv_embed.conv.parametrizations.weight.original0", "far"),
         ("encoder.pos_conv_embed.conv.parametrizations.weight.original1", "direction"), ("encoder.pos_conv_embed.conv.bias", "bias"),
-        ("encoder.layer_norm", "begin"), ("encoder.layers.0.attention.out_proj", "out"), ("encoder.layers.0.attention.", ""), ("encoder.layers.0.layer_norm", "one"),
-        ("encoder.layers.0.final_layer_norm", "two"), ("encoder.layers.0.feed_forward.intermediate_dense", "up"), ("encoder.layers.0.feed_forward.output_dense", "down"),
+        ("encoder.layer_norm", "begin"), ("encoder.layers.0.attention.out_proj", "out"), ("encoder.layers.0.attention.", ""),
+        ("encoder.layers.0.layer_norm", "one"),
+        ("encoder.layers.0.final_layer_norm", "two"), ("encoder.layers.0.feed_forward.intermediate_dense", "up"),
+        ("encoder.layers.0.feed_forward.output_dense", "down"),
     )  # fmt: skip
     for kind in ("weight", "bias"):
         state[f"qkv.{kind}"] = torch.cat([state.pop(f"{each}_proj.{kind}") for each in "qkv"])
@@ -104,8 +108,10 @@ def heard(compiled: bool = False, **ways: Any) -> Made:
 class Pitches(nn.Module):
     """Logarithms of power by pitch, as Whisper reads sounds, and two filters. `kind`: torch's transform, or products of frames."""
 
-    def __init__(self, kind: str = "torch", power: float = 2.0, log: str = "ten", pitch: str = "slaney", even: bool = True, row: bool = True, floor: float = 8.0,
-                 last: bool = False, padding: str = "reflect", act: str = "none", least: float = 1e-10, table: torch.dtype = torch.float32) -> None:  # fmt: skip
+    def __init__(self, kind: str = "torch", power: float = 2.0, log: str = "ten", pitch: str = "slaney", even: bool = True, row: bool = True,
+        floor: float = 8.0,
+                 last: bool = False, padding: str = "reflect", act: str = "none", least: float = 1e-10,
+                     table: torch.dtype = torch.float32) -> None:  # fmt: skip
         super().__init__()
         self.kind, self.power, self.log, self.row, self.floor, self.last, self.padding, self.act, self.least = (
             kind, power, log, row, floor, last, padding, act, least)  # fmt: skip
@@ -169,7 +175,8 @@ class Denoiser(nn.Module):
 class Sampler(nn.Module):
     """Four steps from noise, with guidance. `kind`: in the scale of the data, in that of noise, or by what is predicted of the data."""
 
-    def __init__(self, kind: str = "data", straight: bool = False, early: int = 0, last: bool = True, guidance: float = 3.0, turned: bool = False, at_once: bool = True,
+    def __init__(self, kind: str = "data", straight: bool = False, early: int = 0, last: bool = True, guidance: float = 3.0, turned: bool = False,
+        at_once: bool = True,
                  table: torch.dtype = torch.float32, clipped: bool = False, root: bool = True, spaced: str = "leading") -> None:  # fmt: skip
         super().__init__()
         self.kind, self.early, self.last, self.guidance, self.turned, self.at_once, self.clipped, self.root, self.spaced = (
@@ -218,25 +225,32 @@ def sampled(calls: str = "at once", **ways: Any) -> Made:
     return model, other, torch.randn(3, 6, generator=torch.Generator().manual_seed(9)), dict(MEAN)
 
 
-for way, given in {"lengths and directions": {}, "torch's norm of weights": {"lengths": False}, "by formulas": {"flash": False}, "compiled": {"compiled": True}}.items():
+for way, given in {"lengths and directions": {}, "torch's norm of weights": {"lengths": False}, "by formulas": {"flash": False},
+    "compiled": {"compiled": True}}.items():
     healthy("wav2vec", way, lambda given=given: heard(**given))  # type: ignore[misc]
 for fault, modules, bad in (
-    ("lengths of filters", ("",), {"columns": True}), ("cut off in front", ("",), {"front": True}), ("gelu by tanh", ("",), {"act": "tanh"}), ("norms before branches", ("",), {"before": True}),
-    ("no norm of features", ("", "into"), {"normed": False}), ("one group", ("", "group"), {"by_group": False}), ("places after the norm", ("",), {"late": True}),
+    ("lengths of filters", ("",), {"columns": True}), ("cut off in front", ("",), {"front": True}), ("gelu by tanh", ("",), {"act": "tanh"}),
+    ("norms before branches", ("",), {"before": True}),
+    ("no norm of features", ("", "into"), {"normed": False}), ("one group", ("", "group"), {"by_group": False}),
+    ("places after the norm", ("",), {"late": True}),
 ):  # fmt: skip
     broken("wav2vec", fault, lambda bad=bad: heard(**bad), *modules)  # type: ignore[misc]
 for way, given in {"products of frames": {"kind": "frames"}, "the same once more": {}}.items():
     healthy("pitches", way, lambda given=given: pitched(**given))  # type: ignore[misc]
 for fault, bad in (
-    ("amplitudes", {"power": 1.0}), ("natural logarithms", {"log": "e"}), ("another scale of pitch", {"pitch": "htk"}), ("filters as high as wide", {"even": False}), ("the largest of all rows", {"row": False}),
-    ("another range", {"floor": 2.0}), ("zeros around", {"padding": "constant"}), ("gelu by tanh", {"act": "tanh"}), ("a table in bfloat16", {"table": torch.bfloat16}), ("a larger least", {"least": 1e-2}),
+    ("amplitudes", {"power": 1.0}), ("natural logarithms", {"log": "e"}), ("another scale of pitch", {"pitch": "htk"}),
+    ("filters as high as wide", {"even": False}), ("the largest of all rows", {"row": False}),
+    ("another range", {"floor": 2.0}), ("zeros around", {"padding": "constant"}), ("gelu by tanh", {"act": "tanh"}),
+    ("a table in bfloat16", {"table": torch.bfloat16}), ("a larger least", {"least": 1e-2}),
 ):  # fmt: skip
     broken("pitches", fault, lambda bad=bad: pitched(kind="frames", **bad), "")  # type: ignore[misc]
 for way, given in {"in the scale of noise": {"kind": "noise"}, "by ratios": {"kind": "ratio"}, "label by label": {"calls": "apart"},
                    "noise, label by label": {"kind": "noise", "calls": "apart"}}.items():  # fmt: skip
     healthy("sampler", way, lambda given=given: sampled(**given))  # type: ignore[misc]
 for fault, bad in (
-    ("straight betas", {"straight": True}), ("steps one early", {"early": 1}), ("not to the end", {"last": False}), ("guidance turned round", {"turned": True}), ("guided by one more", {"guidance": 4.0}),
-    ("a table in bfloat16", {"table": torch.bfloat16}), ("data clipped", {"clipped": True}), ("trailing steps", {"spaced": "trailing"}), ("variances for deviations", {"kind": "noise", "root": False}),
+    ("straight betas", {"straight": True}), ("steps one early", {"early": 1}), ("not to the end", {"last": False}),
+    ("guidance turned round", {"turned": True}), ("guided by one more", {"guidance": 4.0}),
+    ("a table in bfloat16", {"table": torch.bfloat16}), ("data clipped", {"clipped": True}), ("trailing steps", {"spaced": "trailing"}),
+    ("variances for deviations", {"kind": "noise", "root": False}),
 ):  # fmt: skip
     broken("sampler", fault, lambda bad=bad: sampled(**bad), "")  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A fourteenth batch, sixth part: what torch's tools make of a network, weights held in other ways, whole numbers for weights, optimizers by formulas.
+"""A fourteenth batch, sixth part: what torch's tools make of a network, weights held in other ways, whole numbers for weights, optimizers by hand.
 
 Faults as such rewrites have them: an average that starts at zero, one scale for all rows, an eps inside of a root, a correction left out.
 """
@@ -58,42 +58,36 @@ def plain(bad: Any = None, part: Callable[..., nn.Module] = Plain) -> tuple[Any,
 def made_by(tool: str, **bad: Any) -> Made:
     model, other, x = plain(bad)
     tools: dict[str, Callable[[], Any]] = {
-        "compiled": lambda: torch.compile(other), "compiled by parts": lambda: parts(other), "exported": lambda: torch.export.export(other, (x,)),
+        "compiled": lambda: torch.compile(other), "compiled by parts": lambda: Parts(other), "exported": lambda: torch.export.export(other, (x,)),
         "exported, lengths free": lambda: torch.export.export(other, (x,), dynamic_shapes=({1: torch.export.Dim("length", min=2, max=64)},)),
         "scripted": lambda: torch.jit.trace(other, (x,)), "traced": lambda: torch.fx.symbolic_trace(other),
         "called on other weights": lambda: lambda x: torch.func.functional_call(model, dict(other.named_parameters()), (x,)),
         "row by row": lambda: lambda x: torch.func.vmap(lambda row: other(row[None])[0])(x),
-        "recomputed in two parts": lambda: Sequence(other), "without its first axis": lambda: lambda x: torch.stack([other(row[None])[0] for row in x]),
+        "recomputed in two parts": lambda: Sequence(other),
+        "without its first axis": lambda: lambda x: torch.stack([other(row[None])[0] for row in x]),
         "wrapped": lambda: nn.DataParallel(other),
     }  # fmt: skip
     return model, tools[tool](), x, dict(MEAN)
 
 
-def parts(net: Any) -> Any:
-    for number, layer in enumerate(net.layers):
-        net.layers[number] = torch.compile(layer)
-    return net
+class Parts(Stream):
+    """A stream whose layers are compiled."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__(*(torch.compile(layer) for layer in net.layers))
+        self.inside, self.norm, self.head = net.inside, net.norm, net.head
 
 
-class Sequence(nn.Module):
+class Sequence(Stream):
     """A stream whose layers are recomputed in the backward pass."""
 
     def __init__(self, net: Any) -> None:
-        super().__init__()
-        self.inside, self.layers, self.norm, self.head = net.inside, net.layers, net.norm, net.head
+        super().__init__(*net.layers)
+        self.inside, self.norm, self.head = net.inside, net.norm, net.head
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        steps = nn.Sequential(*(Added(layer) for layer in self.layers))
+        steps = [lambda x, layer=layer: x + layer(x) for layer in self.layers]
         return self.head(self.norm(checkpoint_sequential(steps, 2, self.inside(x), use_reentrant=False)))
-
-
-class Added(nn.Module):
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.part(x)
 
 
 def held(kind: str, bad: bool = False) -> Made:
@@ -207,7 +201,8 @@ def rounded(**bad: Any) -> Made:
 class Hand(torch.optim.Optimizer):
     """Optimizers by their formulas, each weight by itself."""
 
-    def __init__(self, held: Any, kind: str, eps_inside: bool = False, corrected: bool = True, centred: bool = True, damped: float = 0.0, coupled: bool = False,
+    def __init__(self, held: Any, kind: str, eps_inside: bool = False, corrected: bool = True, centred: bool = True, damped: float = 0.0,
+        coupled: bool = False,
                  whole: bool = True, rate: float = 1e-2) -> None:  # fmt: skip
         super().__init__(held, {})
         self.kind, self.inside, self.corrected, self.centred, self.damped, self.coupled, self.whole, self.rate, self.count = (
@@ -261,16 +256,20 @@ class Clipped(torch.optim.SGD):
 
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "rms": lambda held: torch.optim.RMSprop(held, lr=1e-2, alpha=0.9, eps=1e-3, centered=True), "largest": lambda held: torch.optim.Adamax(held, lr=1e-2, betas=(0.9, 0.99), eps=1e-3),
-    "momentum": lambda held: torch.optim.SGD(held, lr=1e-2, momentum=0.9, weight_decay=0.1, dampening=0.0), "clipped": lambda held: Clipped(held, lr=1e-2),
+    "rms": lambda held: torch.optim.RMSprop(held, lr=1e-2, alpha=0.9, eps=1e-3, centered=True),
+    "largest": lambda held: torch.optim.Adamax(held, lr=1e-2, betas=(0.9, 0.99), eps=1e-3),
+    "momentum": lambda held: torch.optim.SGD(held, lr=1e-2, momentum=0.9, weight_decay=0.1, dampening=0.0),
+    "clipped": lambda held: Clipped(held, lr=1e-2),
     "largest_square": lambda held: torch.optim.AdamW(held, lr=1e-2, betas=(0.9, 0.9), eps=1e-3, weight_decay=0.1, amsgrad=True),
 }  # fmt: skip
 
 
-for tool in ("compiled", "compiled by parts", "exported", "exported, lengths free", "scripted", "traced", "called on other weights", "row by row", "recomputed in two parts",
+for tool in ("compiled", "compiled by parts", "exported", "exported, lengths free", "scripted", "traced", "called on other weights", "row by row",
+    "recomputed in two parts",
              "without its first axis", "wrapped"):  # fmt: skip
     healthy("tool", tool, lambda tool=tool: made_by(tool))  # type: ignore[misc]
-for tool, modules in (("exported", ("layers.1",)), ("compiled by parts", ("layers.1",)), ("recomputed in two parts", ("layers.1",)), ("without its first axis", ("other.layers.1",))):
+for tool, modules in (("exported", ("layers.1",)), ("compiled by parts", ("layers.1",)), ("recomputed in two parts", ("layers.1",)),
+    ("without its first axis", ("other.layers.1",))):
     broken("tool", f"{tool}, one late", lambda tool=tool: made_by(tool, shift=1), *modules)  # type: ignore[misc]
 for kind in ("lengths", "orthogonal", "spectral"):
     healthy("held otherwise", kind, lambda kind=kind: held(kind))  # type: ignore[misc]
@@ -287,13 +286,17 @@ healthy("whole weights", "multiplied first", whole)
 for fault, bad in (("one scale for all rows", {"one": True}), ("codes of one more", {"shift": 1}), ("scales of columns", {"by_columns": True})):
     broken("whole weights", fault, lambda bad=bad: whole(**bad), "layers.1.up")  # type: ignore[misc]
 healthy("rounded inputs", "by hand", rounded)
-for fault, bad in (("cut, not rounded", {"away": True}), ("another range", {"low": -128}), ("a gradient beyond the range", {"through": False}), ("another step", {"step": 0.06})):
+for fault, bad in (("cut, not rounded", {"away": True}), ("another range", {"low": -128}), ("a gradient beyond the range", {"through": False}),
+    ("another step", {"step": 0.06})):
     broken("rounded inputs", fault, lambda bad=bad: rounded(**bad), "layers.1")  # type: ignore[misc]
 for kind, bads in {
-    "rms": (("an eps inside of the root", {"eps_inside": True}), ("not centred", {"centred": False})), "largest": (("not corrected", {"corrected": False}),),
-    "momentum": (("damped", {"damped": 0.1}),), "largest_square": (("decay in the gradient", {"coupled": True}), ("the last square", {"centred": False})),
+    "rms": (("an eps inside of the root", {"eps_inside": True}), ("not centred", {"centred": False})),
+    "largest": (("not corrected", {"corrected": False}),),
+    "momentum": (("damped", {"damped": 0.1}),),
+    "largest_square": (("decay in the gradient", {"coupled": True}), ("the last square", {"centred": False})),
     "clipped": (("each by itself", {"whole": False}),),
 }.items():  # fmt: skip
     healthy("by formulas", kind, lambda kind=kind: stepped(lambda held: Hand(held, kind), OPTIMIZERS[kind]))  # type: ignore[misc]
     for fault, bad in bads:
-        broken("by formulas", f"{kind}, {fault}", lambda kind=kind, bad=bad: stepped(lambda held: Hand(held, kind, **bad), OPTIMIZERS[kind]), "", "last")  # type: ignore[misc]
+        broken("by formulas", f"{kind}, {fault}", lambda kind=kind, bad=bad: stepped(lambda held: Hand(held, kind, **bad), OPTIMIZERS[kind]), "",
+            "last")  # type: ignore[misc]
