@@ -51,7 +51,7 @@ def backward_difference(
 
 
 def _through(comparison: Comparison, dtype: torch.dtype) -> str:
-    """The innermost module that is given the gradients of its results that model's is given, and passes on others to its inputs. "" if none does.
+    """The innermost module that is given the gradients of its results that model's is given, and passes on others to the inputs. "" if none does.
 
     Of a sum, the gradient of a tensor is not that of what reads it: it says nothing of one reader alone. Hooks of torch do, if the code permits them.
     """
@@ -61,7 +61,7 @@ def _through(comparison: Comparison, dtype: torch.dtype) -> str:
         for (name, call), (outputs, inputs) in theirs.items():
             wanted = ours.get((comparison.matching.modules.get(name, ""), call))
             given = name and wanted is not None and any(each is not None for each in outputs) and _equal(outputs, wanted[0])
-            if given and wanted is not None and not _equal(inputs, wanted[1]):
+            if given and wanted is not None and _present(inputs) == _present(wanted[1]) and not _equal(inputs, wanted[1]):
                 found.append(name)
     return next((each for each in found if not any(other.startswith(f"{each}.") for other in found)), "")
 
@@ -90,8 +90,13 @@ def _gradients(side: Side, dtype: torch.dtype) -> Gradients:
     return found
 
 
+def _present(gradients: Sequence[torch.Tensor | None]) -> list[bool]:
+    """Which gradients are there. An input without one, or of zeros as torch's hooks may give, was cut off by the code that made it."""
+    return [each is not None and bool(each.count_nonzero()) for each in gradients]
+
+
 def _equal(some: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None]) -> bool:
-    """Whether two lists of gradients agree where both are there. An input without one was cut off by the code that made it, not by the module."""
+    """Whether two lists of gradients agree where both are there."""
     both = [(a, b) for a, b in zip(some, others, strict=False) if a is not None and b is not None]
     return len(some) == len(others) and all(a.shape == b.shape and ratio(squared_distance(a, b).whole, size(b).whole) <= PARTED for a, b in both)
 
