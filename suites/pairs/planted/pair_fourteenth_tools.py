@@ -6,6 +6,7 @@ Faults as such rewrites have them: an average that starts at zero, one scale for
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ def made_by(tool: str, **bad: Any) -> Made:
     tools: dict[str, Callable[[], Any]] = {
         "compiled": lambda: torch.compile(other), "compiled by parts": lambda: Parts(other), "exported": lambda: torch.export.export(other, (x,)),
         "exported, lengths free": lambda: torch.export.export(other, (x,), dynamic_shapes=({1: torch.export.Dim("length", min=2, max=64)},)),
-        "scripted": lambda: torch.jit.trace(other, (x,)), "traced": lambda: torch.fx.symbolic_trace(other),
+        "scripted": lambda: scripted(other, x), "traced": lambda: torch.fx.symbolic_trace(other),
         "called on other weights": lambda: lambda x: torch.func.functional_call(model, dict(other.named_parameters()), (x,)),
         "row by row": lambda: lambda x: torch.func.vmap(lambda row: other(row[None])[0])(x),
         "recomputed in two parts": lambda: Sequence(other),
@@ -68,6 +69,12 @@ def made_by(tool: str, **bad: Any) -> Made:
         "wrapped": lambda: nn.DataParallel(other),
     }  # fmt: skip
     return model, tools[tool](), x, dict(MEAN)
+
+
+def scripted(net: nn.Module, x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of what a trace does not see
+        return torch.jit.trace(net, (x,))
 
 
 class Parts(Stream):

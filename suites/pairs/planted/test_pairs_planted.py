@@ -32,7 +32,6 @@ def test_the_set_is_as_large_as_it_should_be() -> None:
     assert set(MISSED) <= set(CASES)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(("name", "precision"), TRIED)
 def test_a_pair(name: str, precision: str) -> None:
     if name in FAILING and precision.endswith("mixed"):
