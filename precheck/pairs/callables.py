@@ -91,6 +91,12 @@ def _exported(program: Any) -> torch.nn.Module:
     return whole
 
 
+def keeps_formats(module: torch.nn.Module) -> bool:
+    """Whether the module is a graph of ONNX Runtime, which computes in its own formats in every run, whatever its inputs are."""
+    function = module.__dict__.get("function")
+    return isinstance(function, functools.partial) and function.func is _asked
+
+
 def _is_session(given: Any) -> bool:
     """Whether it is a session of ONNX Runtime. Works without ONNX Runtime installed."""
     runtime = sys.modules.get("onnxruntime")

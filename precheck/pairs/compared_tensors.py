@@ -53,6 +53,8 @@ def subjects(model: Captured, other: Captured, matching: Matching, frozen: Colle
         ours, theirs = model.of(kind), other.of(kind)
         found += [_plain(kind, name, step) for name, step in theirs if (name, step) in ours]
     left += [f"gradient of inputs{name}, which only {side} has" for side, name in _unshared(model, other)]
+    if other.of("parameter-gradient"):
+        left += [f"gradient of {'+'.join(link.others)}, which holds other numbers than model's" for link in matching.links if not link.same]
     found += _buffers(model, other, matching)
     for kind in ("parameter-gradient", "update"):
         ours, theirs = model.of(kind), other.of(kind)
@@ -96,10 +98,14 @@ def _plain(kind: str, name: str, step: int, ours: str | None = None) -> Subject:
 
 
 def _weights(kind: str, step: int, matching: Matching, ours: set[str], theirs: set[str], frozen: set[str]) -> list[Subject]:
-    """Gradients or updates. A parameter with a gradient on one side only is compared too: the other's gradient is zero."""
+    """Gradients or updates. A parameter with a gradient on one side only is compared too: the other's gradient is zero.
+
+    Of weights with other numbers than model's none is compared: if the models compute the same, these are another way to write the function, such as
+    a filter with a norm in it, and have gradients of their own. If they do not, the outputs show it.
+    """
     found = []
     for link in matching.links:
-        if not (ours >= set(link.models) or theirs >= set(link.others)) or frozen & {*link.models, *link.others}:
+        if not link.same or not (ours >= set(link.models) or theirs >= set(link.others)) or frozen & {*link.models, *link.others}:
             continue
         name = link.others[0] if len(link.others) == 1 else "+".join(link.others)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from precheck.observe.noise import ONE_ROUNDING
+from precheck.pairs.backward_difference import PARTED, backward_difference
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.distances import size, squared_distance
@@ -19,8 +20,6 @@ from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
 
-PARTED = ONE_ROUNDING * 2.0**-20
-"""Relative difference from which two exact tensors differ: the rounding that float32 is allowed (`analysis.noise.REASSOCIATED`)."""
 FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
 JUMP = 3.0
@@ -51,18 +50,23 @@ def first_difference(comparison: Comparison) -> Place | None:
 
 
 def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
-    ours, theirs = both(comparison, lambda side: side.once(dtype))
+    ours, theirs = both(comparison, lambda side: side.once(dtype), whole=comparison.aligned is None)
     modules = comparison.matching.modules
     pool = [each.tensor for each in ours]
     forward = [each for each in theirs if each.kind != "back"]
     coupled = _couples(ours, theirs, modules)
     differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
     off = [(place, each) for place, each in enumerate(forward) if differs(each)]
-    found = next((each for each in off if not _made_up_for(each[1], forward[each[0] + 1 :], coupled, differs)), None)
+    guilty = [each for each in off if not _made_up_for(each[1], forward[each[0] + 1 :], coupled, differs)]
+    if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, coupled, differs):
+        guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
+    found = next(iter(guilty), None)
     if found is None:
-        behind = _backward(comparison, ours, theirs, differs)
-        if behind is not None or not off:
-            return behind
+        behind = backward_difference(comparison, ours, theirs, differs, dtype)
+        if behind is not None:
+            return Place(behind, modules.get(behind), backward=True)
+        if not off:
+            return None
         found = off[0]
     place, first = found
     contents = Contents(comparison, dtype, pool)
@@ -72,11 +76,11 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=coupled(first))
 
 
-def both(comparison: Comparison, ran: Callable[[Side], object]) -> tuple[list[Passage], list[Passage]]:
-    """Runs both models once, and returns the tensors that pass between their modules."""
+def both(comparison: Comparison, ran: Callable[[Side], object], *, whole: bool = False) -> tuple[list[Passage], list[Passage]]:
+    """Runs both models once, and returns the tensors that pass between their modules, with `whole` also whole numbers."""
     found = []
     for side in (comparison.model, comparison.other):
-        follower = Passages(side.job.model)
+        follower = Passages(side.job.model, whole=whole)
         with follower.followed() as passages:
             ran(side)
         found.append(passages)
@@ -121,7 +125,9 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
         if wanted is None:
             return None
         here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
-        alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in ("in", "out"))
+        alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in ("in", "whole", "out"))
+        if passage.kind == "whole" and (not alike or there is None or there.shape != here.shape or max(int(here.max()), int(there.max())) < 2):
+            return None  # zeros and ones may be a mask, whose meaning each model chooses
         if there is not None and there.shape == here.shape and (alike or not _asked_otherwise(passage, wanted, known, taken)):
             return here, there
         if there is not None and alike and here.numel() != there.numel():
@@ -156,18 +162,39 @@ def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Calla
 
 
 def _made_up_for(passage: Passage, after: Sequence[Passage], coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]) -> bool:
-    """Whether a module around this tensor returns the same as model's, so that the difference of the tensor is no fault.
+    """Whether a module around this tensor, or the one that reads it, returns the same as model's, so that the difference of the tensor is no fault.
 
     An expert, say, is given all rows in one model, and its own in the other. A norm may lie in the weights before it.
     """
     names = passage.module.split(".") if passage.module else []
-    for holder in (".".join(names[:depth]) for depth in range(len(names) - 1, -1, -1)):
+    for holder in (".".join(names[:depth]) for depth in range(len(names) - (passage.kind == "out"), -1, -1)):
         last = next((each for each in after if each.kind == "out" and each.module == holder), None)
         if last is not None:
             results = [each for each in after if each.kind == "out" and each.module == holder and each.call == last.call]
             pairs = [coupled(each) for each in results]
             if all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(differs(each) for each in results):
                 return True
+    return False
+
+
+def _reordered(couple: Couple | None) -> bool:
+    """Whether both tensors hold the same numbers with their axes in another order, as between channels first and channels last."""
+    if couple is None or couple[0].shape != couple[1].shape:
+        return False
+    here, there = couple
+    turned = (here.permute(order) for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order))
+    return any(each.shape == there.shape and ratio(squared_distance(each, there).whole, size(there).whole) <= PARTED for each in turned)
+
+
+def _surely(forward: Sequence[Passage], coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]) -> bool:
+    """Whether a module has a fault for certain: it reads the same as model's and returns other numbers, in any order of axes. Another order of axes
+    before it is then one that the model itself puts right."""
+    read: dict[tuple[str, int], list[bool]] = {}
+    for each in forward:
+        if each.kind != "out" and each.module:
+            read.setdefault((each.module, each.call), []).append(coupled(each) is not None and not differs(each))
+        elif each.kind == "out" and all(read.get((each.module, each.call), [False])) and differs(each) and not _reordered(coupled(each)):
+            return True
     return False
 
 
@@ -228,50 +255,6 @@ def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None
-
-
-def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], differs: Callable[[Passage], bool]) -> Place | None:
-    """The place if the forward passes agree: the module whose gradient differs or is missing first in the backward pass."""
-    modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
-    taken = {each.key for each in theirs if each.kind == "out"}
-    called = {each.module for each in theirs if each.kind == "out"}
-    named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
-    order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
-    off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
-    agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
-    owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
-    if owner is not None:
-        return Place(owner, modules.get(owner), backward=True)
-    given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
-    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
-    if not off and not more:
-        return None
-    first = (off or more)[0][1]
-    read = {(each.module, each.maker) for each in ours if each.kind == "in" and each.given}
-    readers = [each.module for each in theirs if each.kind == "in" and each.given and each.maker == first]
-    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same module reads it in model
-    givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
-    outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
-    module = next(iter(alike), _caller(outermost, theirs))
-    return Place(module, modules.get(module), backward=True)
-
-
-def _caller(module: str, passages: Sequence[Passage]) -> str:
-    """The module whose code calls this one. If it takes no tensors, the nearest parent that is called (a ModuleList is not)."""
-    called = {each.module for each in passages if each.kind == "out"}
-    above = [module.rsplit(".", count)[0] if count <= module.count(".") else "" for count in range(1, module.count(".") + 2)]
-    holder = next((each for each in above if each in called), "")
-    return next((each.caller for each in passages if each.kind == "in" and each.module == module), holder)
-
-
-def _parameters_off(comparison: Comparison) -> Iterator[str]:
-    """Modules with a parameter whose gradient was judged to differ, and differs here too. Excludes gradients that are zero in exact arithmetic."""
-    ours, theirs = (side.once_captured() for side in (comparison.model, comparison.other))
-    for subject in comparison.subjects:
-        if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
-            a, b = subject.of_model(ours), subject.of_other(theirs)
-            if a is None or b is None or a.shape != b.shape or ratio(squared_distance(b, a).whole, size(a).whole) > PARTED:
-                yield subject.module
 
 
 def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, *, alike: bool) -> Place:

@@ -225,7 +225,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = known[id(module)]
         elif wanted is not None and wanted in ours:
             modules[name] = wanted
-        elif name in owners:
+        elif name in owners and _holds(owners[name], name, found):
             modules[name] = owners[name]
         elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
@@ -266,6 +266,11 @@ def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:
         if not under < held:
             return wanted if under == held else None
     return None
+
+
+def _holds(wanted: str, name: str, found: Mapping[str, Link]) -> bool:
+    """Whether a module of `model` holds all weights of a module of `other`, and not only those that are in no part of it."""
+    return all(_within(model, wanted) for link in found.values() if any(_within(each, name) for each in link.others) for model in link.models)
 
 
 def _within(name: str, module: str) -> bool:

@@ -17,12 +17,12 @@ from precheck.torch_internals import in_backward, is_transformed
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Passage:
-    """One tensor at a call of a module: an input ("in"), an output ("out"), or the gradient of an output ("back")."""
+    """One tensor at a call of a module: an input ("in"), one of whole numbers ("whole"), an output ("out"), or the gradient of an output ("back")."""
 
-    kind: Literal["in", "out", "back"]
+    kind: Literal["in", "whole", "out", "back"]
     module: str
     call: int
-    place: int  # the position among the floating-point tensors of the call
+    place: int  # the position among the tensors of that kind of the call
     tensor: torch.Tensor
     maker: str = ""  # the first module that returned it; if none did, the module whose own code made it
     given: bool = False  # whether a module returned exactly this tensor
@@ -35,10 +35,10 @@ class Passage:
 
 
 class Passages:
-    """Hooks on all modules of a model, for one run of its first step."""
+    """Hooks on all modules of a model, for one run of its first step. `whole`: note whole numbers too, such as tokens, places and time steps."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: torch.nn.Module, *, whole: bool = False) -> None:
+        self.model, self.whole = model, whole
         self.found: list[Passage] = []
         self.stack: list[str] = [""]
         self.calls: Counter[str] = Counter()
@@ -65,7 +65,9 @@ class Passages:
             if in_backward():
                 return
             self.calls[name] += 1
-            for place, tensor in enumerate(_floats((*args, *kwargs.values()))):
+            given_ = (*args, *kwargs.values())
+            read: dict[Literal["in", "whole"], list[torch.Tensor]] = {"in": _floats(given_), "whole": _wholes(given_) if self.whole else []}
+            for kind, place, tensor in ((kind, *each) for kind, some in read.items() for each in enumerate(some)):
                 known = self.made.get(id(tensor))
                 given = known is not None and known[0] is tensor
                 if known is None or not given:
@@ -73,7 +75,7 @@ class Passages:
                     if known is None or known[0] is not tensor:
                         known = self.taken[id(tensor)] = tensor, self.stack[-1]
                 maker = known[1]
-                self.found.append(Passage("in", name, self.calls[name], place, copied(tensor), maker, given, self.stack[-1]))
+                self.found.append(Passage(kind, name, self.calls[name], place, copied(tensor), maker, given, self.stack[-1]))
             self.stack.append(name)
 
         return hook
@@ -102,6 +104,12 @@ class Passages:
                 self.found.append(Passage("back", name, call, place, copied(gradient)))
 
         return hook
+
+
+def _wholes(value: Any) -> list[torch.Tensor]:
+    """The tensors of whole numbers in `value`."""
+    held = (tensor for _, tensor in tensors(value) if tensor.dtype in (torch.int64, torch.int32) and tensor.numel())
+    return [tensor for tensor in held if not is_transformed(tensor)]
 
 
 def _floats(value: Any) -> list[torch.Tensor]:

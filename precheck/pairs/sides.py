@@ -18,7 +18,7 @@ from precheck.observe.module_hooks import Disturbance
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
-from precheck.pairs.callables import is_compiled
+from precheck.pairs.callables import is_compiled, keeps_formats
 from precheck.pairs.capture import Capture, Captured
 from precheck.pairs.steps import Steps
 from precheck.precisions import Precision
@@ -133,6 +133,8 @@ class Side:
             return self._run(setting)
 
     def _run(self, setting: Setting, *, job: Job | None = None) -> ObservedRun:
+        if setting.precision is None and setting.dtype is torch.float64 and keeps_formats(self.job.model):
+            raise TypeError("an ONNX graph computes in its own formats")
         capture = Capture(self.job.model)
         handle = self.job.model.register_forward_pre_hook(capture.entering, with_kwargs=True)
         try:

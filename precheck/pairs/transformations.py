@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from precheck import ops
+from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.distances import size, squared_distance
-from precheck.pairs.first_difference import PARTED, Place
+from precheck.pairs.first_difference import Place
 from precheck.pairs.floors import ratio
 from precheck.pairs.intermediates import Made, View, alike
+from precheck.pairs.layouts import equal
 from precheck.words import counted
 
 MASKED = 1e30
@@ -60,8 +62,10 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
         tied = [(a, b) for a in one for b in one if a < b and one[a] is one[b]]
         which = ("model", "other") if one is ours else ("other", "model")
         for a, b in tied:
-            if place.backward and a in same and b in same and same[a] is not same[b]:
-                yield f"{a} and {b} are one parameter in {which[0]}, and two in {which[1]}"
+            apart = {id(value): name for name, value in same.items() if equal(value.detach(), one[a].detach())}
+            if place.backward and len(apart) > 1 and not bool((one[a] == one[a].reshape(-1)[0]).all()):
+                others = "" if {a, b} == set(apart.values()) else f": {' and '.join(sorted(apart.values())[:2])}"
+                yield f"{a} and {b} are one parameter in {which[0]}, and two in {which[1]}{others}"
 
 
 def _buffers(comparison: Comparison, place: Place) -> Iterator[str]:

@@ -6,6 +6,12 @@ import pair_eleventh
 import pair_fifth
 import pair_fifth_parts
 import pair_fifth_training
+import pair_fourteenth
+import pair_fourteenth_readers
+import pair_fourteenth_scans
+import pair_fourteenth_sights
+import pair_fourteenth_sounds
+import pair_fourteenth_tools
 import pair_fourth
 import pair_fourth_parts
 import pair_fourth_training
@@ -50,4 +56,5 @@ FAMILIES = (
     pair_eleventh,
     pair_twelfth, pair_twelfth_loops, pair_twelfth_training, pair_twelfth_losses,
     pair_thirteenth,
+    pair_fourteenth, pair_fourteenth_readers, pair_fourteenth_sights, pair_fourteenth_scans, pair_fourteenth_sounds, pair_fourteenth_tools,
 )  # fmt: skip

@@ -16,11 +16,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[2])]
 
-import torch  # noqa: E402
-from pair_cases import CASES, PRECISIONS, Case  # noqa: E402
-from pair_families import FAMILIES  # noqa: E402
+import torch
+from pair_cases import CASES, PRECISIONS, Case
+from pair_families import FAMILIES
 
-import precheck  # noqa: E402
+import precheck
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""Finds the module where two backward passes differ first, of two models whose forward passes agree."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.pairs.capture import written_out
+from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.distances import size, squared_distance
+from precheck.pairs.floors import ratio
+from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.sides import Side
+
+PARTED = ONE_ROUNDING * 2.0**-20
+"""Relative difference from which two exact tensors differ: the rounding that float32 is allowed (`analysis.noise.REASSOCIATED`)."""
+Gradients = dict[tuple[str, int], tuple[list[torch.Tensor | None], list[torch.Tensor | None]]]
+"""Gradients of the outputs and of the inputs of each call of a module. Calls are counted in the order of the backward pass."""
+
+
+def backward_difference(
+    comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], differs: Callable[[Passage], bool], dtype: torch.dtype
+) -> str | None:
+    """The module of `other` whose gradient differs or is missing first in the backward pass, or None if none is."""
+    modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
+    taken = {each.key for each in theirs if each.kind == "out"}
+    called = {each.module for each in theirs if each.kind == "out"}
+    named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
+    order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
+    off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
+    agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
+    owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
+    if owner is not None:
+        return owner
+    given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
+    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
+    if not off and not more:
+        return None
+    first = (off or more)[0][1]
+    read = {(each.module, each.maker) for each in ours if each.kind == "in" and each.given}
+    readers = [each.module for each in theirs if each.kind == "in" and each.given and each.maker == first]
+    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same module reads it in model
+    givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
+    outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
+    return next(iter(alike), None) or _through(comparison, dtype) or _caller(outermost, theirs)
+
+
+def _through(comparison: Comparison, dtype: torch.dtype) -> str:
+    """The innermost module that is given the gradients of its results that model's is given, and passes on others to the inputs. "" if none does.
+
+    Of a sum, the gradient of a tensor is not that of what reads it: it says nothing of one reader alone. Hooks of torch do, if the code permits them.
+    """
+    found: list[str] = []
+    with contextlib.suppress(*REFUSALS):
+        ours, theirs = (_gradients(side, dtype) for side in (comparison.model, comparison.other))
+        for (name, call), (outputs, inputs) in theirs.items():
+            wanted = ours.get((comparison.matching.modules.get(name, ""), call))
+            given = name and wanted is not None and any(each is not None for each in outputs) and _equal(outputs, wanted[0])
+            if given and wanted is not None and _present(inputs) == _present(wanted[1]) and not _equal(inputs, wanted[1]):
+                found.append(name)
+    return next((each for each in found if not any(other.startswith(f"{each}.") for other in found)), "")
+
+
+def _gradients(side: Side, dtype: torch.dtype) -> Gradients:
+    found: Gradients = {}
+    handles = []
+
+    def following(name: str) -> Any:
+        def hook(module: torch.nn.Module, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+            call = sum(known == name for known, _ in found)
+            found[name, call] = tuple([None if each is None else written_out(each) for each in some] for some in (outputs, inputs))  # type: ignore[assignment]
+
+        return hook
+
+    for name, module in side.job.model.named_modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            handles.append(module.register_full_backward_hook(following(name)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of modules none of whose inputs requires a gradient
+            side.once(dtype)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _present(gradients: Sequence[torch.Tensor | None]) -> list[bool]:
+    """Which gradients are there. An input without one, or of zeros as torch's hooks may give, was cut off by the code that made it."""
+    return [each is not None and bool(each.count_nonzero()) for each in gradients]
+
+
+def _equal(some: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None]) -> bool:
+    """Whether two lists of gradients agree where both are there."""
+    both = [(a, b) for a, b in zip(some, others, strict=False) if a is not None and b is not None]
+    return len(some) == len(others) and all(a.shape == b.shape and ratio(squared_distance(a, b).whole, size(b).whole) <= PARTED for a, b in both)
+
+
+def _caller(module: str, passages: Sequence[Passage]) -> str:
+    """The module whose code calls this one. If it takes no tensors, the nearest parent that is called (a ModuleList is not)."""
+    called = {each.module for each in passages if each.kind == "out"}
+    above = [module.rsplit(".", count)[0] if count <= module.count(".") else "" for count in range(1, module.count(".") + 2)]
+    holder = next((each for each in above if each in called), "")
+    return next((each.caller for each in passages if each.kind == "in" and each.module == module), holder)
+
+
+def _parameters_off(comparison: Comparison) -> Iterator[str]:
+    """Modules with a parameter whose gradient was judged to differ, and differs here too. Excludes gradients that are zero in exact arithmetic."""
+    ours, theirs = (side.once_captured() for side in (comparison.model, comparison.other))
+    for subject in comparison.subjects:
+        if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
+            a, b = subject.of_model(ours), subject.of_other(theirs)
+            if a is None or b is None or a.shape != b.shape or ratio(squared_distance(b, a).whole, size(a).whole) > PARTED:
+                yield subject.module
