@@ -17,9 +17,10 @@ BF16, HALF = torch.bfloat16, torch.float16
 case = functools.partial(broken_cases.case, into=TWELFTH)
 
 
-def _cut(x: torch.Tensor) -> torch.Tensor:
-    """float32 to bfloat16, the lower bits cut off."""
-    return (x.view(torch.int32) & -65536).view(torch.float32).to(BF16)
+_stored = function(
+    lambda x, r: (((x.float() + r.float()).view(torch.int32) & -65536).view(torch.float32).to(BF16), ()), lambda saved, given: (given, given)
+)
+"""The sum in bfloat16, the lower bits of float32 cut off."""
 
 
 @case("residual and rms norm in bfloat16: the sum is cut off, not rounded", "kernel-rounding", "ROCm/aiter/issues/5151",
@@ -27,8 +28,7 @@ def _cut(x: torch.Tensor) -> torch.Tensor:
 def sum_cut_off(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         need(x.dim() == 2, x.shape == r.shape, x.shape[-1] > 0)
-        total = x.float() + r.float()
-        stored = total.to(BF16) if not wrong else total.to(BF16) + (_cut(total.detach().contiguous()) - total.detach().to(BF16))
+        stored = _stored(x, r) if wrong else (x.float() + r.float()).to(BF16)
         wide = stored.float()
         return stored, (wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(BF16)
 
@@ -112,10 +112,13 @@ def sigmoid_first(wrong: bool) -> Callable[..., Any]:
       lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype)), drawn((5, 8)))  # fmt: skip
 def nothing_is_left(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor) -> torch.Tensor:
-        power = torch.exp(-x.abs())
-        return x.clamp(min=0) + (torch.log(1 + power) if wrong else torch.log1p(power))
+        return _softplus(x, torch.log(1 + torch.exp(-x.abs())) if wrong else torch.log1p(torch.exp(-x.abs())))
 
     return kernel
+
+
+_softplus = function(lambda x, rest: (x.clamp(min=0) + rest, (x,)), lambda saved, given: (given * torch.sigmoid(saved[0]), None))
+"""With the derivative of softplus, which has no corner at 0."""
 
 
 @case("sums so far in bfloat16: the running value is stored and read again", "kernel-accumulation", "ml-explore/mlx/pull/3907",
