@@ -96,14 +96,15 @@ def _taught(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 def _taught_forward(x: torch.Tensor, t: torch.Tensor) -> Any:
     need(x.dim() == 2, x.shape == t.shape, x.shape[1] > 0)
     one, two = ((each.float() / 2).log_softmax(-1) for each in (x, t))
-    apart = (two.exp() * (two - one)).sum(-1)
+    apart = torch.where(two.exp() > 0, two.exp() * (two - one), 0.0).sum(-1)
     return (4 * apart).to(x.dtype), (one, two, apart)
 
 
 def _taught_backward(saved: Any, gradient: torch.Tensor) -> Any:
     one, two, apart = saved
     given = 2 * gradient.float()[:, None]
-    return (given * (one.exp() - two.exp())).to(gradient.dtype), (given * two.exp() * (two - one - apart[:, None])).to(gradient.dtype)
+    slope = torch.where(two.exp() > 0, two.exp() * (two - one - apart[:, None]), 0.0)
+    return (given * (one.exp() - two.exp())).to(gradient.dtype), (given * slope).to(gradient.dtype)
 
 
 rewrite("divergence from a teacher, derived by hand", _taught, shapes((5, 9), (5, 9)))(function(_taught_forward, _taught_backward))
@@ -129,8 +130,7 @@ def from_logarithms(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def linear_and_square(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     need(x.shape == y.shape)
     size = (x.float() - y.float()).abs()
-    square = size.clamp(max=0.5)
-    return (square * square + (size - square)).to(x.dtype)
+    return torch.where(size < 0.5, size * size, size - 0.25).to(x.dtype)
 
 
 @rewrite(
@@ -159,7 +159,7 @@ def entropy_from_sums(x: torch.Tensor) -> torch.Tensor:
     apart = x.float() - x.float().amax(-1, keepdim=True)
     powers = apart.exp()
     total = powers.sum(-1)
-    return (total.log() - (powers * apart).sum(-1) / total).to(x.dtype)
+    return (total.log() - (powers * apart.clamp(min=-1e30)).sum(-1) / total).to(x.dtype)
 
 
 @rewrite("gaussian loss, a scale in logarithms",
@@ -214,7 +214,6 @@ def _moments(w: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor)
 @rewrite("adamw, a step of moments at a time", _moments, shapes((4, 6), (4, 6), (4, 6), (4, 6)))
 def moments_at_a_time(w: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
     need(w.shape == g.shape, w.shape == m.shape, w.shape == v.shape)
-    one = m.float() + 0.1 * (g.float() - m.float())
-    square = v.float() * v.float()
-    two = square + 0.05 * (g.float() * g.float() - square)
+    one = torch.add(0.9 * m.float(), g.float(), alpha=0.1)
+    two = torch.addcmul(0.95 * (v.float() * v.float()), g.float(), g.float(), value=0.05)
     return (w.float() - 0.01 * w.float() - 0.1 * (one / (two.sqrt() + 1e-2))).to(w.dtype), one.to(w.dtype), two.to(w.dtype)
