@@ -16,8 +16,6 @@ from precheck.observe.listeners import Progress, doing
 
 _STEEP = 2.0
 """The power of a size with which its cost is assumed to grow, as for attention."""
-_SLIGHT = 2.0
-"""Factor on its bound up to which an error may be chance: the largest of 24 noise runs is twice that of 6."""
 _CHEAP = 0.02
 """Seconds of a trial below which the growth of its cost is ignored."""
 
@@ -173,7 +171,7 @@ class Session:
 
     def _confirmed(self, judged: Judged) -> bool:
         """Whether a fault is confirmed. A wrong value must be wrong in one of two other draws too, or depend on earlier calls. Otherwise it was
-        chance. An error that is hardly too large must be so in both.
+        chance.
 
         A fault that the reference itself has on the same inputs in the same memory is not counted.
         """
@@ -190,8 +188,7 @@ class Session:
             return False
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))
-            right = [self.bench.judge(each).fault is None for each in others]
-            if all(right) or (_slight(judged.fault) and any(right)):
+            if all(self.bench.judge(each).fault is None for each in others):
                 with self.state.restored():
                     fresh = self.bench.judge(trial)
                 if fresh.fault is not None:
@@ -268,11 +265,6 @@ class Session:
         else:
             self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True
-
-
-def _slight(fault: Fault) -> bool:
-    """Whether an error is less than twice what is allowed. The few noise runs may just have been close."""
-    return fault.distance is not None and not fault.distance.lost and fault.distance.ratio < _SLIGHT
 
 
 def _asked(judged: Judged) -> bool:
