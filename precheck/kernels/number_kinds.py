@@ -59,7 +59,7 @@ FAMILIES: dict[str, Change] = {
     "large": lambda values, generator, fmt: values * 64,
     "small": lambda values, generator, fmt: values * 2.0**-10,
     "offset": lambda values, generator, fmt: values + 30,
-    "offset below": lambda values, generator, fmt: values - 16,
+    "offset below": lambda values, generator, fmt: values - 16 * (fmt.precision >= 24),  # exp(-16) is float32's spacing of 1
     "outliers": _outliers,
     "ties": lambda values, generator, fmt: (values * 2).round() / 2,
     "zeros": _zeros,
