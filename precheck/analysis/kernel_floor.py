@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from precheck import formats
+from precheck.analysis.cut_off import CUT_OFF, TWICE, cut_off
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import REASSOCIATED
 from precheck.dense_parts import continuous
@@ -204,6 +205,8 @@ def distance(floor: Floor, result: torch.Tensor) -> Distance:
     bound = floor.bound()
     ratios = torch.where(known, (far / bound.clamp(min=1e-300)).where(far.isfinite(), math.inf), 0.0)
     block, by = _blocks(floor, far.where(known & far.isfinite(), 0.0), known)
+    if by <= 1 and cut_off(floor.exact.where(known, 0.0), result, floor._format()):
+        block, by = CUT_OFF, TWICE
     worst = max(float(ratios.max()) if ratios.numel() else 0.0, by)
     return _reported(floor, result, ratios > 1, worst, block if by > 1 else "", lost)
 
@@ -278,7 +281,8 @@ def _fine(fmt: formats.Format) -> float:
 def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Upper bounds for the gradient of `value`: of its largest term, and of the sum of its terms. They are weights divided by the size of the input,
     row by row where both have rows. There a backward pass may read the stored outputs of the row, as attention's does. The rounding errors of many of
-    them have a larger standard deviation than that of the largest."""
+    them have a larger standard deviation than that of the largest. A term of a softmax or an exponential is as large as its weight however large the
+    inputs are, since it changes by its own size if an input changes by one."""
     found = sums = torch.zeros((), dtype=torch.float64)
     size = value.square().mean().sqrt() if value.numel() else found
     for weight in weights:
@@ -287,7 +291,8 @@ def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.T
         if weight.dim() >= 2 and value.dim() == weight.dim() and weight.shape[:-1] == value.shape[:-1]:
             row = value.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
             many = (weight.square().sum(-1, keepdim=True) / 3).sqrt()
-            found, sums = found + torch.maximum(weight.amax(-1, keepdim=True), many) / row, sums + weight.sum(-1, keepdim=True) / row
+            found = found + torch.maximum(weight.amax(-1, keepdim=True), many) / row
+            sums = sums + weight.sum(-1, keepdim=True) / row.clamp(max=1)
         else:
-            found, sums = found + weight.amax() / size.clamp(min=1e-30), sums + weight.sum() / size.clamp(min=1e-30)
+            found, sums = found + weight.amax() / size.clamp(min=1e-30), sums + weight.sum() / size.clamp(min=1e-30, max=1)
     return found.nan_to_num(posinf=0.0), sums.nan_to_num(posinf=0.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from precheck import formats
 from precheck.analysis import kernel_floor as floor
 from precheck.kernels import memory, nonfinite, number_kinds, reference_error, running, trials
 from precheck.kernels.dimensions import Dimensions
@@ -239,10 +240,12 @@ class Bench:
         if reference.runs and not more:
             return
         made = reference.made or self.make(trial)
-        fine = max((base_roundoff(each.dtype) for each in made.values if each.is_floating_point()), default=2.0**-24)
+        dtypes = [each.dtype for each in made.values if each.is_floating_point()]
+        fine = max((base_roundoff(each) for each in dtypes), default=2.0**-24)
+        stored, wishes = max((formats.of_dtype(each).unit_roundoff for each in dtypes), default=fine), self.wishes_of(trial)
         for _ in range(more if reference.runs < sum(LADDER) else 0):
             reference.runs += 1
-            outcome, ambiguous = running.noise(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), reference.runs, fine)
+            outcome, ambiguous = running.noise(self.reference, self.example, made.values, made.numbers, wishes, reference.runs, fine, stored)
             reference.ambiguous |= ambiguous
             for name, floored in reference.floors.items():
                 value = outcome.values.get(name)

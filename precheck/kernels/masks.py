@@ -42,6 +42,11 @@ class _Masked(Exact):
         if self.way == "bound" and _bounds(name) and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
             packet = getattr(torch.ops.aten, name[0] + ("t" if name[1] == "e" else "e"))  # ge and gt, le and lt
             return getattr(packet, overload(func) or "default"), args, kwargs
+        if name == "slice" and self.way in _WINDOWS:
+            return _sliced(func, args, *_WINDOWS[self.way])
+        ignored = next((place for place, each in enumerate(schema(func).arguments) if each.name == "ignore_index"), len(args))
+        if self.way == "none" and ignored < len(args) and "backward" not in name:  # of a loss: then no label is the ignored one
+            return func, (*args[:ignored], int(args[1].min()) - 1 if args[1].numel() else 0, *args[ignored + 1 :]), kwargs
         if name == "masked_fill" and self.way in ("none", "inverted", "weak"):
             mask = torch.zeros_like(args[1]) if self.way == "none" else ~args[1] if self.way == "inverted" else args[1]
             value = torch.zeros_like(args[2]) if self.way == "weak" and isinstance(args[2], torch.Tensor) else 0.0 if self.way == "weak" else args[2]
@@ -116,6 +121,16 @@ def _resized(mask: torch.Tensor, edge: int, step: int) -> torch.Tensor | None:
     last = edges[edge]  # the diagonal before the edge
     along[last + 1 if step > 0 else last] = along[last if step > 0 else last + 1].clone()
     return along[places].expand(mask.shape)
+
+
+def _sliced(func: Any, args: tuple[Any, ...], edge: int, step: int) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """A slice with one of its two edges moved. It is a mask that leaves out the rest. None if nothing is left out at that edge."""
+    place, size = (3 if edge else 2), args[0].shape[args[1]] if len(args) > 1 else 0
+    bound = args[place] if len(args) > place else None
+    bound = bound + size if bound is not None and bound < 0 else bound
+    if bound is None or not 0 < bound < size:
+        return None
+    return func, (*args[:place], bound + step, *args[place + 1 :]), {}
 
 
 _WINDOWS = {"early": (0, -1), "late": (0, 1), "ends early": (-1, -1), "ends late": (-1, 1)}

@@ -25,6 +25,8 @@ _SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS
 _LOGARITHMIC = {"logcumsumexp"}
 """Running sums of exponentials. A chain keeps the logarithm of the sum, and each step rounds it, whatever the terms are."""
 _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
+_ATTENTION = "_safe_softmax"
+"""The softmax of torch's attention. Kernels store its weights in the inputs' format, for the product with the values."""
 _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED)
 """Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards."""
@@ -43,11 +45,11 @@ def base_roundoff(dtype: torch.dtype) -> float:
 
 class Rounded(UncompiledMode):
     """The mode of a noise run. `fine` is the unit roundoff of accumulators. `gemm`: the format to which operands of matrix products are rounded
-    first."""
+    first. `stored`: the unit roundoff of the inputs' format, in which kernels store results."""
 
-    def __init__(self, seed: int, fine: float, gemm: formats.Format | None = None) -> None:
+    def __init__(self, seed: int, fine: float, gemm: formats.Format | None = None, stored: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seed, self.fine, self.gemm = seed, fine, gemm
+        self.seed, self.fine, self.gemm, self.stored = seed, fine, gemm, stored
         self.generator = torch.Generator().manual_seed(seed)
         self.ambiguous = False  # whether two elements were written to one place
 
@@ -73,6 +75,8 @@ class Rounded(UncompiledMode):
             wide = [self._shifted(name, wide[0], args[0])]
         if name in _SOFTMAXES_BACKWARD and len(wide) == 1:
             wide = [self._unshifted(name, wide[0], *args[:3])]
+        if name == _ATTENTION and len(wide) == 1:
+            wide = [wide[0] * (1 + 2 * self.stored * self._random(wide[0].shape))]
         for result, exact in zip(results, wide, strict=False):
             self._store(result, exact, rounds=name not in _EXACT or bool(writes))
         return native
@@ -140,12 +144,15 @@ class Rounded(UncompiledMode):
 
     def _unshifted(self, name: str, exact: torch.Tensor, gradient: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
         """The gradient of scores that were shifted by the largest score of their row. The largest score's gradient through the shift is zero in exact
-        arithmetic, and a sum of rounding errors here. `output`: the softmax or its logarithm."""
+        arithmetic, and a sum of rounding errors here. `output`: the softmax or its logarithm. A softmax's gradient has a sum over its row, which
+        kernels read from stored results, as attention does. So the sum is rounded as these are."""
         if not exact.dim() or not exact.numel():
             return exact
         terms = gradient.double().abs()
         terms = terms if "log" in name else terms * output.double().abs()
         whole = terms.nan_to_num(posinf=0.0).sum(dim, keepdim=True)
+        if "log" not in name:
+            exact = exact - output.double() * (2 * self.stored * whole * self._random(whole.shape))
         left = ROUNDINGS / 2 * self.fine * whole * self._random(whole.shape).sign()
         return exact.scatter_add(dim, output.argmax(dim, keepdim=True), left.to(exact.dtype))
 

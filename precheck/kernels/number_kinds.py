@@ -59,6 +59,7 @@ FAMILIES: dict[str, Change] = {
     "large": lambda values, generator, fmt: values * 64,
     "small": lambda values, generator, fmt: values * 2.0**-10,
     "offset": lambda values, generator, fmt: values + 30,
+    "offset below": lambda values, generator, fmt: values - 16 * (fmt.precision >= 24),  # exp(-16) is float32's spacing of 1
     "outliers": _outliers,
     "ties": lambda values, generator, fmt: (values * 2).round() / 2,
     "zeros": _zeros,
@@ -75,7 +76,8 @@ LARGE = ("far below", "large", "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {
     "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "far below": "numbers below -96",
-    "large": "numbers of about 64", "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties",
+    "large": "numbers of about 64", "small": "numbers of about 1e-3", "offset": "numbers about 30",
+    "offset below": "numbers about -16", "outliers": "outliers", "ties": "ties",
     "zeros": "zeros", "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf",
     "-Inf": "a -Inf",
 }  # fmt: skip

@@ -134,7 +134,7 @@ class Session:
             told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
-        if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged.trial):
+        if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged):
             told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
             judged.fault = None
         if judged.noticed and judged.fault is None and not any(rule == "kernel-mask" for rule, _ in told.warnings):
@@ -147,11 +147,15 @@ class Session:
         self._power(judged)
         return judged.fault is not None
 
-    def _vacuous(self, trial: Trial) -> bool:
-        """Whether a size other than the number of rows is 0. A kernel without columns has nothing to compute, and may raise any error."""
-        empty = {name for name, size in trial.sizes if size == 0}
+    def _vacuous(self, judged: Judged) -> bool:
+        """Whether a size other than the number of rows is 0. A kernel without columns has nothing to compute, and may raise any error. A pass that
+        has numbers to return has something to compute: the gradient of a table is zero where no row is looked up."""
+        empty = {name for name, size in judged.trial.sizes if size == 0}
         first = next((shape[0] for shape in self.bench.dimensions.shapes if shape), "")
-        return bool(empty) and first not in empty
+        if not empty or first in empty:
+            return False
+        assert judged.fault is not None
+        return judged.fault.kind != "crash" or not _asked(judged)
 
     def _power(self, judged: Judged) -> None:
         if judged.reference is None:
@@ -261,3 +265,10 @@ class Session:
         else:
             self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True
+
+
+def _asked(judged: Judged) -> bool:
+    """Whether the reference has numbers to return in the pass in which the candidate raises."""
+    values = judged.reference.native.values if judged.reference is not None else {}
+    wanted = "gradient" if judged.fault is not None and judged.fault.backward else "output"
+    return any(each is not None and each.numel() > 0 for name, each in values.items() if wanted in name)

@@ -13,6 +13,7 @@
     python suites/kernels/benchmark.py ninth.json --set ninth            # the ninth one; as long as the eighth
     python suites/kernels/benchmark.py tenth.json --set tenth            # the tenth one; half an hour
     python suites/kernels/benchmark.py eleventh.json --set eleventh      # the eleventh one; an hour
+    python suites/kernels/benchmark.py twelfth.json --set twelfth        # the twelfth one; as long
 """
 
 from __future__ import annotations
@@ -81,12 +82,20 @@ import tenth_broken_more  # noqa: F401
 import tenth_rewrites  # noqa: F401
 import tenth_rewrites_last  # noqa: F401
 import tenth_rewrites_more  # noqa: F401
+import twelfth_attention  # noqa: F401
+import twelfth_broken  # noqa: F401
+import twelfth_broken_last  # noqa: F401
+import twelfth_broken_more  # noqa: F401
+import twelfth_choices  # noqa: F401
+import twelfth_losses  # noqa: F401
+import twelfth_norms  # noqa: F401
+import twelfth_sums  # noqa: F401
 import unseen_attention  # noqa: F401
 import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, ELEVENTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, UNSEEN, Case
+from broken_cases import ALL, EIGHTH, ELEVENTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, TWELFTH, UNSEEN, Case
 
 import precheck
 
@@ -95,7 +104,7 @@ SETS = {
     "unseen": (UNSEEN, rewrites.UNSEEN), "later": (LATER, rewrites.LATER), "fresh": (FRESH, rewrites.FRESH), "fourth": (FOURTH, rewrites.FOURTH),
     "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
     "eighth": (EIGHTH, rewrites.EIGHTH), "ninth": (NINTH, rewrites.NINTH),
-    "tenth": (TENTH, rewrites.TENTH), "eleventh": (ELEVENTH, rewrites.ELEVENTH),
+    "tenth": (TENTH, rewrites.TENTH), "eleventh": (ELEVENTH, rewrites.ELEVENTH), "twelfth": (TWELFTH, rewrites.TWELFTH),
 }  # fmt: skip
 """The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200

@@ -30,6 +30,8 @@ TENTH: dict[str, Case] = {}
 """Those of `tenth_broken` and `tenth_broken_more`."""
 ELEVENTH: dict[str, Case] = {}
 """Those of `eleventh_broken` and `eleventh_broken_more`."""
+TWELFTH: dict[str, Case] = {}
+"""Those of `twelfth_broken`, `twelfth_broken_more` and `twelfth_broken_last`."""
 
 
 class Case(NamedTuple):

@@ -33,6 +33,8 @@ TENTH: dict[str, Rewrite] = {}
 """Those of `tenth_rewrites`, `tenth_rewrites_more` and `tenth_rewrites_last`."""
 ELEVENTH: dict[str, Rewrite] = {}
 """Those of `eleventh_norms`, `eleventh_attention`, `eleventh_losses`, `eleventh_sums` and `eleventh_choices`."""
+TWELFTH: dict[str, Rewrite] = {}
+"""Those of `twelfth_norms`, `twelfth_attention`, `twelfth_losses`, `twelfth_sums` and `twelfth_choices`."""
 
 
 class Rewrite(NamedTuple):

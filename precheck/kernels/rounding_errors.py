@@ -1,0 +1,111 @@
+"""Tells an error of rounding from another: by a wider format, by neighbouring inputs, and by its growth with the length of a sum."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+
+from precheck.kernels import running
+from precheck.kernels.bench import Bench
+from precheck.kernels.errors import adds, carriers, error_of, errors_of
+from precheck.kernels.examples import Example, Leaf
+from precheck.kernels.replay import Replay
+from precheck.kernels.states import State
+from precheck.kernels.trial_result import Judged
+from precheck.kernels.trials import Made, Trial
+
+PLENTY = 2**18
+"""The most elements of a tensor in trials that search for a class."""
+_GAIN = 8.0
+"""The least factor by which a rounding error is smaller in the next wider format. Formats differ by 2^3 and more."""
+_CARRIERS = 8  # elements that must carry an error, before it is asked whether it varies like rounding
+_ENOUGH = 61  # the size of each dimension where the example has too few elements to show how an error varies
+_GROWS = 4.0
+"""Growth of a sum's relative error when the sum is 64 times as long, if its accumulator rounds: between 8, as for a random walk, and 64."""
+
+
+class RoundingErrors:
+    """Asks about the error of one trial. `late`: whether the time for it is over."""
+
+    def __init__(self, bench: Bench, state: State, late: Callable[[], bool]) -> None:
+        self.bench, self.state, self.late, self.replay = bench, state, late, Replay(bench, state)
+
+    def explains(self, judged: Judged) -> bool:
+        """Whether the error is a rounding error: a wider format removes it, or it is small and differs at every neighbouring input."""
+        assert judged.fault is not None
+        name = judged.fault.subject
+        error = error_of(judged, name)
+        if not error > 0:
+            return False
+        for dtype in (torch.float64, torch.float32):
+            wide = self._wider(judged.trial, dtype)
+            if wide is not None and math.isfinite(left := error_of(wide, name)) and left * _GAIN <= error:
+                return True
+        return error < 0.1 and self._erratic(judged, name)
+
+    def _wider(self, trial: Trial, dtype: torch.dtype) -> Judged | None:
+        """The same numbers in a wider format. None if the example has that format already, or the candidate does not accept it."""
+        example = self.bench.example
+        if all(leaf.tensor.dtype.itemsize >= dtype.itemsize for leaf in example.leaves if leaf.tensor.is_floating_point()):
+            return None
+        made = self.bench.make(trial)
+        values = [each.to(dtype) if each.is_floating_point() else each for each in made.values]
+        leaves = tuple(Leaf(leaf.path, each, leaf.wanted) for leaf, each in zip(example.leaves, values, strict=True))
+        wider = Bench(self.bench.candidate, self.bench.reference, Example(example.inputs, leaves), self.bench.dimensions, self.bench.wishes)
+        with self.state.restored():
+            outcome = wider.call(trial.but(fill="NaN"), Made(values, made.numbers))[0]
+        return None if outcome.error is not None else Judged(trial, outcome=outcome, reference=self.bench.of(trial))
+
+    def _erratic(self, judged: Judged, name: str) -> bool:
+        """Whether the error changes when each input changes by up to 2^-5 of itself. A wrong formula has a similar error there."""
+        trial, made = judged.trial, self.bench.make(judged.trial)
+        first = errors_of(judged, name)
+        if first is None or self.late():
+            return False
+        if not carriers(first) >= _CARRIERS:
+            larger = self._larger(judged) if first.numel() < 2 * _CARRIERS else None
+            return larger is not None and error_of(larger, name) < 0.1 and self._erratic(larger, name)
+        generator = torch.Generator().manual_seed(3)
+        moved = [(each.double() * (1 + (torch.rand(each.shape, generator=generator).double() - 0.5) / 16)).to(each.dtype)
+                 if each.is_floating_point() else each for each in made.values]  # fmt: skip
+        with self.state.restored():
+            outcome = running.run(self.bench.candidate, self.bench.example, moved, made.numbers, self.bench.wishes_of(trial))
+        exact = self.bench.exact_of(trial, type(made)(moved, made.numbers))
+        second = errors_of(Judged(trial, outcome=outcome, reference=dataclasses.replace(self.bench.of(trial), exact=exact)), name)
+        if outcome.error is not None or exact.error is not None or second is None:
+            return False
+        norms = float(first.norm() * second.norm())
+        return norms > 0 and float((first * second).sum()) / norms < 0.5
+
+    def _larger(self, judged: Judged) -> Judged | None:
+        """The same fault in larger sizes, if it is there too. A few elements do not show how an error varies."""
+        sizes = tuple((name, max(size, _ENOUGH)) for name, size in self.bench.dimensions.sizes.items())
+        if self.bench.dimensions.elements(dict(sizes)) > PLENTY:
+            return None
+        taken = self.bench.takes(judged.trial.but(given=False, sizes=sizes, seed=judged.trial.seed + 1))
+        found = None if taken is None else self.replay.fresh(taken)
+        same = found is not None and found.fault is not None and judged.fault is not None and found.fault.subject == judged.fault.subject
+        return found if same else None
+
+    def grows(self, judged: Judged, family: str = "") -> bool:
+        """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's."""
+        name = judged.fault.subject if judged.fault else "output"
+        trial = judged.trial.but(family=family or judged.trial.family, layout="contiguous", laid=-1)  # equal rows have few independent errors
+        costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= PLENTY}
+        for dimension in sorted(costs, key=lambda each: costs[each]):
+            errors, ratio = [], 0.0
+            for size in (16, 1024):
+                taken = None if self.late() else self.bench.takes(trial.but(given=False, seed=trial.seed + 1, sizes=((dimension, size),)))
+                if taken is None:
+                    break
+                if size == 16 and not adds(self.bench, taken, dimension, name):
+                    break
+                found = self.replay.fresh(taken).distances.get(name)
+                errors.append(found.relative if found is not None else 0.0)
+                ratio = found.ratio if found is not None else 0.0
+            if len(errors) == 2 and ratio > 1 and errors[1] > _GROWS * errors[0]:
+                return True
+        return False

@@ -1,0 +1,94 @@
+"""What the twelfth frozen set mended: the class of a fault and its words, and the fixed twin that passes."""
+
+from __future__ import annotations
+
+import eleventh_broken_more  # noqa: F401
+import pytest
+import torch
+import twelfth_attention  # noqa: F401
+import twelfth_broken  # noqa: F401
+import twelfth_broken_last  # noqa: F401
+import twelfth_broken_more  # noqa: F401
+from broken_cases import ELEVENTH, TWELFTH
+from rewrites import TWELFTH as TWELFTH_REWRITES
+
+import precheck
+from precheck import formats
+from precheck.analysis import kernel_floor
+from precheck.analysis.cut_off import cut_off
+from precheck.kernels import noise
+
+SAID = {
+    # where nothing is looked up, the gradient of a table is zeros, and not nothing
+    "rows of a table: without places the way back fails": "in its backward pass, where the reference gives a result",
+    # a slice leaves out what is outside of it; right in some draws where one key weighs nearly all
+    "one step with a window of four: the oldest key is dropped": "a window that begins one column later explains it",
+    # the label that a loss ignores is a mask
+    "cross entropy: another ignored label than -1 is not looked at": "no mask explains it",
+    # each number is less than one spacing off, and all are towards zero
+    "residual and rms norm in bfloat16: the sum is cut off, not rounded": "the tensor, cut off and not rounded, is off by",
+    # six gradients are too few to see that their error varies as rounding does
+    "scores that decay: equal terms of the gates' gradient are rounded, then subtracted": "rounding explains",
+    # what is lost among large numbers grows among plain ones
+    "variance of float16: means are kept in float16": "Inf or NaN in",
+    # numbers whose exponential is as small as float32's spacing of one
+    "softplus: of a number far below zero nothing is left": "numbers about -16",
+    # the cache is used where no input requires a gradient
+    "swish: results are kept by the address of the input": "in memory of its own the same call is right",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_broken_kernel_is_told_in_these_words_and_its_twin_passes(name: str) -> None:
+    case = TWELFTH.get(name) or ELEVENTH[name]
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=5)
+    assert [finding.rule for finding in report.errors] == [case.rule], report.summary()
+    assert SAID[name] in report.errors[0].message
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=1.5)
+    assert not report.errors, report.summary()
+
+
+def test_a_softmax_of_the_best_scores_alone_is_as_good_as_one_of_all() -> None:
+    """Its gradient is a difference of numbers as large as the shares, however large the scores are."""
+    case = TWELFTH["shares of the best two that add up to one: the scale is left out"]
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=1.5)
+    assert not report.errors, report.summary()
+
+
+def test_attention_that_reads_its_stored_result_on_the_way_back_passes() -> None:
+    """It stores its weights in bfloat16, too. Among outliers both errors are large beside what is left of a gradient."""
+    pair = TWELFTH_REWRITES["attention as flash attention has it: shares stored, recomputed backward"]
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.bfloat16), budget=5)
+    assert not report.errors, report.summary()
+
+
+def test_the_sum_in_the_gradient_of_a_softmax_is_rounded_as_results_are_stored() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, given = (torch.randn(4, 8, generator=generator) for _ in range(2))
+    right = torch.autograd.functional.vjp(lambda x: x.softmax(-1), scores.double(), given.double())[1]
+    off = []
+    for stored in (0.0, 2.0**-9):
+        with noise.Rounded(3, noise.base_roundoff(torch.float32), None, stored):
+            made = torch.autograd.functional.vjp(lambda x: x.softmax(-1), scores, given)[1]
+        off.append(float((made.double() - right).abs().max()))
+    assert off[0] < 1e-6
+    assert 1e-5 < off[1] < 2.0**-8
+
+
+def test_terms_of_a_gradient_are_as_large_as_the_weights_where_inputs_are_large() -> None:
+    _, sums = kernel_floor.terms(torch.full((3, 4), 100.0), [torch.ones(3, 2)])
+    assert float(sums.max()) == 2
+    _, sums = kernel_floor.terms(torch.full((3, 4), 0.01), [torch.ones(3, 2)])
+    assert float(sums.max()) == pytest.approx(200)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_that_are_cut_off_are_told_from_rounded_ones(dtype: torch.dtype) -> None:
+    exact, fmt = torch.randn(400, generator=torch.Generator().manual_seed(2)).double(), formats.of_dtype(dtype)
+    _, exponent = torch.frexp(exact)
+    spacing = torch.ldexp(torch.ones_like(exact), exponent - fmt.precision)
+    assert cut_off(exact, ((exact / spacing).trunc() * spacing).to(dtype), fmt)
+    assert not cut_off(exact, exact.to(dtype), fmt)
+    shared = 1 - fmt.unit_roundoff  # what rounding of a scale makes of all numbers
+    assert not cut_off(exact, (exact * shared).to(dtype), fmt)
+    assert not cut_off(exact, exact.float(), formats.of_dtype(torch.float32))
