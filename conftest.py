@@ -13,7 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker, set before anyth
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-# Python's collector goes over all that was ever imported each time that a test has made some thousand objects: a tenth of the processor time of a run.
+# Python's collector goes over all that was ever imported each time that some thousand objects were made: a tenth of the processor time.
 gc.set_threshold(5000, 20, 100)
 
 

@@ -59,7 +59,7 @@ def test_what_no_scale_mends_is_named_in_forty_steps_of_a_gpt() -> None:
     assert finding.limit == 65504 < finding.measured < TOO_STEEP  # the scale is divided out: it is no part of the fault
     assert not [each for each in report.errors if each.source != finding.source], report.summary()
     assert report.scaler["safe"] < 1
-    assert training.losses[-1] < 0.7 * training.losses[0]  # it has learnt on both sides of the step that was skipped
+    assert training.losses[-1] < training.losses[24] < training.losses[0]  # it learns on both sides of the step that was skipped
 
 
 def test_what_only_the_scale_makes_is_halved_away() -> None:

@@ -14,7 +14,9 @@ import warnings
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[2])]
+sys.path.insert(0, str(HERE.parents[2]))
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE))
 
 import torch
 from pair_cases import CASES, PRECISIONS, Case
