@@ -14,15 +14,13 @@ import warnings
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[2]))
-sys.path.insert(0, str(HERE.parent))
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[2])]
 
-import torch
-from pair_cases import CASES, PRECISIONS, Case
-from pair_families import FAMILIES
+import torch  # noqa: E402
+from pair_cases import CASES, PRECISIONS, Case  # noqa: E402
+from pair_families import FAMILIES  # noqa: E402
 
-import precheck
+import precheck  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
