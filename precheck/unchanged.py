@@ -1,7 +1,7 @@
 """Tells whether a check that has passed would pass again, without judging it: if the same code gives the same numbers, a judge sees the same.
 
-What must be the same: the content of every file of the user's whose code runs, the bits of every tensor at a boundary of the low run, weights,
-buffers, inputs, the golden, the settings, and the versions of all packages. The low run is made again for this. No op of it is run in float32.
+What must be the same: the content of every file whose code runs, the bits of every tensor at a boundary of the low run, weights, buffers, inputs,
+the golden, the settings, and the versions of all packages. The low run is made again for this. No op of it is run in float32.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class Passed:
 
     given: str  # `given` at that time
     numbers: str  # digest of its low run
-    files: dict[str, str]  # digest of each of the user's files whose code ran, by path
+    files: dict[str, str]  # digest of each file whose code ran, by path; a watched run also runs some for precheck
 
     def again(self, job: Job, precision: Precision, now: str) -> bool:
         """Whether the check would pass again. `now` is what `given` says today. Makes a low run if nothing else differs."""
         if now != self.given or any(content(path) != digest for path, digest in self.files.items()):
             return False
-        return low_numbers(job, precision) == Numbers(self.numbers, frozenset(self.files))
+        found = low_numbers(job, precision)
+        return found is not None and found.digest == self.numbers and found.files <= self.files.keys()
 
 
 def passed(seen: Numbers, given: str) -> Passed:

@@ -37,7 +37,7 @@ class _Call:
 
 
 class Functions:
-    """Records the results of functions while `watched`, and notes the user's files. The code in `forwards` belongs to modules, whose results are
+    """Records the results of functions while `watched`, and notes the files of code. The code in `forwards` belongs to modules, whose results are
     recorded elsewhere. Without `results` only files are noted."""
 
     def __init__(self, recorder: Recorder, forwards: Collection[CodeType], position: Position, *, results: bool = True) -> None:
@@ -74,7 +74,7 @@ class Functions:
             sys.setprofile(outer)
             profiling.ended()
             ran = {code.co_filename for _, code in self.kinds.values()}
-            self.recorder.trace.files = {each for each in ran if self.frames.kind(each) == "user"}
+            self.recorder.trace.files = {each for each in ran if self.frames.kind(each) in ("user", "installed")}
             self.stack.clear()
             self.made.clear()
 

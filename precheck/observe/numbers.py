@@ -26,7 +26,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a run has given. `files` are those of the user's code that its forward pass and its loss have run."""
+    """What a run has given. `files` are those of the code that its forward pass and its loss have run, without torch's and precheck's."""
 
     digest: str
     files: frozenset[str]
@@ -84,17 +84,18 @@ def numbers(digest: Digest, trace: Trace) -> Numbers | None:
 
 
 class Wish:
-    """Notes the numbers of the watched runs of a block. `numbers` is None if there were none, if two of them differ, or if they are not known."""
+    """Notes the numbers of the watched runs of a block."""
 
     def __init__(self) -> None:
-        self.seen: set[Numbers | None] = set()
-
-    def note(self, numbers: Numbers | None) -> None:
-        self.seen.add(numbers)
+        self.seen: list[Numbers | None] = []
 
     @property
     def numbers(self) -> Numbers | None:
-        return next(iter(self.seen)) if len(self.seen) == 1 else None
+        """What all of them gave. None if there were none, if two of them differ, or if one is not known."""
+        known = [each for each in self.seen if each is not None]
+        if not known or len(known) < len(self.seen) or len({each.digest for each in known}) > 1:
+            return None
+        return Numbers(known[0].digest, frozenset().union(*(each.files for each in known)))
 
 
 _wish: ContextVar[Wish | None] = ContextVar("precheck_numbers", default=None)

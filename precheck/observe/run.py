@@ -54,7 +54,7 @@ class Setting:
     fast_path: bool = False  # whether to leave out gradients between modules (if all end in parameters), and the zeros of large tensors
     buffers: torch.dtype | None = None  # the format of floating buffers in the run to compare with
     functions: bool = False  # whether to record results of the user's functions too
-    files: bool = False  # whether to note the files of the user's code that runs
+    files: bool = False  # whether to note the files of the code that runs
     early: bool = False  # whether to stop after the loss of the first step
     witness: Witness | None = None  # another observer of recorded tensors; None: the shadow's, if there is one
     unmeasured: bool = False  # whether records have no numbers, since the witness looks at the tensors
@@ -155,7 +155,7 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
         )  # fmt: skip
         trace = run(job, seen)
         if wish is not None and digest is not None:
-            wish.note(numbers(digest, trace))
+            wish.seen.append(numbers(digest, trace))
     observation = shadow.finish()
     kept.clear()
     return Observed(trace, observation, None if reference is None else reference.complete(trace))

@@ -87,6 +87,19 @@ def test_a_file_whose_code_runs_has_changed(old: str, new: str, pytester: pytest
     assert judged(pytester)
 
 
+def test_an_installed_file_whose_code_runs_has_changed(pytester: pytest.Pytester, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a project installs itself again under the same version."""
+    folder = pytester.mkdir("site-packages")
+    layers = folder / "layers.py"
+    layers.write_text(LAYERS, encoding="utf8")
+    monkeypatch.syspath_prepend(folder)
+    project(OWN)
+    assert judged(pytester)
+    assert not judged(pytester)
+    layers.write_text(LAYERS.replace("return 2.0", "return 2.0  # twice"), encoding="utf8")
+    assert judged(pytester)
+
+
 def test_a_file_whose_code_does_not_run_may_change(pytester: pytest.Pytester, project: Project) -> None:
     other = pytester.makepyfile(other="ANSWER = 42")
     project("import other", HEALTHY)
