@@ -142,13 +142,16 @@ def extended(dtype: torch.dtype, centred: bool, first: int = 4400) -> torch.Tens
 
 BUGS = (
     Bug("stretch-of-small-weights", "", ("underflow",), "aten.pow.Tensor_Scalar", lambda: stretched(HALF, False), lambda: stretched(HALF, True),
-        module="SpectralLinear"),
+        module="SpectralLinear",
+        expected_miss="the first turns of the iteration are off by a third and are healed by the next ones; the last two are off by 3 % and 5 %, "
+        "and a function that loses small numbers may be off by 5 %"),
     Bug("softmax-with-a-one", "", ("overflow",), "aten.sum.dim_IntList", lambda: quiet(HALF, False), lambda: quiet(HALF, True),
         module="QuietAttention"),
     Bug("window-of-places", "", ("integer-rounding", "decision-flip"), "aten.arange.default", lambda: windowed(LOW, None),
         lambda: windowed(LOW, torch.int64), module="WindowAttention"),
-    Bug("keys-of-eight-bits", "", ("overflow", "clipping", "nan"), "aten._to_copy.default", lambda: conversation(torch.float8_e4m3fn, False),
-        lambda: conversation(torch.float8_e4m3fn, True)),
-    Bug("turns-that-grow", "", ("overflow", "underflow", "integer-rounding", "amplified-rounding"), "aten.mul.Tensor",
+    Bug("keys-of-eight-bits", "", ("local-drift", "clipping", "overflow"), "aten._to_copy.default",
+        lambda: conversation(torch.float8_e4m3fn, False), lambda: conversation(torch.float8_e4m3fn, True),
+        note="a number beyond the format becomes its largest, which is no kernel that accumulates low"),
+    Bug("turns-that-grow", "", ("integer-rounding", "overflow", "underflow", "amplified-rounding"), "aten._to_copy.default",
         lambda: extended(HALF, False), lambda: extended(HALF, True), module="ExtendedRotary"),
 )  # fmt: skip

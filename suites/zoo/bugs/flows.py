@@ -161,16 +161,16 @@ def forecast(dtype: torch.dtype, early: bool, level: float = 180.0) -> torch.Ten
 
 
 BUGS = (
-    Bug("factors-of-strong-noise", "", ("overflow",), "aten.pow.Tensor_Scalar", lambda: denoised(HALF, False), lambda: denoised(HALF, True),
-        module="Preconditioned"),
+    Bug("factors-of-strong-noise", "", ("overflow",), "aten.pow.Tensor_Scalar", lambda: denoised(HALF, False), lambda: denoised(HALF, True)),
     Bug("slots-of-an-expert", "", ("integer-rounding", "absorption", "accumulated-drift"), "aten.cumsum.default",
         lambda: dispatched(LOW, None), lambda: dispatched(LOW, torch.int64), module="Experts"),
     Bug("kept-and-let-in", "", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar", lambda: recurrent(LOW, False),
         lambda: recurrent(LOW, True), module="GatedRecurrence"),
     Bug("scan-by-two-sums", "johnma2006/mamba-minimal#18", ("overflow", "nan", "underflow"), "aten.exp.default", lambda: decays(HALF, False),
         lambda: decays(HALF, True)),
-    Bug("spread-of-neighbours", "", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: aggregated(LOW, False),
-        lambda: aggregated(LOW, True), module="PrincipalNeighbourhood"),
-    Bug("moves-read-as-levels", "", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: forecast(LOW, True),
-        lambda: forecast(LOW, False), module="NLinear"),
+    Bug("spread-of-neighbours", "", ("amplified-rounding", "cancellation"), "aten.sub.Tensor", lambda: aggregated(LOW, False),
+        lambda: aggregated(LOW, True), module="PrincipalNeighbourhood",
+        wrong_line="the cast of a mean is told, and the difference in which its rounding grows stands in the message"),
+    Bug("moves-read-as-levels", "", ("amplified-rounding", "cancellation"), "aten._to_copy.default", lambda: forecast(LOW, True),
+        lambda: forecast(LOW, False)),
 )  # fmt: skip
