@@ -141,7 +141,5 @@ IDIOMS = (
 )  # fmt: skip
 EXACT = ("share_by_sums_about_nought", "even_squares_in_bytes")
 ACCUSED = {
-    "factored_squares_of_large_gradients": "the second shadow of a call is not told of what an optimizer writes (factored-squares)",
-    "layerwise_steps_of_two_heads": "the second shadow of a call is not told of what the backward pass adds (layer-without-a-gradient)",
     "mean_of_a_few_weights": "a ninth of what twenty steps move the mean by arrives; the mean itself is off by 0.9 %, two roundings",
 }
