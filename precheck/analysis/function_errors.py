@@ -240,8 +240,8 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
 
 
 def _user(reader: Operation) -> bool:
-    """Whether a reader is the user's own code: a forward pass, or the backward pass of a custom autograd function."""
-    return reader.phase in ("forward", "data") or (reader.phase == "backward" and not reader.derived)
+    """Whether a reader is the user's own code or an optimizer: a forward pass, the backward pass of a custom autograd function, or a step."""
+    return reader.phase in ("forward", "data", "optimizer") or (reader.phase == "backward" and not reader.derived)
 
 
 def remaining(operation: Operation, value: Value) -> float:

@@ -187,3 +187,25 @@ def test_rows_that_a_call_writes_keep_the_error_that_it_added_to_them(dtype: tor
     assert bool(report.errors) == (dtype is torch.bfloat16), report.summary()
     for error in report.errors:
         assert error.source.endswith(f":{inspect.getsourcelines(Centres.nearer)[1] + 1}"), report.summary()
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["optimizer", "by-hand"])
+def test_a_call_reads_anew_what_an_optimizer_or_a_backward_pass_has_written(by_hand: bool) -> None:
+    """The gradient was zero when the call held it, and the weight was an older one: neither is an error of what the call makes of them now."""
+
+    def code() -> tuple[torch.Tensor, torch.Tensor]:
+        weight = nn.Parameter(given())
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.grad = torch.zeros_like(weight)
+        with torch.no_grad():
+            weight.mul_(0.9)
+            weight.grad.mul_(0.5)
+        weight.square().sum().backward()
+        with torch.no_grad():
+            weight.sub_(0.1 * weight.grad) if by_hand else optimizer.step()
+        return torch.cos(weight.detach()), torch.sin(weight.grad)
+
+    seen = observed(code)
+    eps = torch.finfo(LOW).eps
+    assert 0 < last(seen, "cos").outputs[0].call_error < eps
+    assert 0 < last(seen, "sin").outputs[0].call_error < eps

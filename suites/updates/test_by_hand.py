@@ -93,3 +93,26 @@ def test_an_optimizer_that_is_none_of_torch(rate: float) -> None:
 
     report = watched(code)
     assert bool(report.errors) == (not moved(own)), report.summary()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["put-back", "subtracted-again"])
+def test_a_climb_that_the_program_takes_back_is_no_step(kept: bool) -> None:
+    """A climb of a hundredth of a spacing is lost, and so does not count where the old weight is put back. Else it and its way back are steps."""
+    own = weight()
+
+    def code() -> None:
+        for turn in range(6):
+            own.grad = None
+            own.sum().backward()
+            with torch.no_grad():
+                if turn % 2 == 0:
+                    old = own.clone()
+                    own.add_(own.grad, alpha=TOO_LITTLE)  # type: ignore[arg-type]
+                elif kept:
+                    own.copy_(old)
+                    own.sub_(own.grad, alpha=ENOUGH)  # type: ignore[arg-type]
+                else:
+                    own.sub_(own.grad, alpha=TOO_LITTLE)  # type: ignore[arg-type]
+
+    report = watched(code)
+    assert bool(report.errors) is not kept, report.summary()

@@ -8,8 +8,10 @@ Python's stack.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +38,7 @@ class Called:
     """Marks the frame of one call and holds its shadows; it is freed with the frame. It is stored as the frame's local trace function, which Python
     calls only under a debugger, and then it does nothing."""
 
-    __slots__ = ("memory", "number")
+    __slots__ = ("__weakref__", "memory", "number")
 
     def __init__(self) -> None:
         self.memory, self.number = Memory(), next(_numbers)
@@ -50,6 +52,7 @@ class FunctionReplay:
 
     def __init__(self, frames: Frames) -> None:
         self.frames = frames
+        self.alive: weakref.WeakSet[Called] = weakref.WeakSet()  # the calls whose frames are still there
         self.outside: set[int] = set()  # the user's frames that were on the stack when the block began
         self.traced: tuple[Any, Called | None] = (None, None)  # the last call whose frame has a debugger's trace function
 
@@ -82,25 +85,33 @@ class FunctionReplay:
         return seen
 
     def after(self, call: Call, seen: dict[int, torch.Tensor]) -> None:
-        """After the op has run: replays it on the second shadows and compares. Never raises."""
-        if call.called is None or call.failure:
-            return
-        try:
-            self._follow(call, call.called.memory, seen)
-        except Exception:
-            for tensor in call.written:
-                call.called.memory.drop(tensor)
+        """After the op has run: replays it on the second shadows and compares. Never raises.
 
-    def _follow(self, call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> None:
+        A call that does not follow what an op writes begins anew there with the run's numbers: another call, an optimizer or a backward pass wrote
+        it. So does each call at a parameter: weights are given in their format, and whether a step arrives in them is judged by `training.updates`.
+        """
+        followed = False
+        if call.called is not None and not call.failure:
+            with contextlib.suppress(Exception):
+                followed = self._follow(call, call.called.memory, seen)
+        for tensor in call.written:
+            cell = call.mode.memory.find(tensor)
+            anew = not followed or (cell is not None and cell.parameter)
+            for each in self.alive:
+                if anew or each is not call.called:
+                    each.memory.drop(tensor)
+
+    def _follow(self, call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:
+        """Whether the call's shadows are now those of what the op wrote."""
         mode, plan, operation = call.mode, call.plan, call.operation
         outputs = [tensor for tensor in call.results if addressable(tensor)]
         if outputs and seen and (plan.steps or not continuous(outputs[0])) and not mode.later.defers(outputs[0]):
             flips.recut_in_call(call, outputs[0], seen)
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
-            return
+            return False
         dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands
         if plan.steps or (plan.tagged and call.op.draws()) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
-            return
+            return False
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
         made = mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, wide, tensor))
         flips.followed(call, call.results, made, wide)
@@ -115,6 +126,7 @@ class FunctionReplay:
             run, shadow = call.results[0], made[0]
             value.call_error = apart(run, shadow) if run.numel() <= SAMPLE else apart(sampled(run), sampled(shadow))
             value.norm = value.norm or (norm(run) if value.call_error else 0.0)  # behind a rounding on purpose nothing has measured it
+        return True
 
     def _called(self, depth: int) -> Called | None:
         """The call that the op belongs to. None if no function of the user's is on the stack."""
@@ -137,13 +149,18 @@ class FunctionReplay:
     def _marked(self, frame: FrameType) -> Called:
         mark = frame.f_trace
         if mark is None:
-            mark = frame.f_trace = Called()
+            mark = frame.f_trace = self._begun()
         if isinstance(mark, Called):
             return mark
         place = id(frame), frame.f_code
         if self.traced[0] != place or self.traced[1] is None:
-            self.traced = place, Called()
+            self.traced = place, self._begun()
         return self.traced[1]  # type: ignore[return-value]
+
+    def _begun(self) -> Called:
+        begun = Called()
+        self.alive.add(begun)
+        return begun
 
 
 def _stored(call: Call) -> bool:

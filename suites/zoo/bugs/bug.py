@@ -95,3 +95,8 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def uniform(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def wider(x: torch.Tensor) -> torch.Tensor:
+    """`x` in float32, or as it is where it is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from precheck.formats import FP16
 
 if TYPE_CHECKING:
-    from precheck.observe.shadow.operations import Operation
+    import torch
+
+    from precheck.observe.shadow.operations import Operation, Value
+    from precheck.observe.shadow.stable_ids import Reference
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,3 +122,16 @@ class UnchangedProducts:
     dtype: str
     times: int = 0
     intended: float = 0.0
+
+
+@dataclasses.dataclass(slots=True)
+class Before:
+    """A parameter before a step: samples of it and of its shadow, its content's value, and how many ops had run."""
+
+    values: torch.Tensor
+    shadow: torch.Tensor
+    content: Value | None
+    seen: int
+    gradient: Value | None
+    unused: bool
+    parameter: Reference

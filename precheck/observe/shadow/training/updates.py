@@ -1,7 +1,8 @@
 """Measures how much of each optimizer step arrives in low-format weights. The shadow's displacement is the intended one.
 
 It covers any optimizer, also foreach and fused ones, and loops that write weights by hand, since it depends on the values.
-A step lies between an optimizer's two hooks. For a weight without an optimizer it lies between two of its gradients.
+A step lies between an optimizer's two hooks. For a weight without an optimizer it lies between two of its gradients. Where the program then puts
+back what the weight was before such a step, it takes the step back, and the step does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from precheck.observe.shadow.stable_ids import Identities, Reference
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.training import optimizer_rollout
 from precheck.observe.shadow.training.optimizers import decays, parameters, rate, states
-from precheck.observe.shadow.training.step_records import State, Update
+from precheck.observe.shadow.training.step_records import Before, State, Update
 from precheck.torch_internals import storage_key
 
 Samples = tuple[torch.Tensor, torch.Tensor]
@@ -48,12 +49,17 @@ class _Seen:
     moved: torch.Tensor | None = None
     meant: torch.Tensor | None = None
     states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # at the first step, and steps since
+    last: Before | None = None  # the parameter before its last step
+    earlier: tuple[Update, torch.Tensor | None, torch.Tensor | None] | None = None  # what was known before the last step
 
-    def stepped(self, gradient: Value | None, names: tuple[str, ...], *samples: torch.Tensor) -> None:
+    def stepped(self, gradient: Value | None, names: tuple[str, ...], back: bool, *samples: torch.Tensor) -> None:
         """Adds a step. Takes samples of the parameter and its shadow before and after the step, then of each state tensor and its shadow.
 
-        `names` has the names of the state tensors, "" for one in a wide format.
+        `names` has the names of the state tensors, "" for one in a wide format. `back`: this step is instead of the last one.
         """
+        if back and self.earlier is not None:
+            self.update, self.moved, self.meant = self.earlier
+        self.earlier = dataclasses.replace(self.update, states=dict(self.update.states)), self.moved, self.meant
         wide = samples[3].dtype
         was, was_shadow, now, shadow, *states = (sample.to(wide) for sample in samples)
         update, moved, meant = self.update, now - was, shadow - was_shadow
@@ -102,19 +108,6 @@ class _Seen:
         return ratio(share((own == 0) & there & small), share(there))
 
 
-@dataclasses.dataclass(slots=True)
-class _Before:
-    """A parameter before a step: samples of it and of its shadow, its content's value, and how many ops had run."""
-
-    values: torch.Tensor
-    shadow: torch.Tensor
-    content: Value | None
-    seen: int
-    gradient: Value | None
-    unused: bool
-    parameter: Reference
-
-
 class Updates:
     """Follows low-format parameters through their steps."""
 
@@ -123,8 +116,8 @@ class Updates:
         self.identity, self.another = identity, another  # the latter makes a new shadow
         self.seen: dict[int, _Seen] = {}
         self.idle: dict[int, _Seen] = {}  # steps under a gradient of zero, made by weight decay alone
-        self.before: dict[int, _Before] = {}  # parameters of an optimizer, during its step
-        self.by_hand: dict[int, _Before] = {}  # parameters without a known optimizer, since their last gradient
+        self.before: dict[int, Before] = {}  # parameters of an optimizer, during its step
+        self.by_hand: dict[int, Before] = {}  # parameters without a known optimizer, since their last gradient
         self.optimized: set[int] = set()
         self.doubtful: set[int] = set()  # parameters whose first step may come from a master copy
 
@@ -173,20 +166,24 @@ class Updates:
             for number, aged in optimizer_rollout.aged(optimizer, set(own), self.another).items():
                 own[number].update.aged, own[number].update.horizon = aged.arrived, aged.steps
 
-    def _by_hand(self, parameter: torch.Tensor, was: _Before, name: str) -> None:
+    def _by_hand(self, parameter: torch.Tensor, was: Before, name: str) -> None:
         cell = self.memory.find(local(parameter))
         if cell is not None and cell.value is not was.content and cell.value.maker is not None:
             self._stepped(parameter, was, name, dataclasses.replace(cell.value.maker, phase="optimizer", inputs=(), outputs=()), {}, None)
 
     def _stepped(
-        self, parameter: torch.Tensor, was: _Before, name: str, operation: Operation, states: dict[str, torch.Tensor], optimizer: Any
+        self, parameter: torch.Tensor, was: Before, name: str, operation: Operation, states: dict[str, torch.Tensor], optimizer: Any
     ) -> None:
         mine = local(parameter)
         cell = self.memory.find(mine)
         between = _made_of(cell.value, was.content, was.seen) if cell is not None else set()
+        number = self.identity(parameter)
+        last = self.seen[number].last if number in self.seen and optimizer is None else None
+        back = False
+        if cell is not None and not between and last is not None:  # an older content, kept by the program, may have been put back
+            back, was, between = True, last, _made_of(cell.value, last.content, last.seen)
         if cell is None or not between:
             return
-        number = self.identity(parameter)
         idle = was.unused and self._unused(parameter)
         if idle and not decays(optimizer() if optimizer else None, parameter):
             return
@@ -199,6 +196,7 @@ class Updates:
             update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(optimizer() if optimizer else None, parameter))
             update.wrote = cell.value.maker.blamed if cell.value.maker is not None else ""
             seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer)
+        seen.last = was
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure made it during the step
             gradient = self._value(parameter.grad)
@@ -206,16 +204,16 @@ class Updates:
         elsewhere = self._elsewhere(mine, was, list(states.values()))
         low += [""] * len(elsewhere)
         samples = [each for state in (*states.values(), *elsewhere) for each in self._sample(state)]
-        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, tuple(low)))
+        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, tuple(low), back))
 
-    def _elsewhere(self, mine: torch.Tensor, was: _Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _elsewhere(self, mine: torch.Tensor, was: Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
         """Other tensors of the weight's size that were written during the step. If the weight mostly did not move, they may hold the remainder."""
         if self.later.defers(mine) or share(sampled(mine.detach(), SAMPLE) == was.values) <= 0.5:
             return []
         seen = {storage_key(tensor) for tensor in (mine, *known)}
         return [each for each in self.memory.made_since(was.seen, mine.numel()) if storage_key(each) not in seen]
 
-    def _mastered(self, between: set[Value], was: _Before) -> bool:
+    def _mastered(self, between: set[Value], was: Before) -> bool:
         """Whether a wide tensor that is still alive was computed from the weight, as a master copy is at the first step.
 
         From the second step on, a master copy is computed from itself and not from the weight.
@@ -226,13 +224,13 @@ class Updates:
     def _follows(self, parameter: torch.Tensor) -> bool:
         return parameter.dtype in self.low and addressable(local(parameter)) and local(parameter).numel() > 0
 
-    def _looked_at(self, parameter: torch.Tensor, seen: int) -> _Before:
+    def _looked_at(self, parameter: torch.Tensor, seen: int) -> Before:
         mine = local(parameter)
         values, shadow = self._sample(mine, whole=True)
         gradient = self._value(parameter.grad) if parameter.grad is not None else None
         if mine.numel() <= values.numel():  # a sample of a larger tensor is a copy already
             values, shadow = values.clone(), shadow.clone()
-        return _Before(values, shadow, self._value(mine), seen, gradient, self._unused(parameter), self.identity.refer(parameter))
+        return Before(values, shadow, self._value(mine), seen, gradient, self._unused(parameter), self.identity.refer(parameter))
 
     def _unused(self, parameter: torch.Tensor) -> bool:
         """Whether its gradient is zero, so that only weight decay moves it. Checked before and after a step, since a closure may make a gradient
