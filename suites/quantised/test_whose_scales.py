@@ -92,6 +92,25 @@ def test_integers_under_a_number_that_is_too_small_are_clipped(first: str) -> No
     assert not errors(lambda: quantised(4.5))
 
 
+@pytest.mark.skipif(not torch.tensor(1e4).to(E4M3).float().isfinite(), reason="this torch makes NaN of numbers beyond float8_e4m3fn")
+@pytest.mark.parametrize("form", ["one line", "two lines", "a scale of 1"])
+def test_a_cast_that_saturates_cuts_off(form: str) -> None:
+    """Numbers beyond 448 become 448 in float8_e4m3fn, where older formats have Inf. Numbers within it are only rounded."""
+
+    def cast(size: float) -> torch.Tensor:
+        data, weight = normal(64, 64) * size, normal(64, 64, seed=1) / 8
+        if form == "one line":
+            return data.to(E4M3).float() @ weight
+        codes = (data / torch.ones(1) if form == "a scale of 1" else data).to(E4M3)
+        return codes.float() @ weight
+
+    (message,) = errors(lambda: cast(500.0))
+    assert message.startswith("clipping: ")
+    assert "of the elements are clipped, the greatest from 4.58 times the format's largest number" in message
+    assert ("it is cast without a scale" in message) == (form != "a scale of 1")
+    assert not errors(lambda: cast(50.0))
+
+
 def test_bytes_of_pictures_and_samples_of_sound_saturate_on_purpose() -> None:
     def saturated() -> torch.Tensor:
         picture = (normal(64, 64) * 255).round().clamp(0, 255).to(torch.uint8).float() / 255

@@ -12,6 +12,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, WASTED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
+from precheck.ops import CASTS
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
 
@@ -25,6 +26,7 @@ class Clipping(Rule):
         if isinstance(seen, Clipped):
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
+            why = "it is cast without a scale" if fact.operation.base in CASTS else why
             costs = f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%"
             if seen.greatest <= 1:
                 return f"{percent(seen.share)}% of the elements become the format's largest number, though none is greater than that: {costs}"

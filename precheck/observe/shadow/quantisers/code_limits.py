@@ -95,8 +95,9 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
     low, high = (code_rounding.bound(op, name) for name in ("min", "max"))
     if codes.scaled.get(source) is not None or codes.tracks.get(source) is not None or not source.is_floating_point():
         return
+    casts = op.base in ops.CASTS and result.dtype in FLOATS
     rounds, limits = op.base == "round", op.base.startswith("clamp") and (high in SATURATED or (high in ENDS and -high - 1 <= low < 0))
-    before = codes.limited.get(source) if rounds or limits or (op.base in ops.CASTS and result.dtype in FLOATS) else None
+    before = codes.limited.get(source) if rounds or limits or casts else None
     if before is not None:
         exact, place = before.seen(source), codes.described("clamp").blamed
         kept = exact.clamp(low - 0.5, high + 0.5) if limits else source.float()
@@ -105,8 +106,19 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
             codes.casts.meant.add(place)
         else:
             codes.tracks.put(result, Track(Flat.of(result, kept), [Flat.of(result, kept)], place, scales=0))
+    elif casts:
+        _cut_off(codes, op, source, result)
     elif rounds or limits:
         codes.limited.put(result, Flat.of(result, source.detach()))
+
+
+def _cut_off(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+    """After a cast of data to a float of eight bits, under no scale. A cast that saturates is a clamp to the format's largest number as well."""
+    end, data = torch.finfo(result.dtype).max, source.detach().float()
+    kept = data.clamp(-end, end)
+    if bool(((data == kept) | result.float().isfinite()).all()):  # else it makes Inf or NaN, which is judged as that
+        rounding_costs.clipped(codes, source, result, data, kept, name=op.plan.name)
+        codes.casts.meant.add(codes.described(op.plan.name).blamed)
 
 
 def remeasured(made: Track, result: torch.Tensor) -> None:

@@ -190,6 +190,8 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
     elif result.dtype in FLOATS:
         end = torch.finfo(result.dtype).max
         rounding_costs.clipped(codes, source, result, exact, exact.clamp(-end, end))
+        if bool((bys[0] == 1).all()):
+            codes.casts.meant.add(place.blamed)  # a factor of 1 scales nothing, so no factor has to take it away again
     else:
         codes.casts.clean(place)
     if data is exact:
