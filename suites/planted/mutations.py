@@ -1,7 +1,7 @@
 """`python suites/planted/mutations.py`: lowers one value of a network at a time, and asks `measure` about each change that does harm.
 
 Nobody chose these bugs, so no rule was written with one of them in mind. A change is one of these: a value that is float32 in the low run is cast
-low, where it is assigned or returned (`cast`) or where a sum, a norm or a function reads it (`read`); a `.float()` is left out (`float`);
+low, where it is assigned or returned (`cast`) or where a sum, a norm or a function reads it (`read`); a `.float()` or `.to(torch.float32)` is left out (`float`);
 `autocast(enabled=False)` is left on (`autocast`); a factory that asks for float32 is asked for the low format (`factory`). A change does harm if
 the function that has it, or a result of the network, is `harm.LEAST` times as far off as without it (`harm`).
 """
@@ -96,7 +96,7 @@ def _kinds(code: ast.FunctionDef, held: Callable[[ast.AST], str], low: str) -> I
         elif isinstance(node, (ast.AugAssign, ast.Return)) and node.value is not None and not isinstance(node.value, (ast.Tuple, ast.Constant)):
             yield "cast", node.value, ""
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "float" and not node.args:
+            if (node.func.attr == "float" and not node.args) or (node.func.attr == "to" and _is_float32(node)):
                 yield "float", node, held(node.func.value)
             elif node.func.attr in READING and not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("torch", "F", "functional")):
                 yield "read", node.func.value, ""
@@ -104,6 +104,12 @@ def _kinds(code: ast.FunctionDef, held: Callable[[ast.AST], str], low: str) -> I
             yield "autocast", node.value, "True"
         elif isinstance(node, ast.keyword) and node.arg == "dtype" and getattr(node.value, "attr", "") in ("float32", "float64"):
             yield "factory", node.value, low
+
+
+def _is_float32(cast: ast.Call) -> bool:
+    """Whether a call of `to` asks for float32 and nothing else."""
+    asked = [*cast.args, *(each.value for each in cast.keywords)]
+    return len(asked) == 1 and getattr(asked[0], "attr", "") == "float32"
 
 
 def _functions(tree: ast.AST, above: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -122,7 +128,8 @@ def wide(of: Network, found: list[Change], precision: str) -> list[Change]:
             inserted += [(change.old[0], 1, f"_noted({place}, "), (change.old[1], 0, ")")]
     for offset, _, added in sorted(inserted, reverse=True):
         raw = raw[:offset] + added.encode() + raw[offset:]
-    noting = raw.decode().replace(AFTER, AFTER + NOTING, 1)
+    head, after, rest = raw.decode().rpartition(AFTER)
+    noting = head + after + NOTING + rest
     code = of.code(Noted("noting", noting))  # type: ignore[arg-type]
     Steps(code, precision).run()
     return [each for place, each in enumerate(found) if each.kind not in ("cast", "read") or code._seen.get(place) == {"torch.float32"}]
