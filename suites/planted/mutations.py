@@ -97,7 +97,7 @@ def _kinds(code: ast.FunctionDef, held: Callable[[ast.AST], str], low: str) -> I
             yield "cast", node.value, ""
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if (node.func.attr == "float" and not node.args) or (node.func.attr == "to" and _is_float32(node)):
-                yield "float", node, held(node.func.value)
+                yield "float", node, f"({held(node.func.value)})"
             elif node.func.attr in READING and not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("torch", "F", "functional")):
                 yield "read", node.func.value, ""
         if isinstance(node, ast.keyword) and node.arg == "enabled" and getattr(node.value, "value", None) is False:
