@@ -1,4 +1,4 @@
-"""`python suites/architectures/changed.py`: lowers one value of a published architecture at a time, and asks `measure` about each change that does harm.
+"""`python suites/architectures/changed.py`: lowers one value of a published architecture at a time, and asks `measure` about changes that do harm.
 
 The changes are those of suites/planted/mutations.py, made to the modules of the installed transformers, which nobody of this project wrote. Most
 of them are what a port gets wrong: an upcast is left out, a table is made low. Functions that several architectures share are changed once.
@@ -29,9 +29,8 @@ from tiny import built, everything, lengthen, losses
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "planted"))
 
 
-from harm import LEAST  # noqa: E402
-from mutations import LOW, Change, changes, harm, told, wide  # noqa: E402
-
+from harm import LEAST
+from mutations import LOW, Change, changes, harm, told, wide
 
 SKIPPED = re.compile(r"_init_weights|reset_parameters|prepare_inputs|loss_function|_reorder|resize|get_\w*embeddings|compute_default")
 """Functions that a training step does not need."""
@@ -169,7 +168,8 @@ def main() -> int:
                 continue
             line = tried(of, change, asked.precision, asked.harmless)
             lines.append(line)
-            print(of.kind, change.name, line.get("raised") or f"{line['harm']:.1f} times", line.get("found", ""), line.get("at", ""), line["text"], flush=True)
+            does = line.get("raised") or f"{line['harm']:.1f} times"
+            print(of.kind, change.name, does, line.get("found", ""), line.get("at", ""), line["text"], flush=True)
             if asked.lines:
                 with asked.lines.open("a", encoding="utf8") as file:
                     file.write(json.dumps(line) + "\n")

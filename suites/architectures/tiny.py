@@ -56,7 +56,7 @@ def lengthen(length: int) -> None:
     """Makes the inputs of text that long: a table of positions is then as large as users have it. For models that are built later."""
     global LENGTH
     for name, size in SIZES.items():
-        if size == 2 * LENGTH and "max_" in name or name in ("n_positions", "n_ctx"):
+        if (size == 2 * LENGTH and "max_" in name) or name in ("n_positions", "n_ctx"):
             SIZES[name] = 2 * length
     LENGTH = length
 

@@ -1,9 +1,9 @@
 """`python suites/planted/mutations.py`: lowers one value of a network at a time, and asks `measure` about each change that does harm.
 
 Nobody chose these bugs, so no rule was written with one of them in mind. A change is one of these: a value that is float32 in the low run is cast
-low, where it is assigned or returned (`cast`) or where a sum, a norm or a function reads it (`read`); a `.float()` or `.to(torch.float32)` is left out (`float`);
-`autocast(enabled=False)` is left on (`autocast`); a factory that asks for float32 is asked for the low format (`factory`). A change does harm if
-the function that has it, or a result of the network, is `harm.LEAST` times as far off as without it (`harm`).
+low, where it is assigned or returned (`cast`) or where a sum, a norm or a function reads it (`read`); a `.float()` or `.to(torch.float32)` is left
+out (`float`); `autocast(enabled=False)` is left on (`autocast`); a factory that asks for float32 is asked for the low format (`factory`). A change
+does harm if the function that has it, or a result of the network, is `harm.LEAST` times as far off as without it (`harm`).
 """
 
 from __future__ import annotations
@@ -144,11 +144,11 @@ def harm(of: Network, change: Change, precision: str) -> float:
     return max(off(changed.get(name), exact[name]) / max(off(healthy[name], exact[name]), least) for name in shown)
 
 
-def told(of: Network, change: Change, precision: str) -> tuple[bool, bool]:
-    """Whether `measure` finds an error, and whether the first one is on a changed line."""
+def told(of: Network, change: Change | None, precision: str) -> tuple[bool, bool]:
+    """Whether `measure` finds an error, and whether the first one is on a changed line. None: the network as it is."""
     report = precheck.measure(**arguments(of.code(change)), precision=precision)  # type: ignore[arg-type]
     line = report.errors[0].source.rpartition(":")[2] if report.errors else ""
-    return bool(report.errors), line.isdigit() and int(line) in change.lines
+    return bool(report.errors), change is not None and line.isdigit() and int(line) in change.lines
 
 
 def main() -> int:
