@@ -43,3 +43,19 @@ def test_what_cannot_be_built_says_why() -> None:
     given = built("image", "timm_wrapper")
     assert given.model is None
     assert given.why
+
+
+def test_a_change_of_a_published_module_is_named_on_its_line() -> None:
+    """gpt_neox's angles, made low before their cosine is taken. No other test builds it with texts so long."""
+    import changed
+
+    changed.lengthen(320)
+    try:
+        of = next(changed.published(["gpt_neox"]))
+        change = next(each for each in changed.changes(of.text, "torch.bfloat16") if each.new == "(emb).to(torch.bfloat16)")
+        assert change.kind == "read"
+        assert changed.harm(of, change, "bf16-mixed") > changed.LEAST
+        assert changed.told(of, change, "bf16-mixed") == (True, True)
+        assert not changed.told(of, None, "bf16-mixed")[0]
+    finally:
+        changed.lengthen(24)

@@ -52,6 +52,15 @@ DROPOUTS = ("dropout", "pdrop", "drop_rate", "drop_prob")
 """Parts of the names of probabilities; all are set to 0."""
 
 
+def lengthen(length: int) -> None:
+    """Makes the inputs of text that long: a table of positions is then as large as users have it. For models that are built later."""
+    global LENGTH
+    for name, size in SIZES.items():
+        if (size == 2 * LENGTH and "max_" in name) or name in ("n_positions", "n_ctx"):
+            SIZES[name] = 2 * length
+    LENGTH = length
+
+
 @dataclasses.dataclass(slots=True)
 class Built:
     """A model and what it is called with; `why` not, where it is None."""

@@ -1,9 +1,9 @@
 """`python suites/planted/mutations.py`: lowers one value of a network at a time, and asks `measure` about each change that does harm.
 
 Nobody chose these bugs, so no rule was written with one of them in mind. A change is one of these: a value that is float32 in the low run is cast
-low, where it is assigned or returned (`cast`) or where a sum, a norm or a function reads it (`read`); a `.float()` is left out (`float`);
-`autocast(enabled=False)` is left on (`autocast`); a factory that asks for float32 is asked for the low format (`factory`). A change does harm if
-the function that has it, or a result of the network, is `harm.LEAST` times as far off as without it (`harm`).
+low, where it is assigned or returned (`cast`) or where a sum, a norm or a function reads it (`read`); a `.float()` or `.to(torch.float32)` is left
+out (`float`); `autocast(enabled=False)` is left on (`autocast`); a factory that asks for float32 is asked for the low format (`factory`). A change
+does harm if the function that has it, or a result of the network, is `harm.LEAST` times as far off as without it (`harm`).
 """
 
 from __future__ import annotations
@@ -96,14 +96,20 @@ def _kinds(code: ast.FunctionDef, held: Callable[[ast.AST], str], low: str) -> I
         elif isinstance(node, (ast.AugAssign, ast.Return)) and node.value is not None and not isinstance(node.value, (ast.Tuple, ast.Constant)):
             yield "cast", node.value, ""
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "float" and not node.args:
-                yield "float", node, held(node.func.value)
+            if (node.func.attr == "float" and not node.args) or (node.func.attr == "to" and _is_float32(node)):
+                yield "float", node, f"({held(node.func.value)})"
             elif node.func.attr in READING and not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("torch", "F", "functional")):
                 yield "read", node.func.value, ""
         if isinstance(node, ast.keyword) and node.arg == "enabled" and getattr(node.value, "value", None) is False:
             yield "autocast", node.value, "True"
         elif isinstance(node, ast.keyword) and node.arg == "dtype" and getattr(node.value, "attr", "") in ("float32", "float64"):
             yield "factory", node.value, low
+
+
+def _is_float32(cast: ast.Call) -> bool:
+    """Whether a call of `to` asks for float32 and nothing else."""
+    asked = [*cast.args, *(each.value for each in cast.keywords)]
+    return len(asked) == 1 and getattr(asked[0], "attr", "") == "float32"
 
 
 def _functions(tree: ast.AST, above: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -122,7 +128,8 @@ def wide(of: Network, found: list[Change], precision: str) -> list[Change]:
             inserted += [(change.old[0], 1, f"_noted({place}, "), (change.old[1], 0, ")")]
     for offset, _, added in sorted(inserted, reverse=True):
         raw = raw[:offset] + added.encode() + raw[offset:]
-    noting = raw.decode().replace(AFTER, AFTER + NOTING, 1)
+    head, after, rest = raw.decode().rpartition(AFTER)
+    noting = head + after + NOTING + rest
     code = of.code(Noted("noting", noting))  # type: ignore[arg-type]
     Steps(code, precision).run()
     return [each for place, each in enumerate(found) if each.kind not in ("cast", "read") or code._seen.get(place) == {"torch.float32"}]
@@ -137,11 +144,11 @@ def harm(of: Network, change: Change, precision: str) -> float:
     return max(off(changed.get(name), exact[name]) / max(off(healthy[name], exact[name]), least) for name in shown)
 
 
-def told(of: Network, change: Change, precision: str) -> tuple[bool, bool]:
-    """Whether `measure` finds an error, and whether the first one is on a changed line."""
+def told(of: Network, change: Change | None, precision: str) -> tuple[bool, bool]:
+    """Whether `measure` finds an error, and whether the first one is on a changed line. None: the network as it is."""
     report = precheck.measure(**arguments(of.code(change)), precision=precision)  # type: ignore[arg-type]
     line = report.errors[0].source.rpartition(":")[2] if report.errors else ""
-    return bool(report.errors), line.isdigit() and int(line) in change.lines
+    return bool(report.errors), change is not None and line.isdigit() and int(line) in change.lines
 
 
 def main() -> int:
