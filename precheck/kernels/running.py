@@ -68,7 +68,7 @@ def run(function: Callable[..., Any], example: Example, values: Sequence[torch.T
 
 
 def noise(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes,
-          seed: int, fine: float, stored: float) -> tuple[Outcome, bool]:  # fmt: skip
+          seed: int, fine: float, stored: float = 0.0) -> tuple[Outcome, bool]:  # fmt: skip
     """A run with the rounding of correct implementations, and whether its result depends on the order of two writes."""
     outcome = Outcome()
     gemm = wishes.precision.gemm if wishes.precision else None

@@ -85,9 +85,11 @@ import types
 
 sys.modules["precheck.checking"] = types.SimpleNamespace(check=said)
 sys.modules["precheck.observe.job"] = types.SimpleNamespace(InputError=type("InputError", (Exception,), {}))
+import precheck.plugin.remembered
 from precheck.plugin.checks import CheckPrecision
 
 CheckPrecision._cure = lambda self, *found: ""  # there is no model to cure
+precheck.plugin.remembered.applies = lambda *asked: False  # nor one to run
 '''
 )
 """The same without torch, which takes seconds to import in each process; for runs in processes of their own."""

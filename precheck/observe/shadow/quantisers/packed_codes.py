@@ -28,7 +28,7 @@ SHIFTS = {"__lshift", "__ilshift", "bitwise_left_shift", "__rshift", "__irshift"
 JOINS = {"__or", "__ior", "bitwise_or", "__xor", "__ixor", "bitwise_xor"}
 BITS = SHIFTS | JOINS | {"__and", "__iand", "bitwise_and"}
 MOVED = (ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | {"copy"}) - {"where"}
-COMPUTED = ops.ADDITIONS | {"sum", "mul", "floor_divide", "remainder"}
+COMPUTED = ops.ADDITIONS | ops.CUTS | {"sum", "mul"}
 """Ops that pack and unpack integers by numbers, such as sums of shifted codes."""
 DIGITS, CHECKS = 20, 8
 """Digits of the number of a bit, and of the check behind it."""
