@@ -125,8 +125,8 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
         if wanted is None:
             return None
         here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
-        kinds = {"in", "out", passage.kind}  # a packed sequence comes with whole numbers that a padded one has not
-        alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in kinds)
+        # of floats only those of floats count: a packed sequence comes with whole numbers that a padded one has not
+        alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in ("in", "out", passage.kind))
         if passage.kind == "whole" and (not alike or there is None or there.shape != here.shape or max(int(here.max()), int(there.max())) < 2):
             return None  # zeros and ones may be a mask, whose meaning each model chooses
         if there is not None and there.shape == here.shape and (alike or not _asked_otherwise(passage, wanted, known, taken)):
