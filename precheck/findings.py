@@ -75,6 +75,7 @@ class Finding:
         cause_rule: The rule by which that op caused it.
         via: The line of an installed package that `source` led to: "keras/src/backend/torch/numpy.py:156".
         ranks: The ranks of a distributed run on which it was found. Empty in a run of one process.
+        advice: What to change on this line. Empty where the rule's remedy is all that is known.
     """
 
     rule: str
@@ -92,10 +93,12 @@ class Finding:
     cause_rule: str = ""
     via: str = ""
     ranks: tuple[int, ...] = ()
+    advice: str = ""
 
     @property
     def remedy(self) -> str:
-        return RULES[self.cause_rule or self.rule].remedy
+        """What to change: the advice for this place, or else the remedy of the rule."""
+        return self.advice or RULES[self.cause_rule or self.rule].remedy
 
     def __str__(self) -> str:
         return writable(f"{self.severity}: {self.rule}: {self.message}")

@@ -49,7 +49,7 @@ def of_norm(share: float) -> str:
 def percents(share: float) -> str:
     """A share as text: "33.47%", "9017%". Small shares get two digits: "0.0021%"."""
     if 0 < share < 5e-5:
-        return f"{100 * share:.2g}%"
+        return f"{digits(100 * share, 2)}%"
     return f"{share:.2%}" if share < 10 else f"{share:.0%}"
 
 
@@ -70,6 +70,15 @@ def op_words(op: str, dtype: str = "") -> str:
 def short(number: float) -> str:
     """A number as text, with two digits, or as a whole number up to 99999: "0.0034", "102", "1.7e+08"."""
     return f"{number:.0f}" if 99.5 <= number < 1e5 else f"{number:.2g}"
+
+
+def digits(number: float, many: int = 4) -> str:
+    """A number as text with so many digits, and no exponent where it is neither huge nor tiny: "412600", "0.0000039", "3.045e+12"."""
+    if not 1e-7 <= abs(number) < 1e9:
+        return f"{number:.{many}g}"
+    places = many - 1 - math.floor(math.log10(abs(number)))
+    rounded = round(number, places)
+    return f"{rounded:.0f}" if places <= 0 else f"{rounded:.{places}f}".rstrip("0").rstrip(".")
 
 
 def one_line(words: str) -> str:

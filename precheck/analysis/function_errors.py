@@ -69,6 +69,8 @@ class OwnError(Fact):
     def found(self) -> str:
         """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
+        if not math.isfinite(self.off):
+            return f"{name} gives nothing right on the inputs that it gets: "
         return f"{name} is {percent(self.off)}% off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
 
 

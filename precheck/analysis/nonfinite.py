@@ -21,6 +21,7 @@ from precheck.analysis.provenance import bounded, descendants, is_alias, largest
 from precheck.analysis.zeros import LOST
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import Function
+from precheck.words import digits
 
 WRONG = Limit(0.25, "relative error", "Inf or NaN does harm if a result made from it is at least this far off: not one digit of the result is right.")
 FILLS = Limit(
@@ -42,7 +43,7 @@ class Broken(Fact):
     @property
     def what(self) -> str:
         """Inf or NaN, and the reference's number, in words."""
-        return f"{_kind(self.root)}, in the reference {self.root.beyond:.4g}"
+        return f"{_kind(self.root)}, in the reference {digits(self.root.beyond)}"
 
     @property
     def where(self) -> str:

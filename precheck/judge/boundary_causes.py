@@ -18,6 +18,7 @@ from precheck.judge.watched_runs import finding_of
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
+from precheck.rules.advice import kept, widened
 from precheck.rules.rule import Candidate
 from precheck.words import of_norm, percents
 
@@ -61,7 +62,8 @@ def explained(
     cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
     if made is not showing:
         cause = f"{placed(made)}{low_since(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
+    advice = kept(made, showing, _wide(observation))
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), showing
 
 
 def confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
@@ -93,7 +95,7 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     alone = f"on the inputs that it gets, the function alone is off by {of_norm(own)}"
     text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
     named = dataclasses.replace(finding, severity="error", op=made.title, source=shortened(made.blamed), via=via(made))
-    return dataclasses.replace(named, cause=text, cause_rule=rule)
+    return dataclasses.replace(named, cause=text, cause_rule=rule, advice=widened(made, _wide(observation)))
 
 
 def _chosen(operation: Operation) -> bool:
@@ -114,7 +116,8 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
         return None
     made, _ = _cause_and_showing(scores, observation) or (deciding, None)
     cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), deciding
+    advice = f"compare in float32: {widened(made, _wide(observation))}"
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), deciding
 
 
 def required(candidate: Candidate) -> bool:
@@ -149,12 +152,18 @@ def _made_in_call(operation: Operation, showing: Operation) -> bool:
     return same and any(OWNED * value.drift**2 <= value.call_error**2 < math.inf for value in showing.outputs[:1])
 
 
+def _wide(observation: Observation) -> str:
+    """The format of the reference."""
+    return "float64" if observation.exact else "float32"
+
+
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:
     """Returns `finding` with a candidate as its cause."""
     first = finding_of(behind)
     cause = f"{first.rule}: {first.message}"
     module = finding.module or (first.module if place is not None else "")
-    return dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
+    there = dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via)
+    return dataclasses.replace(there, cause=cause, cause_rule=first.rule, advice=first.advice)
 
 
 def written(finding: Finding, observation: Observation) -> Finding:

@@ -12,7 +12,7 @@ from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 from precheck.observe.shadow.source import shortened
 from precheck.rules import classes
-from precheck.rules.rule import Candidate
+from precheck.rules.rule import Candidate, Rule
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -38,12 +38,12 @@ class RunJudge:
                 self.earliest[place] = candidate
 
     def _among(self, part: Part) -> list[Candidate]:
-        return [candidate for rule in self.rules for candidate in rule.among(part)]
+        return [_advised(rule, candidate, part) for rule in self.rules for candidate in rule.among(part)]
 
     def candidates(self, observation: Observation) -> list[Candidate]:
         """Ends the judging. Returns the candidates of all rules, in the order in which the causes happened."""
         part = self.run.part(observation, last=True)
-        found = [*self.earliest.values(), *self._among(part), *(each for rule in self.rules for each in rule.at_end(part))]
+        found = [*self.earliest.values(), *self._among(part), *(_advised(rule, each, part) for rule in self.rules for each in rule.at_end(part))]
         for rule in self.rules:
             found = rule.revised(found, self.run.errors.unstable)
         self.waiting = {f"{each.rule} at {shortened(each.operation.blamed)}": each.needs for each in found if each.needs}
@@ -77,6 +77,12 @@ def found(observation: Observation) -> list[Finding]:
     return RunJudge().found(observation)
 
 
+def _advised(rule: Rule, candidate: Candidate, part: Part) -> Candidate:
+    """The candidate, with what to change on its line."""
+    candidate.advice = rule.advice(candidate, part.readers, "float64" if part.observation.exact else "float32")
+    return candidate
+
+
 def _when(candidate: Candidate) -> int:
     return candidate.operation.number
 
@@ -103,5 +109,5 @@ def finding_of(candidate: Candidate) -> Finding:
     return Finding(
         candidate.rule, candidate.severity, f"{placed(operation)}{low_since(operation)}: {candidate.message}", operation.phase,
         operation.title if "." in operation.name else "", operation.module, shortened(operation.blamed), operation.step, candidate.tensor,
-        candidate.measured, candidate.limit, via=via(operation),
+        candidate.measured, candidate.limit, via=via(operation), advice=candidate.advice,
     )  # fmt: skip

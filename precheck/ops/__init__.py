@@ -39,6 +39,8 @@ REDUCTIONS = where(lambda op: op.kind in (Kind.CONTRACTION, Kind.REDUCTION, Kind
 """Ops that add up many terms, whose errors are independent. Ops that subtract a mean first, such as `var`, are not included: they may cancel."""
 AVERAGES = where(lambda op: op.kind in (Kind.REDUCTION, Kind.LOSS))
 """Ops that reduce many numbers to one."""
+WIDENED = where(lambda op: op.kind in (Kind.REDUCTION, Kind.RUNNING, Kind.SOFTMAX, Kind.NORM)) - {"trace", "_safe_softmax"}
+"""Ops whose functions in torch take `dtype=`, the format in which they compute."""
 AVERAGING = AVERAGES & where(lambda op: bool(op.linear))
 """Those of `AVERAGES` that only add elements up. Independent errors then grow with the root of the number of elements only."""
 ADDITIVE = where(lambda op: op.kind in _SUMMED and bool(op.linear)) | REDUCED

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tokenize
 from pathlib import Path
 from typing import Any
 
 AROUND = 3  # lines before and after
 WIDEST = 240  # characters of a line
+_PLACE = re.compile(r"[^\s'\"`(),;]+\.py:\d{1,9}\b")
 MOST_DIGITS = 9  # of a line's number: no file has a thousand million lines
 
 
@@ -24,6 +26,17 @@ def excerpt(source: str, start: Path) -> dict[str, Any]:
         return {}
     first = max(1, line - AROUND)
     return {"first": first, "line": line, "lines": [text[:WIDEST] for text in lines[first - 1 : line + AROUND]]}
+
+
+def places(words: str) -> list[str]:
+    """The lines of Python files that a text names, each once: "models/gpt.py:88"."""
+    return list(dict.fromkeys(_PLACE.findall(words)))
+
+
+def line_of(place: str, start: Path) -> str:
+    """The text of a line, "models/gpt.py:88", without its indentation; "" if it cannot be read. A relative path is below `start`."""
+    around = excerpt(place, start)
+    return around["lines"][around["line"] - around["first"]].strip() if around else ""
 
 
 def file_and_line(source: str) -> tuple[str, int]:

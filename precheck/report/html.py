@@ -148,7 +148,7 @@ def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprit
     at_op, at_row = culprits.of(finding), max(rows, key=lambda index: excess(report["boundaries"][index]), default=-1)
     return _in_words(finding) | {
         "meaning": rule.meaning if rule else "",
-        "remedy": cure.remedy if cure else "",
+        "remedy": finding.get("advice") or (cure.remedy if cure else ""),
         "excerpt": excerpt(finding["source"], start),
         "at_op": at_op,
         "at_row": at_row,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from precheck.findings import RULES, Finding, Loss, Report, Row
+from precheck.findings import Finding, Loss, Report, Row
 from precheck.report import reasons, sensitivity
 from precheck.report.facts import coarse, excused
 from precheck.report.reasons import Reasons, warnings
@@ -87,7 +87,7 @@ def _finding(finding: Finding, tolerated: str) -> list[str]:
     lines = [f"- {_MARKS[finding.severity]} **{finding.rule}**" + (f" ({_prose(tolerated)})" if tolerated else "") + ": " + _prose(finding.message)]
     lines += ["  - at " + ", ".join(place)] if place else []
     lines += [f"  - by {_prose(finding.cause)}"] if finding.cause else []
-    return [*lines, f"  - cure: {_prose(RULES[finding.cause_rule or finding.rule].remedy)}"]
+    return [*lines, f"  - cure: {_prose(finding.remedy)}"]
 
 
 def _losses(report: Report) -> list[str]:

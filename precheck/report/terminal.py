@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
+from precheck.report.excerpts import line_of, places
 from precheck.report.facts import allowances, coarse, excused, followed, not_needed, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.words import counted, one_line, op_words, portion, printable, tensor_name
+from precheck.words import counted, cut, one_line, op_words, portion, printable, tensor_name
 
+_PLACES = 3
+"""Lines of code that are shown for a finding: the one to change, and those that show its error."""
 _ROWS = 10
 """How many rows the tables of a session have, as by default in pytest (`--drift-top`)."""
 
@@ -164,17 +168,26 @@ def _line(finding: Finding) -> str:
 
 
 def _findings(report: Report) -> list[str]:
-    lines = []
+    lines, shown = [], set[str]()
     for place, finding in enumerate(report.findings):
         if not (place == 0 and finding.severity == "error"):
             lines.append(f"{finding.severity}: {_line(finding)}")
         if finding.severity != "note":
+            lines += _code(finding, shown)
             if finding.module:
                 lines.append(f"    in module {finding.module}")
             if finding.cause:
                 lines.append(f"    by {finding.cause}")
             lines.append(f"    cure: {finding.remedy}")
     return lines
+
+
+def _code(finding: Finding, shown: set[str]) -> list[str]:
+    """The lines of code that a finding names, its own first. `shown`: lines that the report has shown before."""
+    named = list(dict.fromkeys([finding.source, *places(f"{finding.message} {finding.cause}")]))[:_PLACES]
+    code = {place: line_of(place, Path()) for place in named if place and place not in shown}
+    shown.update(code)
+    return [f"    {place}  |  {one_line(cut(text))}" for place, text in code.items() if text]
 
 
 def _cure(report: Report) -> list[str]:

@@ -10,7 +10,7 @@ from precheck import ops
 from precheck.analysis import boundaries
 from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.exceptions import Decided
-from precheck.analysis.facts import Fact, Part
+from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import OwnError
 from precheck.analysis.labels import label, module_of, phase_of
 from precheck.analysis.limit import Limit
@@ -23,7 +23,7 @@ from precheck.findings import Finding, RuleInfo, Severity
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.precisions import Precision
-from precheck.words import of_norm, percents
+from precheck.words import digits, of_norm, percents
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -39,6 +39,7 @@ class Candidate:
     tensor: str = ""  # the name of the parameter, if it is about one
     fact: Fact | None = None  # the fact from which it was made
     needs: int = 0  # how many steps a verdict needs, if those of the run are too few
+    advice: str = ""  # what to change on the line
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class Rule:
         """Returns the candidates of all rules, which a rule may change at the end of the run. `undetermined`: facts on values that float32 does not
         determine."""
         return found
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        """What to change on the line of a candidate, in terms of its code. `wide`: the format of the reference, "float32" or "float64". By default
+        the rule's remedy, in terms of that format."""
+        return self.about.remedy.replace("float32", wide)
 
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values, which no later op can read."""
@@ -120,7 +126,7 @@ def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
     if found is not None and found.mechanism == rule.about.name:
         record, held = found.record, run.precision.compute
         text = (f"{label(record.kind, record.name)}: {found.what} under {run.precision} in step {record.step}, where the reference is finite with "
-                f"magnitudes up to {found.reference.amax:.4g} ({held.name} holds up to {held.max:.4g})")  # fmt: skip
+                f"magnitudes up to {digits(found.reference.amax)} ({held.name} holds up to {digits(held.max)})")  # fmt: skip
         yield at(record, found.mechanism, "error", text, measured=float(found.excess), limit=0.0)
 
 

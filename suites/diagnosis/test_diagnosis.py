@@ -89,22 +89,25 @@ def inputs() -> torch.Tensor:
     return torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
 
 
-CASES: list[tuple[type[nn.Module], float, str, str, str]] = [
-    (HalfNorm, 500.0, "16-true", "overflow", "aten.pow.Tensor_Scalar"),
-    (Rotated, 1.0, "bf16-true", "integer-rounding", "aten._to_copy.default"),
-    (Guarded, 1.0, "16-true", "vanished-constant", "aten.clamp_min.default"),
-    (Logits, 2.0, "16-mixed", "overflow", "aten.mm.default"),
-]
+CASES: list[tuple[type[nn.Module], float, str, str, str, str]] = [
+    (HalfNorm, 500.0, "16-true", "overflow", "aten.pow.Tensor_Scalar", "call .float() on what this line reads, or scale its input down"),
+    (Rotated, 1.0, "bf16-true", "integer-rounding", "aten._to_copy.default",
+     "leave out this cast: keep whole numbers in torch.long or float32 until they have been multiplied by a step or looked up"),
+    (Guarded, 1.0, "16-true", "vanished-constant", "aten.clamp_min.default",
+     "give a constant that float16 holds (at least 6e-08), or call .float() on what this line reads"),
+    (Logits, 2.0, "16-mixed", "overflow", "aten.mm.default",
+     "run this line with torch.autocast(..., enabled=False) and .float() on what it reads, or scale its input down"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "scale", "precision", "mechanism", "op"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_an_error_names_its_op_and_line(kind: type[nn.Module], scale: float, precision: str, mechanism: str, op: str) -> None:
+@pytest.mark.parametrize(("kind", "scale", "precision", "mechanism", "op", "remedy"), CASES, ids=[f"{case[0].__name__}-{case[3]}" for case in CASES])
+def test_an_error_names_its_op_and_line(kind: type[nn.Module], scale: float, precision: str, mechanism: str, op: str, remedy: str) -> None:
     report = precheck.measure(around(kind(), scale), inputs(), precision=precision)
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == (op, mechanism, "site"), report.summary()
     assert Path(first.source).name == culprit(kind)
     assert first.cause.startswith(f"{mechanism}: {op_words(op, 'bfloat16')} at {first.source}: ")
-    assert first.remedy == precheck.RULES[mechanism].remedy
+    assert first.remedy == remedy
     assert f"\n    by {first.cause}\n    cure: {first.remedy}\n" in report.summary()
 
 
@@ -164,7 +167,7 @@ def test_where_no_mechanism_is_known_the_rounding_behind_the_op_that_added_most_
     assert (first.op, first.cause_rule, first.module) == ("aten._to_copy.default", "", "site"), report.summary()
     assert first.cause.startswith(f"cast to bfloat16 (aten._to_copy) at {first.source}: its rounding error grows at aten.cos.default at ")
     assert first.cause.endswith(" after it")
-    assert first.remedy == precheck.RULES["accumulated-drift"].remedy
+    assert first.remedy.startswith("leave out this cast, and round after aten.cos.default at ")
 
 
 @pytest.mark.parametrize(("depth", "where"), [("ops", precheck.evidence), ("boundaries", precheck.diagnosis)])

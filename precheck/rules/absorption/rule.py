@@ -21,6 +21,7 @@ from precheck.analysis.provenance import effective_roundoff, elements, is_alias,
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back
 from precheck.rules.absorption.about import ABOUT
+from precheck.rules.advice import since, widened
 from precheck.rules.rule import Candidate, Rule
 
 TIMES = Limit(
@@ -64,6 +65,12 @@ class Absorption(Rule):
             candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
             self._counted(operation, operation.absorbed, judged=candidate is not None)
             yield from () if candidate is None else (candidate,)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        absorbed = candidate.operation.absorbed
+        if absorbed is not None and absorbed.carried:
+            return f"store the accumulator in {wide}: {widened(candidate.operation, wide)}"
+        return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
     def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
         if judged or absorbed.additions >= UPDATES:

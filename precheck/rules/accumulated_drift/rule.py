@@ -26,6 +26,7 @@ from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
 from precheck.rules.accumulated_drift.about import ABOUT
+from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import of_norm, percents
 
@@ -64,6 +65,13 @@ class AccumulatedDrift(Rule):
             wider = "float64" if fact.dtype == "float32" else "float32"
             return text + f"{percent(fact.off)}% off in the end, {fact.measured:.1f} unit roundoffs; stored in {wider} it would be {wide}% off"
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        if isinstance(candidate.fact, Carried):
+            return f"keep this state in {wide} between the iterations: {widened(candidate.operation, wide)}"
+        if isinstance(candidate, Gradients):
+            return f"cast the tensor to {wide} once, before all its uses; for a weight under autocast, set cache_enabled=False"
+        return super().advice(candidate, readers, wide)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Drops the states of loops whose additions `absorption` reports."""
@@ -107,8 +115,7 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     if not limit < sums.off < math.inf or sums.off**2 < OWN * value.drift**2:
         return None
     text = (f"this tensor is used {sums.terms} times, so it has {sums.terms} gradients. Autograd adds them up in {value.dtype}, and that alone "
-            f"puts the sum {percent(sums.off)}% off ({sums.off / u:.1f} unit roundoffs). Cast the tensor to float32 once, before all its uses; for a "
-            "weight under autocast, set cache_enabled=False")  # fmt: skip
+            f"puts the sum {percent(sums.off)}% off ({sums.off / u:.1f} unit roundoffs)")  # fmt: skip
     return Gradients("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.exponentials import FEW, Exponent
-from precheck.analysis.facts import Fact, Part
+from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS
@@ -20,7 +20,9 @@ from precheck.analysis.provenance import elements, percent, placed
 from precheck.analysis.recurrence import COHERENT, Repeated
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
 from precheck.analysis.steep_functions import Steep
+from precheck.rules.advice import kept
 from precheck.rules.amplified_rounding.about import ABOUT
+from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
 from precheck.words import of_norm, percents
 
@@ -66,6 +68,11 @@ class AmplifiedRounding(Rule):
         lost = f"{100 * value.dead:.0f}% of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {of_norm(value.drift)}"
         return text + (HEALED if fact.healed else "")
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        fact = candidate.fact
+        shown = fact.shown if isinstance(fact, (Exponent, Steep, Repeated, Misrounded, OwnError)) else candidate.operation
+        return ", or ".join(filter(None, (better_form(candidate.operation, readers), kept(candidate.operation, shown, wide))))
 
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from precheck import ops
 from precheck.analysis.attribution import GROWN
 from precheck.analysis.differences import PICKED, RESULTS, TERMS
 from precheck.analysis.enlarged_differences import DIGITS, ENLARGED
 from precheck.analysis.errors import UNSTABLE
-from precheck.analysis.facts import Fact
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent, placed
 from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
+from precheck.rules.advice import kept
+from precheck.rules.better_forms import better_form
 from precheck.rules.cancellation.about import ABOUT
-from precheck.rules.rule import Rule, difference
+from precheck.rules.rule import Candidate, Rule, difference
 
 
 class Cancellation(Rule):
@@ -47,6 +50,15 @@ class Cancellation(Rule):
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:
             return difference(fact)
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        fact, operation = candidate.fact, candidate.operation
+        if isinstance(fact, Misrounded) and fact.how == "undone":
+            return super().advice(candidate, readers, wide)
+        shown = fact.shown if isinstance(fact, (Misrounded, OwnError)) else operation
+        far = shown is not operation and operation.base not in ops.ADDITIONS
+        how = kept(operation, shown, wide) if far else f"compute both terms in {wide}, and subtract before either is rounded"
+        return ", or ".join(filter(None, (better_form(shown, readers), how)))
 
     def own_error(self, fact: OwnError) -> str:
         return f"a difference of nearly equal numbers, in {fact.operation.outputs[0].dtype}"

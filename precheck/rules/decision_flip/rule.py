@@ -16,7 +16,7 @@ from precheck.analysis import causes, chance, choices, decisions, guards, nonfin
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
-from precheck.analysis.facts import Part
+from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL
 from precheck.analysis.output_impact import BRANCHES
@@ -25,6 +25,7 @@ from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Flips, Skew
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
+from precheck.rules.advice import widened
 from precheck.rules.decision_flip.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
 from precheck.words import op_words
@@ -79,6 +80,10 @@ class DecisionFlip(Rule):
                 yield _tied(operation, flips)
             elif choices.blurred(operation):
                 yield _blurred(operation, flips, part.origins)
+
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        return f"compare in {wide}: {widened(candidate.operation, wide)}"
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:

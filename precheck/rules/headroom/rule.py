@@ -15,6 +15,7 @@ from precheck.analysis.limit import Limit
 from precheck.findings import Finding
 from precheck.rules.headroom.about import ABOUT
 from precheck.rules.rule import Compared, Rule, at
+from precheck.words import digits
 
 HEADROOM_BITS = Limit(
     3.0, "bits",
@@ -35,5 +36,5 @@ class Headroom(Rule):
         closest = max(outputs, key=lambda record: record.amax, default=None)
         bits = math.inf if closest is None else math.log2(formats.FP16.max / closest.amax)
         if closest is not None and bits < HEADROOM_BITS:
-            text = f"{label('output', closest.name)}: magnitudes reach {closest.amax:.4g}; float16 ends at 65504, {2**bits:.2g} times as much"
+            text = f"{label('output', closest.name)}: magnitudes reach {digits(closest.amax)}; float16 ends at 65504, {2**bits:.2g} times as much"
             yield at(closest, "headroom", "warning", text, measured=bits, limit=HEADROOM_BITS)

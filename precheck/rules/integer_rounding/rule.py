@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.facts import Fact
+from precheck import ops
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import placed
 from precheck.analysis.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
+from precheck.rules.advice import widened
 from precheck.rules.integer_rounding.about import ABOUT
-from precheck.rules.rule import Rule
+from precheck.rules.rule import Candidate, Rule
 
 
 class IntegerRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (SEVERAL, FRACTIONAL, AMOUNTS, EXPLAINED)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")
+        if operation.base in ops.CASTS or not operation.inputs:
+            what = "leave out this cast" if operation.base in ops.CASTS else f"leave out dtype=torch.{made} here"
+            return f"{what}: keep whole numbers in torch.long or {wide} until they have been multiplied by a step or looked up"
+        return f"count in torch.long or {wide}: {widened(operation, wide)}"
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Moved):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from precheck import formats
 from precheck.analysis.drift import ComparedTensor
-from precheck.analysis.facts import Fact
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
@@ -18,8 +18,9 @@ from precheck.observe.records import Trace
 from precheck.observe.selections import Selection
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
+from precheck.rules.advice import widened
 from precheck.rules.local_drift.about import ABOUT
-from precheck.rules.rule import HEALED, Rule
+from precheck.rules.rule import HEALED, Candidate, Rule
 
 LEFT = Limit(
     1 / 8, "share of the error",
@@ -45,6 +46,9 @@ class LocalDrift(Rule):
             why = f"it accumulates in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
             return f"on the inputs that it gets, the op itself is {percent(off)}% off: {why}{HEALED if fact.healed else ''}"
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        return widened(candidate.operation, wide)
 
     def own_error(self, fact: OwnError) -> str:
         return "this op causes it"

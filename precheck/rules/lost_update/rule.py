@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from precheck import formats
 from precheck.analysis.displacements import AIMLESS, LOST, LUCK, NOTHING, Displacement, displacements, is_lost, placed_at, update_share
-from precheck.analysis.facts import Fact, Part
+from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding
@@ -46,6 +46,9 @@ class LostUpdate(Rule):
         kept = [each for each in found if each.rule != "absorption" or each.operation.source not in steps]
         sums = {each.operation.source for each in kept if each.rule == "absorption"}
         return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        return "" if wide == "float32" else f"keep a master copy of the weights in {wide}, or use Kahan summation"
 
     def beside(self, run: Compared) -> list[Finding]:
         return lost_updates(displacements(run.rows, run.low.aged), run.low.aged)

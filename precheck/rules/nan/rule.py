@@ -17,6 +17,7 @@ from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.nan.about import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
+from precheck.words import digits
 
 
 class NotANumber(Rule):
@@ -34,7 +35,7 @@ class NotANumber(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "not a number":
-            return f"NaN, where the reference gives {fact.root.beyond:.4g} for the same inputs"
+            return f"NaN, where the reference gives {digits(fact.root.beyond)} for the same inputs"
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

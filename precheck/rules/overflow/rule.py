@@ -10,12 +10,15 @@ from typing import ClassVar
 
 from precheck.analysis.boundaries import NEAR
 from precheck.analysis.exceptions import Unstorable
-from precheck.analysis.facts import Fact
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
+from precheck.rules.advice import widened
+from precheck.rules.better_forms import better_form
 from precheck.rules.overflow.about import ABOUT
-from precheck.rules.rule import Compared, Rule, broken_boundary
+from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
+from precheck.words import digits
 
 
 class Overflow(Rule):
@@ -24,12 +27,16 @@ class Overflow(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "beyond the format":
-            return f"{fact.root.beyond:.4g} in the reference is beyond the largest {fact.root.dtype}, {fact.limit:.5g}"
+            return f"{digits(fact.root.beyond)} in the reference is beyond the largest {fact.root.dtype}, {fact.limit:.5g}"
         if isinstance(fact, Broken) and fact.how == "infinite":
-            return f"{'NaN' if fact.root.nans else 'Inf'} where the reference has {fact.root.beyond:.4g}"
+            return f"{'NaN' if fact.root.nans else 'Inf'} where the reference has {digits(fact.root.beyond)}"
         if isinstance(fact, Unstorable):
-            return f"{fact.scalar:.4g} is beyond the largest {fact.dtype}, {fact.limit:.5g}, and torch raises instead of storing it"
+            return f"{digits(fact.scalar)} is beyond the largest {fact.dtype}, {fact.limit:.5g}, and torch raises instead of storing it"
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input down"
+        return ", or ".join(filter(None, ways))
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """The first boundary that is not finite, in the order of the run."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from precheck.analysis.displacements import placed_at
-from precheck.analysis.facts import Fact, Part
+from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
@@ -18,6 +18,8 @@ from precheck.analysis.provenance import percent, placed
 from precheck.analysis.rounding import FAIR, GONE, PLAIN, PLAIN_ROUNDINGS, STARVED, Misrounded
 from precheck.analysis.zeros import LOST, Flooded
 from precheck.observe.shadow.training.step_records import Update
+from precheck.rules.advice import widened
+from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
 from precheck.rules.underflow.about import ABOUT
 from precheck.words import of_norm
@@ -59,6 +61,12 @@ class Underflow(Rule):
 
     def own_error(self, fact: OwnError) -> str:
         return f"numbers become subnormal or zero here ({percent(min(fact.own, 1.0))}%)"
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        if candidate.tensor:  # a state of an optimizer
+            return f"keep the optimizer's states in {wide}"
+        ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input up"
+        return ", or ".join(filter(None, ways))
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         """Optimizer states that the format rounds to zero: the worst of each name."""

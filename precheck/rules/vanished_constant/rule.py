@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.facts import Fact
+from precheck import formats, ops
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
@@ -12,7 +13,8 @@ from precheck.analysis.provenance import percent, placed, rounded_bound
 from precheck.analysis.recurrence import COHERENT, Repeated
 from precheck.analysis.rounding import FELT, PLAIN, RECURRENT, SUM_ROUNDINGS, Misrounded
 from precheck.analysis.zeros import Missed
-from precheck.rules.rule import Rule, repeated
+from precheck.rules.advice import widened
+from precheck.rules.rule import Candidate, Rule, repeated
 from precheck.rules.vanished_constant.about import ABOUT
 
 
@@ -30,6 +32,14 @@ class VanishedConstant(Rule):
         if isinstance(fact, Misrounded):
             return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)}% off"
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        made = next((value for value in candidate.operation.outputs if value.low), None)
+        if made is None:
+            return super().advice(candidate, readers, wide)
+        held = formats.of_dtype(made.dtype)
+        added = f", or {held.unit_roundoff:.0e} of what it is added to" if candidate.operation.base in ops.ADDITIONS else ""
+        return f"give a constant that {made.dtype} holds (at least {held.min_subnormal:.0e}{added}), or {widened(candidate.operation, wide)}"
 
     def own_error(self, fact: OwnError) -> str:
         number, held = coarse_number(fact.operation) or (0.0, 0.0)

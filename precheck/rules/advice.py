@@ -1,0 +1,48 @@
+"""Says what to change on a line so that an op computes in a wider format."""
+
+from __future__ import annotations
+
+from precheck import ops
+from precheck.analysis.provenance import placed
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.source import shortened
+
+_WIDENING = {"float32": ".float()", "float64": ".double()"}
+
+
+def widened(operation: Operation, wide: str) -> str:
+    """How to compute an op in the format `wide`, as the beginning of a sentence: "pass dtype=torch.float32 to sum"."""
+    call, made = _WIDENING[wide], next((value.dtype for value in operation.outputs), "")
+    if operation.converts == "held":
+        return f"keep this tensor in {wide}: the model's conversion to {made} rounds it"
+    if operation.converts == "given":
+        return f"give this input in {wide}"
+    if operation.base in ops.CASTS and made != wide:
+        return "leave out this cast"
+    if operation.plain and operation.module:
+        how = "torch.autocast(..., enabled=False)" if operation.autocast else f"its weights in {wide}"
+        return f"run module {operation.module} in {wide}, with {how} and {call} on its input"
+    if operation.derived:
+        return f"compute the line whose derivative this is in {wide}"
+    if not operation.inputs and made != wide:
+        return f"leave out dtype=torch.{made} here"
+    if operation.base in ops.WIDENED:
+        return f"pass dtype=torch.{wide} to {operation.base.strip('_')}"
+    line = since(operation)
+    if operation.in_place:
+        return f"make the tensor that it writes to {wide}" + (f", which is {made} since {line}" if line else "")
+    if operation.autocast and operation.base in ops.PRODUCTS:
+        return f"run this line with torch.autocast(..., enabled=False) and {call} on what it reads"
+    return f"stay in {wide} from {line} on" if line else f"call {call} on what this line reads"
+
+
+def since(operation: Operation) -> str:
+    """The earlier line by whose cast or factory an op computes in a low format. "" if there is none."""
+    line = (operation.since or ("", ""))[1]
+    return "" if line in ("", operation.blamed) else shortened(line)
+
+
+def kept(operation: Operation, reader: Operation, wide: str) -> str:
+    """How to keep the result of an op in the format `wide` until another op has read it."""
+    until = "" if reader.blamed == operation.blamed else f", and round after {placed(reader)}"
+    return widened(operation, wide) + until

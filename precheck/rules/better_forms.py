@@ -1,0 +1,157 @@
+"""Knows formulas that lose digits, and what to write instead: `expm1` for `exp(x) - 1`, `logsumexp` for the log of a sum of exponentials.
+
+A form is recognised by the ops that made the operands of an op, and by those that read its result. It is advice: no verdict depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from precheck import ops
+from precheck.analysis import causes
+from precheck.analysis.facts import Readers
+from precheck.observe.shadow.operations import Operation, Value
+
+_FAR = 4
+"""Ops between an exponential and the logarithm of the sum that it belongs to, at most: a sum, a factor, a cast."""
+_WALKED = 64
+"""Ops that are looked at, at most: a form has few, and a loop may read a number without end."""
+
+
+def better_form(operation: Operation, readers: Readers) -> str:
+    """What to write instead of the formula that an op belongs to, as the beginning of a sentence. "" if none is known."""
+    return next(filter(None, (form(operation, readers) for form in _FORMS)), "")
+
+
+def _exponential_less_one(operation: Operation, readers: Readers) -> str:
+    return "torch.expm1(x) gives exp(x) - 1 without this difference" if _less_a_number(operation, "exp") else ""
+
+
+def _one_less_sigmoid(operation: Operation, readers: Readers) -> str:
+    return "torch.sigmoid(-x) gives 1 - sigmoid(x) without this difference" if _less_a_number(operation, "sigmoid") else ""
+
+
+def _one_less_cosine(operation: Operation, readers: Readers) -> str:
+    return "2 * torch.sin(x / 2) ** 2 gives 1 - cos(x) without this difference" if _less_a_number(operation, "cos") else ""
+
+
+def _one_less_square(operation: Operation, readers: Readers) -> str:
+    alone = _subtracts(operation) and len(operation.inputs) == 1 and _squares(_maker(operation.inputs[0]))
+    return "(1 - x) * (1 + x) gives 1 - x**2 and keeps the digits of 1 - x" if alone else ""
+
+
+def _log_of_one_and_more(operation: Operation, readers: Readers) -> str:
+    alone = operation.base in ("add", "rsub") and len(operation.inputs) == 1
+    logarithm = alone and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 1))
+    form = "torch.log1p(x) gives log(1 + x)" if operation.base == "add" else "torch.log1p(-x) gives log(1 - x)"
+    return f"{form} without this sum" if logarithm else ""
+
+
+def _mean_square_less_squared_mean(operation: Operation, readers: Readers) -> str:
+    made = [_maker(value) for value in operation.inputs] if _subtracts(operation) else []
+    averaged = any(each is not None and each.base in ops.AVERAGES and any(_squares(_maker(value)) for value in each.inputs) for each in made)
+    squared = any(each is not None and _squares(each) and _averages(_maker(each.inputs[0])) for each in made)
+    return "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2, and subtracts the mean first" if averaged and squared else ""
+
+
+def _expanded_distance(operation: Operation, readers: Readers) -> str:
+    if not _subtracts(operation) and operation.base not in ("add", "baddbmm", "addmm"):
+        return ""
+    behind = [each for value in operation.inputs for each in _earlier(value, 3)]
+    squares = any(each.base in ops.AVERAGES and any(_squares(_maker(value)) for value in each.inputs) for each in behind)
+    products = operation.base in ops.PRODUCTS or any(each.base in ops.PRODUCTS for each in behind)
+    return "(a - b).square().sum(-1) gives |a|**2 + |b|**2 - 2 a.b, and subtracts first" if squares and products else ""
+
+
+def _log_of_softmax(operation: Operation, readers: Readers) -> str:
+    logarithm = operation.base == "_softmax" and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 2))
+    return "torch.log_softmax(x, dim) gives the log of this softmax without its zeros" if logarithm else ""
+
+
+def _log_of_sigmoid(operation: Operation, readers: Readers) -> str:
+    logarithm = operation.base == "sigmoid" and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 2))
+    return "torch.nn.functional.logsigmoid(x) gives the log of this sigmoid without its zeros" if logarithm else ""
+
+
+def _log_of_summed_exponentials(operation: Operation, readers: Readers) -> str:
+    first = operation if operation.base == "exp" else _maker(operation.inputs[0]) if operation.base in ops.AVERAGES and operation.inputs else None
+    if first is None or first.base != "exp":
+        return ""
+    later = [each.base for each in _later(first, readers, _FAR)]
+    if not ops.AVERAGES.isdisjoint(later) and not ops.LOGARITHMS.isdisjoint(later):
+        return "torch.logsumexp(x, dim) gives the log of this sum, and subtracts the greatest x first"
+    return "torch.softmax(x, dim) gives exp(x) / sum(exp(x)), and subtracts the greatest x first" if {"sum", "div"} <= set(later) else ""
+
+
+def _root_of_summed_squares(operation: Operation, readers: Readers) -> str:
+    squares = _squares(operation) or (operation.base == "sum" and any(_squares(_maker(value)) for value in operation.inputs))
+    later = [each.base for each in _later(operation, readers, 2)] if squares else []
+    summed = "sum" in [operation.base, *later]
+    return "torch.linalg.vector_norm(x, dim=dim) gives the root of this sum, which it adds up in float32" if summed and "sqrt" in later else ""
+
+
+def _angle_by_its_cosine(operation: Operation, readers: Readers) -> str:
+    cosine = any(each.base == "acos" for each in _later(operation, readers, 2))
+    return "2 * torch.atan2((a - b).norm(), (a + b).norm()) gives the angle of two unit vectors at any size" if cosine else ""
+
+
+_FORMS: tuple[Callable[[Operation, Readers], str], ...] = (
+    _exponential_less_one, _one_less_sigmoid, _one_less_cosine, _one_less_square, _log_of_one_and_more, _mean_square_less_squared_mean,
+    _expanded_distance, _log_of_softmax, _log_of_sigmoid, _log_of_summed_exponentials, _root_of_summed_squares, _angle_by_its_cosine,
+)  # fmt: skip
+
+
+def _less_a_number(operation: Operation, base: str) -> bool:
+    """Whether an op is the difference of a Python number and what an op of that name made."""
+    alone = _maker(operation.inputs[0]) if _subtracts(operation) and len(operation.inputs) == 1 else None
+    return alone is not None and alone.base == base
+
+
+def _subtracts(operation: Operation) -> bool:
+    return operation.base in ("sub", "rsub")
+
+
+def _squares(operation: Operation | None) -> bool:
+    """Whether an op squares its operand."""
+    if operation is None or not operation.inputs:
+        return False
+    factors = list(operation.inputs) if operation.base == "mul" and len(operation.inputs) == 2 else []
+    product = bool(factors) and (factors[0] is factors[1] or _same(*map(_maker, factors)))
+    return product or (operation.base == "pow" and 2.0 in operation.scalars)
+
+
+def _same(one: Operation | None, other: Operation | None) -> bool:
+    """Whether two ops compute the same, as two calls of `x.mean()` do."""
+    both = [(each.name, each.inputs, each.scalars) for each in (one, other) if each is not None and each.inputs]
+    return len(both) == 2 and both[0] == both[1]
+
+
+def _averages(operation: Operation | None) -> bool:
+    return operation is not None and operation.base in ops.AVERAGES
+
+
+def _maker(value: Value) -> Operation | None:
+    """The op that computed a value, before casts and copies."""
+    return causes.before_copies(value).maker
+
+
+def _earlier(value: Value, most: int) -> Iterator[Operation]:
+    """The op that computed a value, and those before it, at most so many in a row."""
+    made = _maker(value)
+    if made is not None and most:
+        yield made
+        for each in made.inputs:
+            yield from _earlier(each, most - 1)
+
+
+def _later(operation: Operation, readers: Readers, most: int) -> list[Operation]:
+    """The ops that read the result of an op, and those after them, at most so many in a row. Casts and copies do not count."""
+    found, waiting = dict[Operation, None](), [(operation, most)]
+    while waiting and len(found) < _WALKED:
+        each, left = waiting.pop()
+        for reader in (reader for value in each.outputs[:1] for reader in readers.get(value, ()) if reader.outputs and reader not in found):
+            found[reader] = None
+            rest = left - (reader.base not in ops.WHOLE_COPIES)
+            if rest > 0:
+                waiting.append((reader, rest))
+    return list(found)

@@ -1,0 +1,172 @@
+"""The advice of a finding fits its line: the format that is wide enough, the op's own `dtype=`, the cast to leave out, a formula without the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import precheck
+from precheck import ops
+from precheck.findings import Finding
+
+LOW = torch.bfloat16
+HALF = torch.float16
+
+
+def uniform(*shape: int, least: float = 0.0, most: float = 1.0) -> Tensor:
+    return least + (most - least) * torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def first(code: Callable[[], Tensor], precision: str | None = None) -> Finding:
+    """The first error on a block."""
+    with precheck.watch(precision=precision) as report:
+        kept = code()
+    assert report.errors, (kept.dtype, report.summary())
+    return report.errors[0]
+
+
+def centred(x: Tensor) -> Tensor:
+    return (x * x).mean(-1) - x.mean(-1) ** 2
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    return (a * a).sum(-1, keepdim=True) + (b * b).sum(-1) - 2 * (a @ b.T)
+
+
+def angle(a: Tensor, b: Tensor) -> Tensor:
+    return torch.acos((a * b).sum(-1))
+
+
+NEAR = uniform(64, least=1e-3, most=2e-2)
+SCORES = (25 * uniform(32, 8)).to(HALF)
+POINTS = 20 + uniform(32, 8)
+UNIT = functional.normalize(uniform(64, 3).double(), dim=-1)
+BESIDE = functional.normalize(UNIT + 1e-3 * UNIT.flip(0), dim=-1)
+FORMS: dict[str, tuple[str, Callable[[torch.dtype], Tensor], Callable[[], Tensor], str | None]] = {
+    "expm1": ("torch.expm1", lambda dtype: NEAR.to(dtype).exp() - 1.0, lambda: torch.expm1(NEAR.double()), None),
+    "sigmoid": ("torch.sigmoid(-x)", lambda dtype: 1 - torch.sigmoid((5 + 200 * NEAR).to(dtype)),
+                lambda: torch.sigmoid(-5 - 200 * NEAR.double()), None),
+    "cosine": ("torch.sin(x / 2)", lambda dtype: 1 - NEAR.to(dtype).cos(), lambda: 2 * torch.sin(NEAR.double() / 2) ** 2, None),
+    "square": ("(1 - x) * (1 + x)", lambda dtype: 1 - (1 - NEAR).to(dtype) ** 2, lambda: (2 - NEAR.double()) * NEAR.double(), None),
+    "log1p": ("torch.log1p(x)", lambda dtype: (1 + NEAR.to(dtype)).log(), lambda: torch.log1p(NEAR.double()), None),
+    "log1p of less": ("torch.log1p(-x)", lambda dtype: -(1 - NEAR.to(dtype)).log(), lambda: -torch.log1p(-NEAR.double()), None),
+    "variance": ("x.var(dim, correction=0)", lambda dtype: centred(POINTS.to(dtype)), lambda: POINTS.double().var(-1, correction=0), None),
+    "distance": ("(a - b).square().sum(-1)", lambda dtype: apart(POINTS.to(dtype), POINTS.flip(0).to(dtype)),
+                 lambda: (POINTS.double()[:, None] - POINTS.flip(0).double()).square().sum(-1), None),
+    "log softmax": ("torch.log_softmax", lambda dtype: torch.softmax(SCORES.to(dtype), -1).log(),
+                    lambda: torch.log_softmax(SCORES.double(), -1), None),
+    "log sigmoid": ("logsigmoid", lambda dtype: torch.sigmoid((-3 * POINTS).to(dtype)).log(),
+                    lambda: functional.logsigmoid(-3 * POINTS.double()), None),
+    "logsumexp": ("torch.logsumexp", lambda dtype: POINTS.to(dtype).exp().sum(-1).log(), lambda: torch.logsumexp(POINTS.double(), -1), None),
+    "softmax": ("torch.softmax(x, dim)", lambda dtype: (each := POINTS.to(dtype).exp()) / each.sum(-1, keepdim=True),
+                lambda: torch.softmax(POINTS.double(), -1), None),
+    "norm": ("torch.linalg.vector_norm", lambda dtype: (40 * POINTS).to(dtype).square().sum(-1).sqrt(),
+             lambda: torch.linalg.vector_norm(40 * POINTS.double(), dim=-1), None),
+    "angle": ("torch.atan2", lambda dtype: angle(UNIT.to(dtype), BESIDE.to(dtype)),
+              lambda: 2 * torch.atan2((UNIT - BESIDE).norm(dim=-1), (UNIT + BESIDE).norm(dim=-1)), "32-true"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_formula_that_loses_digits_is_told_with_one_that_does_not(name: str) -> None:
+    better, code, exact, precision = FORMS[name]
+    dtype = torch.float32 if precision else HALF
+    assert better in first(lambda: code(dtype), precision).remedy
+    torch.testing.assert_close(code(torch.float64), exact(), rtol=1e-4, atol=1e-4)  # both are one function
+
+
+def test_other_formulas_get_no_form() -> None:
+    """A difference of two tensors is no `expm1`, and a sum of squares without a root no norm."""
+    x = 1 + uniform(64) * 2**-6
+    found = first(lambda: x.to(LOW).exp() - (x + 2**-9).to(LOW).exp())
+    assert found.rule == "cancellation"
+    assert found.remedy == "compute both terms in float32, and subtract before either is rounded"
+
+
+def test_a_sum_is_given_its_dtype() -> None:
+    assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum, or scale its input down"
+    for name in sorted(ops.WIDENED):
+        packets = [getattr(torch.ops.aten, each) for each in {name, name.strip("_")}]
+        schemas = [getattr(packet, overload)._schema for packet in packets for overload in packet.overloads()]
+        assert any(argument.name == "dtype" for schema in schemas for argument in schema.arguments), name
+
+
+def test_a_cast_is_left_out_and_its_reader_is_named() -> None:
+    def angles() -> Tensor:
+        places = (40 * uniform(200)).to(LOW)
+        return torch.cos(8 * places.float())
+
+    assert first(angles).remedy.startswith("leave out this cast, and round after aten.cos.default at ")
+
+
+def test_the_line_that_made_it_low_is_named() -> None:
+    def squares() -> Tensor:
+        values = (300 + uniform(64)).to(HALF)
+        return values * values
+
+    found = first(squares)
+    assert found.rule == "overflow"
+    path, _, line = found.source.rpartition(":")
+    assert found.remedy == f"stay in float32 from {path}:{int(line) - 1} on, or scale its input down"
+
+
+def test_positions_are_made_without_a_dtype() -> None:
+    found = first(lambda: torch.arange(400, dtype=LOW).cos())
+    assert found.rule == "integer-rounding"
+    assert found.remedy.startswith("leave out dtype=torch.bfloat16 here: keep whole numbers in torch.long or float32 until ")
+
+
+def test_float32_is_told_of_float64() -> None:
+    found = first(lambda: centred(3000 + uniform(8, 64)), "32-true")
+    assert "float64" in found.remedy
+    assert "float32" not in found.remedy
+    assert "keep the accumulator" not in first(lambda: torch.arange(2**24, 2**24 + 64).float().cos(), "32-true").remedy
+
+
+def test_a_state_and_an_accumulator_are_made_wide_where_they_are_created() -> None:
+    def summed() -> Tensor:
+        total = torch.zeros(64, dtype=LOW)
+        for each in uniform(600, 64):
+            total += each.to(LOW)
+        return total
+
+    assert "make the accumulator float32 at " in first(summed).remedy
+
+
+def test_a_product_under_autocast_is_taken_out_of_it() -> None:
+    layer = nn.Linear(64, 64)
+    x = 4000 * uniform(8, 64)
+
+    def weighed() -> Tensor:
+        with torch.autocast("cpu", dtype=HALF):
+            return x @ (40 * layer.weight.abs()).T
+
+    found = first(weighed)
+    assert found.rule == "overflow"
+    assert found.remedy.startswith("run this line with torch.autocast(..., enabled=False) and .float() on what it reads")
+
+
+def test_a_layer_of_torchs_own_is_run_wide() -> None:
+    class Heavy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+            nn.init.constant_(self.layer.weight, 40.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).float()
+
+    report = precheck.measure(Heavy(), 400 * uniform(8, 64), precision="16-mixed")
+    assert report.errors[0].remedy.startswith("run module layer in float32, with torch.autocast(..., enabled=False) and .float() on its input")
+
+
+def test_the_code_of_the_line_is_shown() -> None:
+    with precheck.watch() as report:
+        kept = torch.arange(400, dtype=LOW).cos()  # the line that is shown
+    assert kept.numel() == 400
+    shown = [line for line in report.summary().splitlines() if "  |  " in line]
+    assert shown == [f"    {report.errors[0].source}  |  kept = torch.arange(400, dtype=LOW).cos()  # the line that is shown"]
