@@ -130,6 +130,8 @@ class Misroundings:
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
+        if not value.norm:
+            return None  # zero in the reference, as what a norm leaves of single numbers: it has no digits to lose
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op itself made the error, which is within its limit
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)

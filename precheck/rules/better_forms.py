@@ -55,7 +55,7 @@ def _mean_square_less_squared_mean(operation: Operation, readers: Readers) -> st
 
 
 def _expanded_distance(operation: Operation, readers: Readers) -> str:
-    if not _subtracts(operation) and operation.base not in ("add", "baddbmm", "addmm"):
+    if operation.base not in ops.ADDITIONS | ops.PRODUCTS:
         return ""
     behind = [each for value in operation.inputs for each in _earlier(value, 3)]
     squares = any(each.base in ops.AVERAGES and any(_squares(_maker(value)) for value in each.inputs) for each in behind)

@@ -396,3 +396,13 @@ def test_a_difference_in_float32_hands_its_blame_on_to_what_stored_its_term() ->
     """It is exact; a low one rounds, and is blamed itself."""
     finds(stored_and_subtracted, "amplified-rounding")
     finds(subtracted_in_bfloat16, "cancellation")
+
+
+def test_a_norm_of_single_numbers_is_zero_on_paper() -> None:
+    """What remains of x - mean(x) is rounding, and zero in float32: no share of zero says how good the kernel is."""
+    layer, values = torch.nn.LayerNorm(1).bfloat16(), torch.linspace(-3, 3, 128).reshape(128, 1)
+
+    def normalised() -> torch.Tensor:
+        return layer((3 * values).bfloat16() * 1.1)
+
+    assert not watched(normalised).errors

@@ -102,8 +102,9 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if call.plan.base in ops.CASTS:
         return  # its kernel only rounds; what it cuts off is no fault of the kernel
     if jumped and operation.phase in ("forward", "backward") and (call.before_scatter or not call.written):
-        value.local = relative_error(output, exact(call, place))
-        if emulation.quantises(operation.packet):
+        own = relative_error(output, exact(call, place))
+        value.local = own if math.isfinite(own) else None  # a result that is zero on paper, as the norm of a single number, has no relative error
+        if value.local is not None and emulation.quantises(operation.packet):
             value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
 
 
