@@ -25,7 +25,7 @@ def widened(operation: Operation, wide: str) -> str:
     if operation.derived:
         return f"compute the line whose derivative this is in {wide}"
     if not operation.inputs and made != wide:
-        return f"leave out dtype=torch.{made} here"
+        return f"do not create it in {made}"
     if operation.base in ops.WIDENED:
         return f"pass dtype=torch.{wide} to {operation.base.strip('_')}"
     line = since(operation)

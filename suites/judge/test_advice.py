@@ -117,7 +117,7 @@ def test_the_line_that_made_it_low_is_named() -> None:
 def test_positions_are_made_without_a_dtype() -> None:
     found = first(lambda: torch.arange(400, dtype=LOW).cos())
     assert found.rule == "integer-rounding"
-    assert found.remedy.startswith("leave out dtype=torch.bfloat16 here: keep whole numbers in torch.long or float32 until ")
+    assert found.remedy.startswith("do not create them in bfloat16: keep whole numbers in torch.long or float32 until ")
 
 
 def test_float32_is_told_of_float64() -> None:
