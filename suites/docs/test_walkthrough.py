@@ -90,3 +90,10 @@ def test_a_console_begins_with_a_command() -> None:
     assert commands("$ a b\nsaid\n$ c\n") == [("a b", "said\n"), ("c", "")]
     with pytest.raises(AssertionError, match="begins with a command"):
         commands("said\n$ c\n")
+
+
+def test_the_slowest_checks_of_a_slow_machine_are_left_out() -> None:
+    slow = SAID.replace("==== 1 passed", "1 check took 27 s; the slowest:\n    27 s  test_gpt.py::test_gpt[32-true]: the rest 6.6 s\n==== 1 passed")
+    assert slow != SAID
+    assert unsaid(SAID, slow) is None
+    assert unsaid(slow, SAID) == "1 check took 27 s; the slowest:"
