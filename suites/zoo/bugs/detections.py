@@ -21,7 +21,7 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def aligned_loss(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One less the overlap, with what boxes cost that are apart, the more if along a diagonal (SIoU). Corners are x, y, x, y."""
     width, height = (torch.max(a[:, 2:], b[:, 2:]) - torch.min(a[:, :2], b[:, :2])).unbind(-1)
-    across, down = ((b[:, :2] + b[:, 2:] - a[:, :2] - a[:, 2:]) * 0.5).unbind(-1)
+    across, down = ((b[:, :2] + b[:, 2:] - a[:, :2] - a[:, 2:]) * 0.5).unbind(-1)  # culprit: boxes-that-nearly-meet
     away = torch.pow(across**2 + down**2, 0.5)  # culprit: boxes-that-nearly-meet
     first, second = across.abs() / away, down.abs() / away
     sine = torch.where(first > 0.5**0.5, second, first)
@@ -33,13 +33,12 @@ def aligned_loss(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return 1 - overlap(a, b) + 0.5 * (distance + ((1 - torch.exp(-unlike)) ** 4).sum(-1))
 
 
-def boxes(dtype: torch.dtype, widened: bool, apart: float = 1.2e-4) -> torch.Tensor:
-    """Losses of twenty boxes in half that are a few spacings off their targets; the square of that is nought. NaN."""
-    corner, size = 0.05 + 0.05 * uniform(20, 2), 0.05 + 0.05 * uniform(20, 2, seed=1)
-    target = torch.cat([corner, corner + size], -1).to(HALF)
-    move = (apart * (1 + uniform(20, 2, seed=2)) * torch.where(normal(20, 2, seed=3) > 0, 1.0, -1.0)).repeat(1, 2)
-    found = (target.float() + move).to(HALF)
-    found, target = found.to(dtype), target.to(dtype)
+def boxes(dtype: torch.dtype, widened: bool) -> torch.Tensor:
+    """Losses of twenty boxes in half that are one or two steps of 2^-13, which it holds, off their targets; the square of that is nought. NaN."""
+    corner, size = (400 * (1 + uniform(20, 2))).round(), (400 * (1 + uniform(20, 2, seed=1))).round()
+    target = torch.cat([corner, corner + size], -1)
+    move = ((1 + uniform(20, 2, seed=2)).round() * torch.where(normal(20, 2, seed=3) > 0, 1.0, -1.0)).repeat(1, 2)
+    found, target = ((target + move) / 8192).to(HALF).to(dtype), (target / 8192).to(HALF).to(dtype)
     return wider(aligned_loss(wider(found), wider(target)) if widened else aligned_loss(found, target))
 
 
@@ -65,8 +64,10 @@ def tomogram(dtype: torch.dtype, placed: torch.dtype, size: int = 257, length: i
 
 
 BUGS = (
-    Bug("boxes-that-nearly-meet", "meituan/YOLOv6#417", ("underflow", "overflow", "nan"), "aten.pow.Tensor_Scalar", lambda: boxes(HALF, False),
+    Bug("boxes-that-nearly-meet", "meituan/YOLOv6#417", ("amplified-rounding", "underflow"), "aten.add.Tensor", lambda: boxes(HALF, False),
         lambda: boxes(HALF, True)),
     Bug("rays-through-a-volume", "electronmicroscopy/quantem#280", ("amplified-rounding", "integer-rounding"), "aten._to_copy.default",
-        lambda: tomogram(LOW, LOW), lambda: tomogram(LOW, WIDE)),
+        lambda: tomogram(LOW, LOW), lambda: tomogram(LOW, WIDE),
+        expected_miss="the places are rounded in one function and a sample between cells, which enlarges that eighteen times, is taken in another; "
+        "a steep function is one of a single operand"),
 )  # fmt: skip

@@ -73,5 +73,5 @@ BUGS = (
     Bug("tree-of-many-species", "CshlSiepelLab/phast#110", ("underflow", "nan"), "aten.mul.Tensor", lambda: species(WIDE, False),
         lambda: species(WIDE, True), precision="32-true"),
     Bug("shares-of-neighbours", "prescient-design/e3tools#3", ("overflow", "nan"), "aten.exp.default", lambda: molecule(HALF, False),
-        lambda: molecule(HALF, True), module="NeighbourAttention"),
+        lambda: molecule(HALF, True)),
 )  # fmt: skip

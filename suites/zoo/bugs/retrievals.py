@@ -37,9 +37,10 @@ def neighbours(dtype: torch.dtype, direct: bool, apart: float = 1e-3) -> torch.T
 def best_of_shards(scores: list[torch.Tensor], places: list[torch.Tensor], count: int, packed: bool) -> torch.Tensor:
     """The numbers of the best documents of all shards; each shard sends rows of score and number, as one matrix or as two."""
     if not packed:
-        found, order = torch.cat(scores).sort(descending=True)
+        order = torch.cat(scores).argsort(descending=True)
         return torch.cat(places)[order[:count]]
-    rows = torch.cat([torch.stack([score, place.to(score.dtype)], -1) for score, place in zip(scores, places, strict=True)])  # culprit: rows-of-matches
+    pairs = zip(scores, places, strict=True)
+    rows = torch.cat([torch.stack([score, place.to(score.dtype)], -1) for score, place in pairs])  # culprit: rows-of-matches
     return rows[rows[:, 0].argsort(descending=True)][:count, 1].long()
 
 
