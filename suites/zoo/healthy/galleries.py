@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from bugs.bug import normal, uniform
 from torch import nn
@@ -15,7 +17,7 @@ HALF, LOW, WIDE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.fl
 
 def layers(*channels: int) -> nn.Sequential:
     """Convolutions of three by three, with a ReLU between two."""
-    made = [layer for wide, narrow in zip(channels[:-1], channels[1:], strict=True) for layer in (nn.Conv2d(wide, narrow, 3, padding=1), nn.ReLU())]
+    made = [layer for wide, narrow in itertools.pairwise(channels) for layer in (nn.Conv2d(wide, narrow, 3, padding=1), nn.ReLU())]
     return nn.Sequential(*made[:-1])
 
 

@@ -1,4 +1,4 @@
-"""Ranking, recommending and deciding: models under autocast or with float32 masters, and counts, inverses and likelihoods where they are exact enough."""
+"""Ranking, recommending and deciding: models under autocast or with float32 masters, and counts and inverses in a format that holds them."""
 
 from __future__ import annotations
 
