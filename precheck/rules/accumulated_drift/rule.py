@@ -45,14 +45,14 @@ ROUNDINGS = Limit(
 EVEN = 0.42
 """The root mean square of the error of a sum of constant size, in √n unit roundoffs: roundings are even within half a spacing."""
 CERTAIN = 1000
-"""So many times the elements of a sum stand for `EVEN`, which is derived and not measured."""
+"""Samples that `EVEN` counts as the mean of. It is derived, so chance has no part in it."""
 SAID = 1e-4
 """Smaller errors are described as "less than 0.01%"."""
 
 
 class AccumulatedDrift(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, ROUNDINGS)
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)

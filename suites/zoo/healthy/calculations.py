@@ -1,4 +1,4 @@
-"""Calculations in float32 throughout, as textbooks have them: filters, fits, solvers and samplers whose roundings stay small beside what they give."""
+"""Calculations in float32 throughout, as textbooks have them: fits, searches and samplers whose roundings are small beside what they give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import torch
 from bugs.bug import normal, uniform
-from torch.nn import functional
 
 
 def volatility_of_returns() -> torch.Tensor:
@@ -25,18 +24,6 @@ def volatility_of_returns() -> torch.Tensor:
     return raw.detach()
 
 
-def regression_by_weights() -> torch.Tensor:
-    """Logistic regression by Newton's steps: weights p (1 - p), and a solver for a small symmetric matrix."""
-    x = torch.cat([torch.ones(80, 1), normal(80, 4)], 1)
-    y = (uniform(80, seed=1) < torch.sigmoid(x @ torch.tensor([0.2, 1.0, -1.0, 0.5, 0.0]))).float()
-    weights = torch.zeros(5)
-    for _ in range(6):
-        chance = torch.sigmoid(x @ weights)
-        hessian = (x * (chance * (1 - chance))[:, None]).T @ x + 1e-3 * torch.eye(5)
-        weights = weights + torch.linalg.solve(hessian, x.T @ (y - chance) - 1e-3 * weights)
-    return weights
-
-
 def clusters_by_expectation() -> torch.Tensor:
     """A mixture of three Gaussians by expectation and maximisation: shares by log-sum-exp, covariances about new means."""
     points = torch.cat([normal(30, 2, seed=seed) + 4 * normal(1, 2, seed=seed + 10) for seed in range(3)])
@@ -51,16 +38,6 @@ def clusters_by_expectation() -> torch.Tensor:
         away = points[:, None] - means
         matrices = torch.einsum("nk,nki,nkj->kij", held, away, away) / count[:, None, None] + 1e-3 * torch.eye(2)
     return torch.cat([means.flatten(), matrices.flatten(), shares])
-
-
-def parts_that_are_not_negative() -> torch.Tensor:
-    """A factorisation by multiplicative updates, each over a sum of positive terms."""
-    data = uniform(20, 4) @ uniform(4, 24, seed=1)
-    left, right = 0.1 + uniform(20, 4, seed=2), 0.1 + uniform(4, 24, seed=3)
-    for _ in range(40):
-        right = right * (left.T @ data) / (left.T @ left @ right + 1e-9)
-        left = left * (data @ right.T) / (left @ right @ right.T + 1e-9)
-    return left @ right
 
 
 def map_of_neighbours() -> torch.Tensor:
@@ -82,28 +59,6 @@ def map_of_neighbours() -> torch.Tensor:
         speed = 0.5 * speed - 20 * 4 * (pull.sum(1, keepdim=True) * placed - pull @ placed)
         placed = placed + speed
     return placed
-
-
-def conjugate_directions() -> torch.Tensor:
-    """Conjugate gradients for a grid's Laplacian plus one, until the residual is a millionth of what it was."""
-    wanted = normal(16, 16)
-
-    def product(x: torch.Tensor) -> torch.Tensor:
-        wide = functional.pad(x, (1, 1, 1, 1))
-        return 5 * x - wide[2:, 1:-1] - wide[:-2, 1:-1] - wide[1:-1, 2:] - wide[1:-1, :-2]
-
-    x, residual = torch.zeros_like(wanted), wanted
-    way, size = residual, residual.square().sum()
-    first = size
-    for _ in range(40):
-        image = product(way)
-        step = size / (way * image).sum()
-        x, residual = x + step * way, residual - step * image
-        before, size = size, residual.square().sum()
-        if size < 1e-12 * first:
-            break
-        way = residual + size / before * way
-    return x
 
 
 def curvature_from_differences() -> torch.Tensor:
@@ -137,33 +92,6 @@ def curvature_from_differences() -> torch.Tensor:
             break
         kept, x, down = [*kept, (new - x, after - down)][-5:], new, after
     return x
-
-
-def surface_of_a_process() -> torch.Tensor:
-    """A Gaussian process: squared exponentials, a nugget of a hundredth, a Cholesky factor, and means and spreads of what is asked."""
-    known, asked = 4 * uniform(20, 1), torch.linspace(0, 4, 30)[:, None]
-    value = torch.sin(2 * known[:, 0]) + 0.1 * normal(20)
-
-    def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.exp(-0.5 * ((a - b.T) / 0.6).square())
-
-    factor = torch.linalg.cholesky(kernel(known, known) + 1e-2 * torch.eye(20))
-    between = kernel(asked, known)
-    mean = between @ torch.cholesky_solve(value[:, None], factor)
-    spread = 1.01 - torch.linalg.solve_triangular(factor, between.T, upper=False).square().sum(0)
-    return torch.stack([mean[:, 0], spread.clamp_min(0).sqrt()])
-
-
-def sparse_weights_by_splitting() -> torch.Tensor:
-    """The lasso by ADMM: one factor, soft thresholds, and a dual that adds up what is left."""
-    x, truth = normal(40, 12), torch.tensor([2.0, -1.5, 0, 0, 1, 0, 0, 0, 0, 0.5, 0, 0])
-    y = x @ truth + 0.1 * normal(40, seed=1)
-    factor, sparse, dual = torch.linalg.cholesky(x.T @ x + 5 * torch.eye(12)), torch.zeros(12), torch.zeros(12)
-    for _ in range(40):
-        dense = torch.cholesky_solve((x.T @ y + 5 * (sparse - dual))[:, None], factor)[:, 0]
-        sparse = functional.softshrink(dense + dual, 0.4)
-        dual = dual + dense - sparse
-    return sparse
 
 
 def chain_with_a_leap() -> torch.Tensor:
@@ -204,34 +132,6 @@ def sequences_side_by_side() -> torch.Tensor:
     return torch.cat([best.detach()[None], slope.flatten()])
 
 
-def cloud_that_is_laid_on_another() -> torch.Tensor:
-    """Iterated closest points: neighbours by distances, and turns by singular vectors of centred clouds."""
-    cloud = normal(40, 3) * torch.tensor([3.0, 2.0, 1.0])
-    turn = torch.linalg.matrix_exp(torch.tensor([[0.0, -0.2, 0.1], [0.2, 0.0, -0.1], [-0.1, 0.1, 0.0]]))
-    other, moved = cloud @ turn.T + torch.tensor([0.2, -0.1, 0.3]), cloud
-    for _ in range(8):
-        near = other[torch.cdist(moved, other).argmin(1)]
-        middle, goal = moved.mean(0), near.mean(0)
-        left, _, right = torch.linalg.svd((moved - middle).T @ (near - goal))
-        sign = torch.diag(torch.tensor([1.0, 1.0, float(torch.sign(torch.linalg.det(left @ right)))]))
-        moved = (moved - middle) @ (left @ sign @ right) + goal
-    return moved
-
-
-def values_of_a_maze() -> torch.Tensor:
-    """Value iteration over a maze of 36 places until nothing changes by more than a hundred-thousandth."""
-    moves = torch.stack([torch.roll(torch.arange(36), shift) for shift in (1, -1, 6, -6)])
-    reward = torch.where(torch.arange(36) == 20, 1.0, -0.02) - (uniform(36) < 0.15).float()
-    value = torch.zeros(36)
-    for _ in range(120):
-        sure = reward[moves] + 0.9 * value[moves]
-        new = (0.8 * sure + 0.2 * sure.mean(0)).amax(0)
-        if (new - value).abs().max() < 1e-5:
-            break
-        value = new
-    return value
-
-
 def steps_of_least_squares() -> torch.Tensor:
     """Levenberg and Marquardt's steps for a decay with an offset: damping falls by three where a step helps, and rises by two where not."""
     time = torch.linspace(0, 4, 50)
@@ -249,8 +149,7 @@ def steps_of_least_squares() -> torch.Tensor:
 
 
 IDIOMS = (
-    volatility_of_returns, regression_by_weights, clusters_by_expectation, parts_that_are_not_negative, map_of_neighbours, conjugate_directions,
-    curvature_from_differences, surface_of_a_process, sparse_weights_by_splitting, chain_with_a_leap, sequences_side_by_side,
-    cloud_that_is_laid_on_another, values_of_a_maze, steps_of_least_squares,
+    volatility_of_returns, clusters_by_expectation, map_of_neighbours, curvature_from_differences, chain_with_a_leap,
+    sequences_side_by_side, steps_of_least_squares,
 )  # fmt: skip
 EXACT = tuple(each.__name__ for each in IDIOMS)

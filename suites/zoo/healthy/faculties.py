@@ -1,4 +1,4 @@
-"""Graphs and clouds: networks under autocast or with float32 masters, and what is iterated or added up over neighbours in float32."""
+"""Graphs and chances: networks under autocast or in bfloat16, and neighbours, draws, likelihoods and shares in float32."""
 
 from __future__ import annotations
 
@@ -33,31 +33,6 @@ def pages_by_their_rank() -> torch.Tensor:
             break
         rank = new
     return rank / rank.sum()
-
-
-class Propagated(nn.Module):
-    """A network's answers, which ten steps of personalised PageRank spread over a graph in float32."""
-
-    def __init__(self, adjacency: torch.Tensor) -> None:
-        super().__init__()
-        self.inner, self.adjacency = net(10, 24, 3), adjacency
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = self.inner(x).float()
-        out = first
-        for _ in range(10):
-            out = 0.9 * self.adjacency @ out + 0.1 * first
-        return out
-
-
-def answers_spread_over_a_graph() -> torch.Tensor:
-    """APPNP in bfloat16 with float32 masters: neighbours are weighed by roots of degrees in float32."""
-    start, end = ring_with_chords(30)
-    matrix = torch.eye(30).index_put((end, start), torch.ones(()), accumulate=True)
-    scale = matrix.sum(1).rsqrt()
-    kind = whole(3, 30, seed=1)
-    model = Propagated(scale[:, None] * matrix * scale)
-    return trained(model, (normal(30, 10),), lambda out: functional.cross_entropy(out[:12], kind[:12]), "bf16-master")
 
 
 class Aggregated(nn.Module):
@@ -111,51 +86,94 @@ def points_that_push() -> torch.Tensor:
     return trained(Moved(), (normal(6, 7, 6, seed=2), place), lambda out: (out - wanted).square().mean(), "bf16-mixed")
 
 
-def earth_that_is_moved() -> torch.Tensor:
-    """Sinkhorn over logarithms in float32 between two clouds, with a regularisation that shrinks by halves."""
-    mine, theirs = normal(24, 2), 0.5 * normal(30, 2, seed=1) + 1
-    cost = (mine[:, None] - theirs).square().sum(-1)
-    first, second, smooth = torch.zeros(24), torch.zeros(30), 4.0
-    while smooth > 0.05:
-        for _ in range(8):
-            first = -smooth * torch.logsumexp((second - cost) / smooth - torch.log(torch.tensor(30.0)), 1)
-            second = -smooth * torch.logsumexp((first[:, None] - cost) / smooth - torch.log(torch.tensor(24.0)), 0)
-        smooth /= 2
-    return torch.stack([first.mean() + second.mean(), (first[:, None] + second - cost).max()])
-
-
-class Blocks(nn.Module):
-    """Each block of queries reads the two blocks of keys that suit it best, by scores of their means."""
+class Codes(nn.Module):
+    """Letters of a code, drawn by Gumbel's noise in float32 at a temperature, and a picture of them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.mix, self.head = nn.Linear(16, 48), nn.Linear(16, 5)
+        self.read, self.write = net(20, 32, 24), net(24, 32, 20)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.mix(x).unflatten(1, (6, 8)).chunk(3, -1)
-        best = (q.float().mean(2) @ k.float().mean(2).mT).topk(2, -1).indices
-        rows = torch.arange(len(x))[:, None, None]
-        near, read = k[rows, best].flatten(2, 3), v[rows, best].flatten(2, 3)
-        shares = torch.softmax((q @ near.mT).float() / 4, -1).to(v.dtype)
-        return self.head((shares @ read).flatten(1, 2))
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        likely = torch.log_softmax(self.read(x).float().unflatten(1, (4, 6)), -1)
+        noise = -torch.log(-torch.log(uniform(*likely.shape, seed=4).clamp(1e-6, 1 - 1e-6)))
+        drawn = torch.softmax((likely + noise) / 0.7, -1)
+        return self.write(drawn.flatten(1).to(x.dtype)), likely
 
 
-def blocks_that_suit() -> torch.Tensor:
-    """Sparse attention in half: blocks are chosen by means in float32, and so are the shares."""
-    kind = whole(5, 4, 48, seed=3)
-    return trained(Blocks(), (normal(4, 48, 16),), lambda out: functional.cross_entropy(out.float().flatten(0, 1), kind.flatten()), "16-mixed")
+def letters_of_a_code() -> torch.Tensor:
+    """A variational network of letters in half: entropies and reconstructions are float32."""
+    data = torch.tanh(normal(24, 4) @ normal(4, 20, seed=1))
+
+    def loss(out: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        away = (out[0].float() - data).square().sum(1)
+        return (away + 0.1 * (out[1].exp() * (out[1] + 1.7918)).sum((1, 2))).mean()
+
+    return trained(Codes(), (data,), loss, "16-mixed")
 
 
-def noise_that_is_foretold() -> torch.Tensor:
-    """Denoising score matching of a plane: the network is bfloat16 with masters, and noise, levels and loss are float32."""
-    clean, noise = torch.stack([torch.cos(6.28 * uniform(64)), torch.sin(6.28 * uniform(64))], 1), normal(64, 2, seed=1)
-    level = 0.05 * 40 ** uniform(64, 1, seed=2)
-    given = torch.cat([(clean + level * noise) / (level.square() + 1).sqrt(), level.log() / 4], 1)
-    return trained(net(3, 48, 48, 2, activation=nn.SiLU), (given,), lambda out: (out.float() - noise).square().mean(), "bf16-master")
+class Doubtful(nn.Module):
+    """Weights that are drawn about their means; spreads are softplus of a parameter near minus three, in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.spread = nn.Parameter(torch.zeros(8, 12)), nn.Parameter(torch.zeros(8, 12))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        spread = functional.softplus(self.spread - 3)
+        weight = self.mean + spread * normal(8, 12, seed=6)
+        beside = 0.5 * (spread.square() + self.mean.square() - 1) - spread.log()
+        return torch.relu(functional.linear(x, weight)).sum(1), beside.sum()
+
+
+def weights_with_a_doubt() -> torch.Tensor:
+    """Bayes by backpropagation under autocast."""
+    told = normal(32, seed=1)
+
+    def loss(out: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return 0.5 * (out[0].float() - told).square().sum() + 0.01 * out[1]
+
+    return trained(Doubtful(), (normal(32, 12),), loss, "bf16-mixed")
+
+
+def shocks_that_breed() -> torch.Tensor:
+    """The likelihood of a Hawkes process in float32: gaps are taken in float64, before powers of e."""
+    gaps = -torch.log(uniform(80).clamp_min(1e-4)).double()
+    rates = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.Adam([rates], 0.05)
+    for _ in range(3):
+        base, breed, fade = functional.softplus(rates)
+        stirred, told = torch.zeros(()), []
+        for gap in gaps.float():
+            stirred = stirred * torch.exp(-(fade + 0.5) * gap)
+            told.append(torch.log(base + breed * stirred))
+            stirred = stirred + 1
+        left = 1 - torch.exp(-(fade + 0.5) * (gaps.sum() - gaps.cumsum(0)).float())
+        loss = base * gaps.sum().float() + breed / (fade + 0.5) * left.sum() - torch.stack(told).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return rates.detach()
+
+
+def ring_of_remembered_keys() -> torch.Tensor:
+    """A ring of sixteen keys and values in bfloat16; a bias by distance is made of integers, and shares are float32."""
+    layer = net(16, 48).to(LOW)
+    keys, values, places = torch.zeros(16, 2, 8, dtype=LOW), torch.zeros(16, 2, 8, dtype=LOW), torch.full((16,), -1)
+    state, slopes, out = normal(16).to(LOW), torch.tensor([0.25, 0.0625]), []
+    with torch.no_grad():
+        for step in range(40):
+            q, k, v = layer(state).unflatten(0, (3, 2, 8))
+            keys[step % 16], values[step % 16], places[step % 16] = k, v, step
+            scores = torch.einsum("hd,nhd->hn", q.float(), keys.float()) / 8**0.5 - slopes[:, None] * (step - places)
+            shares = torch.softmax(scores.masked_fill(places < 0, -torch.inf), -1)
+            read = torch.einsum("hn,nhd->hd", shares, values.float()).flatten()
+            state = functional.rms_norm(0.5 * state.float() + read + 0.3 * normal(16, seed=step), (16,)).to(LOW)
+            out.append(state)
+    return torch.stack(out).float()
 
 
 IDIOMS = (
-    pages_by_their_rank, answers_spread_over_a_graph, neighbours_by_four_measures, points_that_push, earth_that_is_moved, blocks_that_suit,
-    noise_that_is_foretold,
+    pages_by_their_rank, neighbours_by_four_measures, points_that_push, letters_of_a_code, weights_with_a_doubt, shocks_that_breed,
+    ring_of_remembered_keys,
 )  # fmt: skip
-EXACT = ("pages_by_their_rank", "earth_that_is_moved")
+EXACT = ("pages_by_their_rank", "shocks_that_breed")

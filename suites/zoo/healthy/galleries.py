@@ -52,21 +52,6 @@ def boxes_by_bids() -> torch.Tensor:
     return trained(net(12, 32, 4), (normal(4, 6, 12),), loss, "16-mixed")
 
 
-def boxes_that_fade() -> torch.Tensor:
-    """Soft non-maximum suppression: boxes of a detector in half are widened first, and scores fade by a Gaussian of the overlap."""
-    with torch.no_grad():
-        boxes = corners(torch.sigmoid(net(8, 24, 4).to(HALF)(normal(30, 8).to(HALF)).float()) * torch.tensor([320.0, 320, 160, 160]))
-    scores, kept = uniform(30, seed=1), []
-    for _ in range(8):
-        best = scores.argmax()
-        kept.append(torch.cat([boxes[best], scores[best][None]]))
-        inside = (torch.min(boxes[:, 2:], boxes[best, 2:]) - torch.max(boxes[:, :2], boxes[best, :2])).clamp_min(0).prod(-1)
-        areas = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
-        scores = scores * torch.exp(-((inside / (areas + areas[best] - inside)) ** 2) / 0.5)
-        scores[best] = 0
-    return torch.stack(kept)
-
-
 def centres_of_things() -> torch.Tensor:
     """A focal loss of a heatmap: the sigmoid is float32 and cut off at 1e-4, which float32 holds beside one."""
     row = torch.arange(16.0)
@@ -79,19 +64,6 @@ def centres_of_things() -> torch.Tensor:
         return -(good.sum() + bad.sum()) / near.sum() / len(seen)
 
     return trained(layers(3, 8, 8, 1), (normal(4, 3, 16, 16),), loss, "16-mixed")
-
-
-def masks_by_their_overlap() -> torch.Tensor:
-    """Dice and Tversky losses, whose sums over pixels are float32, and have a one in both halves."""
-    truth = (normal(4, 1, 16, 16, seed=1) > 0.8).float()
-
-    def loss(out: torch.Tensor) -> torch.Tensor:
-        seen = torch.sigmoid(out.float())
-        both, mine, theirs = (seen * truth).sum((1, 2, 3)), (seen * (1 - truth)).sum((1, 2, 3)), ((1 - seen) * truth).sum((1, 2, 3))
-        dice = (2 * both + 1) / (2 * both + mine + theirs + 1)
-        return 2 - dice.mean() - ((both + 1) / (both + 0.3 * mine + 0.7 * theirs + 1)).pow(0.75).mean()
-
-    return trained(layers(3, 8, 8, 1), (normal(4, 3, 16, 16),), loss, "bf16-mixed")
 
 
 def masks_by_a_sorted_hinge() -> torch.Tensor:
@@ -123,54 +95,6 @@ def pictures_that_look_alike() -> torch.Tensor:
         return 1 - (light.squeeze(2) * (2 * both + 9e-4) / (spread + 9e-4)).mean()
 
     return trained(layers(2, 8, 1), (normal(3, 2, 16, 16),), loss, "bf16-mixed")
-
-
-class Straightened(nn.Module):
-    """A small network says how a picture lies; the grid and the samples are float32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.look, self.head = net(64, 16, 6), nn.Linear(64, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        lies = self.look(x.flatten(1)).unflatten(1, (2, 3))
-        with torch.autocast("cpu", enabled=False):
-            lies = torch.eye(2, 3) + 0.1 * lies.float()
-            straight = functional.grid_sample(x.float(), functional.affine_grid(lies, list(x.shape), align_corners=False), align_corners=False)
-        return self.head(straight.flatten(1))
-
-
-def digits_set_straight() -> torch.Tensor:
-    """A spatial transformer whose grid is float32."""
-    kind, smooth = whole(4, 12, seed=3), functional.avg_pool2d(normal(12, 1, 12, 12), 5, 1)
-    return trained(Straightened(), (smooth,), lambda out: functional.cross_entropy(out.float(), kind), "bf16-mixed")
-
-
-def flow_between_frames() -> torch.Tensor:
-    """A photometric loss: the flow of a network in half is added to whole places in float32, and differences get a Charbonnier norm."""
-    first = functional.avg_pool2d(uniform(2, 1, 20, 20), 5, 1)
-    second = first.roll(1, 3)
-    rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
-
-    def loss(out: torch.Tensor) -> torch.Tensor:
-        flow = 2 * torch.tanh(out.float())
-        grid = torch.stack([(columns + flow[:, 0]) / 7.5 - 1, (rows + flow[:, 1]) / 7.5 - 1], -1)
-        away = functional.grid_sample(second, grid, align_corners=True, padding_mode="border") - first
-        smooth = (flow[..., 1:] - flow[..., :-1]).abs().mean() + (flow[..., 1:, :] - flow[..., :-1, :]).abs().mean()
-        return (away.square() + 1e-6).sqrt().mean() + 0.05 * smooth
-
-    return trained(layers(2, 8, 2), (torch.cat([first, second], 1),), loss, "16-mixed")
-
-
-def pixels_in_soft_clusters() -> torch.Tensor:
-    """Soft k-means of pixels by colour and place in float32, with centres as weighted means."""
-    place = torch.stack(torch.meshgrid(torch.linspace(0, 1, 12), torch.linspace(0, 1, 12), indexing="ij"), -1).reshape(-1, 2)
-    pixels = torch.cat([uniform(144, 3), 0.5 * place], 1)
-    centres = pixels[::18].clone()
-    for _ in range(8):
-        shares = torch.softmax(-20 * (pixels[:, None] - centres).square().sum(-1), 1)
-        centres = (shares.T @ pixels) / shares.sum(0)[:, None]
-    return centres
 
 
 class Capsules(nn.Module):
@@ -225,20 +149,6 @@ def depth_by_matching() -> torch.Tensor:
     return trained(Stereo(), (left, right), loss, "16-mixed")
 
 
-def style_by_products_of_channels() -> torch.Tensor:
-    """Gram matrices over the number of pixels, in float32, of features in bfloat16; weights have float32 masters."""
-    goal = normal(3, 8, 144, seed=3)
-    wanted = goal @ goal.mT / 144
-
-    def loss(out: torch.Tensor) -> torch.Tensor:
-        flat = out.flatten(2).float()
-        return (flat @ flat.mT / flat.shape[2] - wanted).square().mean()
-
-    return trained(layers(3, 8, 8), (normal(3, 3, 12, 12),), loss, "bf16-master")
-
-
 IDIOMS = (
-    boxes_by_bids, boxes_that_fade, centres_of_things, masks_by_their_overlap, masks_by_a_sorted_hinge, pictures_that_look_alike,
-    digits_set_straight, flow_between_frames, pixels_in_soft_clusters, capsules_that_agree, depth_by_matching, style_by_products_of_channels,
+    boxes_by_bids, centres_of_things, masks_by_a_sorted_hinge, pictures_that_look_alike, capsules_that_agree, depth_by_matching,
 )  # fmt: skip
-EXACT = ("pixels_in_soft_clusters",)

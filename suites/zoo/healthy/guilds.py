@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from bugs.bug import normal, uniform, wider
+from bugs.bug import normal, uniform
 from torch import nn
 from torch.nn import functional
 
@@ -205,90 +204,8 @@ def grammar_of_a_toy_language() -> torch.Tensor:
     return torch.cat([rules.detach().flatten(), words.detach().flatten()])
 
 
-def most_likely_states() -> torch.Tensor:
-    """Viterbi over emissions of a network in bfloat16: scores of paths are added up in float32, and paths are integers."""
-    with torch.no_grad():
-        emissions = torch.log_softmax(net(6, 24, 5).to(LOW)(normal(40, 6).to(LOW)).float(), -1)
-    turns = torch.log_softmax(2 * torch.eye(5), -1)
-    best, back = emissions[0], []
-    for step in emissions[1:]:
-        best, came = (best[:, None] + turns).max(0)
-        best = best + step
-        back.append(came)
-    path = [best.argmax()]
-    for came in reversed(back):
-        path.append(came[path[-1]])
-    return torch.cat([best, torch.stack(path[::-1]).float()])
-
-
-class SkipGrams(nn.Module):
-    """Words and their neighbours as vectors."""
-
-    def __init__(self, words: int) -> None:
-        super().__init__()
-        self.inside, self.outside = nn.Embedding(words, 16), nn.Embedding(words, 16)
-
-    def forward(self, word: torch.Tensor, near: torch.Tensor, far: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        known = self.inside(word)[:, None]
-        return (known @ self.outside(near)[..., None]).flatten(), (known @ self.outside(far).mT).flatten()
-
-
-def words_by_their_company() -> torch.Tensor:
-    """Negative sampling: strangers are drawn by the power 3/4 of counts in float64, and losses are log-sigmoids in float32."""
-    counts = (2000 * uniform(60) ** 3 + 1).double().floor()
-    shares = counts**0.75 / (counts**0.75).sum()
-    far = torch.multinomial(shares, 24 * 5, replacement=True, generator=torch.Generator().manual_seed(0)).view(24, 5)
-
-    def loss(pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return -(functional.logsigmoid(pair[0].float()).mean() + 5 * functional.logsigmoid(-pair[1].float()).mean())
-
-    return trained(SkipGrams(60), (whole(60, 24), whole(60, 24, 1, seed=1)[:, 0], far), loss, "16-mixed")
-
-
-def words_by_a_huffman_tree() -> torch.Tensor:
-    """A hierarchical softmax of sixteen words: signs along four levels, log-sigmoids in float32."""
-    word = whole(16, 20, seed=6)
-    bits = (word[:, None] >> torch.arange(3, -1, -1)) & 1
-    nodes = torch.stack([(1 << level) - 1 + (word >> (4 - level)) for level in range(4)], 1)
-
-    def loss(out: torch.Tensor) -> torch.Tensor:
-        return -functional.logsigmoid(out.float().gather(1, nodes) * (1 - 2 * bits)).sum(1).mean()
-
-    return trained(net(12, 32, 15), (normal(20, 12),), loss, "bf16-mixed")
-
-
-def smoothed_words_with_a_quiet_partition() -> torch.Tensor:
-    """Label smoothing, and a small cost of the squared log-partition, in float32; weights in bfloat16 have float32 masters."""
-    word = whole(30, 24, seed=7)
-
-    def loss(out: torch.Tensor) -> torch.Tensor:
-        logits = out.float()
-        return functional.cross_entropy(logits, word, label_smoothing=0.1) + 1e-4 * torch.logsumexp(logits, -1).square().mean()
-
-    return trained(net(16, 48, 30, activation=nn.GELU), (normal(24, 16),), loss, "bf16-master")
-
-
-def teacher_that_follows_slowly() -> torch.Tensor:
-    """A mean teacher in float32 with a decay of 0.999; student and teacher run under autocast, and the ramp of its weight is a Python number."""
-    student = net(8, 24, 4)
-    teacher = copy.deepcopy(student).requires_grad_(False)
-    optimizer, x, labels = torch.optim.SGD(student.parameters(), 0.1, momentum=0.9), normal(32, 8), whole(4, 8, seed=2)
-    for step in range(6):
-        with torch.autocast("cpu", LOW):
-            mine, theirs = student(x + 0.1 * normal(32, 8, seed=step)), teacher(x + 0.1 * normal(32, 8, seed=step + 50))
-        like = (torch.softmax(mine.float(), -1) - torch.softmax(theirs.float(), -1)).square().mean()
-        loss = functional.cross_entropy(mine[:8].float(), labels) + 10 * (step / 6) ** 2 * like
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        for kept, each in zip(teacher.parameters(), student.parameters(), strict=True):
-            kept.lerp_(each.detach(), 1e-3)
-    return wider(all_of(teacher))
-
-
 IDIOMS = (
     segments_of_a_recording, text_along_speech, soft_edits_of_words, sentiment_of_trees, tours_by_pointing, heads_of_a_sentence,
-    grammar_of_a_toy_language, most_likely_states, words_by_their_company, words_by_a_huffman_tree, smoothed_words_with_a_quiet_partition,
-    teacher_that_follows_slowly,
+    grammar_of_a_toy_language,
 )  # fmt: skip
 EXACT = ("grammar_of_a_toy_language",)
