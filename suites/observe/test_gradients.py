@@ -68,3 +68,18 @@ def test_a_gradient_that_is_cleared_begins_anew() -> None:
             if each % 8 == 7:
                 weight.grad.zero_()
     assert not report.errors, report.summary()
+
+
+@pytest.mark.parametrize("last", [2.0, 0.1])
+def test_gradients_that_cancel_are_judged_beside_the_sums_on_the_way(last: float) -> None:
+    """One gradient near seventy and 120 of about -0.6, as those of a likelihood near its best: what is left has roundings of seventy."""
+    weight = nn.Parameter(torch.tensor(1.3))
+    down = 0.5 + 0.2 * torch.rand(120, generator=torch.Generator().manual_seed(1))
+    with precheck.watch(precision="32-true") as report:
+        rate, total = 1.0 * weight, torch.zeros(())
+        for each in down:
+            total = total - each * rate
+        (total + rate * (down.sum() + last)).backward()
+    assert weight.grad is not None
+    assert abs(float(weight.grad.double() - (down.sum() + last).double() + down.double().sum())) > 8 * 2**-24 * last  # the limit of one that grows
+    assert not report.findings, report.summary()

@@ -110,6 +110,7 @@ class Summed:
 
     terms: int
     off: float  # |sum - exact sum of the same terms| / |exact sum|
+    between: float  # the root mean square of the sums on the way / |exact sum|; large if gradients cancel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence, Set
 from typing import ClassVar
 
+from precheck.analysis import chance
 from precheck.analysis.boundaries import PLAIN
 from precheck.analysis.drift import ComparedTensor, Sorted, share
 from precheck.analysis.facts import Fact, Part, Readers
@@ -18,7 +19,7 @@ from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
-from precheck.analysis.provenance import percent, read_at
+from precheck.analysis.provenance import elements, percent, read_at
 from precheck.analysis.recurrence import Carried
 from precheck.analysis.rounding import GONE, RECURRENT, Misrounded
 from precheck.findings import Finding, Severity
@@ -33,21 +34,26 @@ from precheck.words import of_norm, percents
 INDEPENDENT = Limit(
     0.5, "√n unit roundoffs",
     """The largest error of a sum of n gradients with independent roundings. If the sum grows evenly they make 0.24 √n. Recurrent cells and tied
-    weights with 8 to 600 uses made 0.22 to 0.34 √n. A sum of constant size has 0.42 √n. If the error is larger, terms are below half a spacing of the
-    sum.""",
+    weights with 8 to 600 uses made 0.22 to 0.34 √n. A sum of constant size has 0.42 √n. If gradients cancel, as they do near an optimum, sums on the
+    way are larger than the last, and so are their roundings: the limit is as many times higher as they are larger (root mean square). It is also
+    higher for few elements, whose errors chance makes large or small together. If the error is larger, terms are below half a spacing of the sum.""",
 )  # fmt: skip
 ROUNDINGS = Limit(
     8.0, "unit roundoffs",
     """The smallest error of a sum of gradients that is reported. No training suffers from less. A thousand terms of a sum that grows evenly make as
     much.""",
 )  # fmt: skip
+EVEN = 0.42
+"""The root mean square of the error of a sum of constant size, in √n unit roundoffs: roundings are even within half a spacing."""
+CERTAIN = 1000
+"""Samples that `EVEN` counts as the mean of. It is derived, so chance has no part in it."""
 SAID = 1e-4
 """Smaller errors are described as "less than 0.01%"."""
 
 
 class AccumulatedDrift(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, ROUNDINGS)
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)
@@ -111,7 +117,8 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     (value,), u = operation.outputs, operation.outputs[0].roundoff
     if any(reader.summed is not None and reader.base == operation.base for reader in readers.get(value, ())):
         return None  # not complete yet
-    limit = max(ROUNDINGS, INDEPENDENT * math.sqrt(sums.terms)) * u
+    independent = max(INDEPENDENT, EVEN * chance.largest(elements(value), CERTAIN, 1)) * math.sqrt(sums.terms) * max(1.0, sums.between)
+    limit = max(ROUNDINGS, independent) * u
     if not limit < sums.off < math.inf or sums.off**2 < OWN * value.drift**2:
         return None
     text = (f"this tensor is used {sums.terms} times, so it has {sums.terms} gradients. Autograd adds them up in {value.dtype}, and that alone "

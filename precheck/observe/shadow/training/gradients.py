@@ -31,12 +31,16 @@ TERMS = 8
 
 @dataclasses.dataclass(slots=True)
 class Sum:
-    """A sum so far: its place in its storage, the value that holds it, a sample of the same sum in float64, and the number of gradients."""
+    """A sum so far: its place in its storage, the value that holds it, a sample of the same sum in float64, and the number of gradients.
+
+    `squares` is the sum of the squared norms of all sums so far, this one included, without the first gradient.
+    """
 
     where: partial_writes.Region
     value: Value
     exact: torch.Tensor
     terms: int
+    squares: torch.Tensor
 
 
 class Gradients:
@@ -51,15 +55,17 @@ class Gradients:
         if len(call.floats) != 2 or any(each.dtype != output.dtype or each.shape != output.shape for each in call.floats):
             return
         known = [self._known(tensor, held) for tensor, held in zip(call.floats, call.inputs, strict=True)]
+        squares = sum((each.squares for each in known if each), torch.zeros((), dtype=torch.float64, device=output.device))
         if call.written and known[0] is None:
             exact, terms = grid(output).to(torch.float64), 2  # its earlier content is gone, but it is off by one rounding at most
         else:
             both = zip(call.floats, known, strict=True)
             sums = [(each.exact, each.terms) if each else (grid(tensor).to(torch.float64), 1) for tensor, each in both]
             exact, terms = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
-        self.sums.put(output, Sum(partial_writes.region(output), value, exact, terms))
+        squares = squares + exact.square().sum()
+        self.sums.put(output, Sum(partial_writes.region(output), value, exact, terms, squares))
         if terms >= TERMS:
-            self.later([grid(output), exact], functools.partial(_resolved, call.operation, terms))
+            self.later([grid(output), exact, squares], functools.partial(_resolved, call.operation, terms))
 
     def _known(self, tensor: torch.Tensor, held: Value) -> Sum | None:
         """The sum that a tensor holds, if it still holds all of it."""
@@ -68,8 +74,9 @@ class Gradients:
         return found if found is not None and found.value is held and found.where == partial_writes.region(tensor) else None
 
 
-def _resolved(operation: Operation, terms: int, low: torch.Tensor, exact: torch.Tensor) -> None:
-    operation.summed = Summed(terms, ratio(norm(low.to(exact.dtype) - exact), norm(exact)))
+def _resolved(operation: Operation, terms: int, low: torch.Tensor, exact: torch.Tensor, squares: torch.Tensor) -> None:
+    size = norm(exact)
+    operation.summed = Summed(terms, ratio(norm(low.to(exact.dtype) - exact), size), ratio(math.sqrt(float(squares) / (terms - 1)), size))
 
 
 def grid(tensor: torch.Tensor) -> torch.Tensor:
