@@ -122,7 +122,7 @@ def signs_after_the_turn(bug: bool) -> torch.Tensor:
     turned = k @ turn * flip if bug else k * flip @ turn
     scale = turned.square().mean(1, keepdim=True).sqrt()
     codes = torch.bucketize(turned / scale, (GAUSSIAN[1:] + GAUSSIAN[:-1]) / 2)  # culprit: after-the-turn
-    back = GAUSSIAN[codes] * scale
+    back = GAUSSIAN[codes] * scale  # culprit: after-the-turn
     back = back * flip @ turn.t() if bug else back @ turn.t() * flip
     return torch.softmax(normal(8, 64, seed=7) @ back.t() / 8, -1).to(LOW)  # culprit: after-the-turn
 

@@ -119,7 +119,7 @@ def second_scale_across(bug: bool) -> torch.Tensor:
     grouped = absmax.view(16, 16)
     double = grouped.amax(1) / 127
     held = torch.round(grouped / double.unsqueeze(1)).to(torch.int8)
-    read = held.float() * (double.unsqueeze(0) if bug else double.unsqueeze(1))
+    read = held.float() * (double.unsqueeze(0) if bug else double.unsqueeze(1))  # culprit: across
     dense = (NF4[levels] * read.view(256, 1)).view(64, 64)  # culprit: across
     return (normal(8, 64) @ dense.t()).to(LOW)  # culprit: across
 
