@@ -1,9 +1,17 @@
-"""What people who quantise in their own code meet first: functions and modules that return codes, and what a summary says of a healthy quantiser."""
+"""What people who quantise in their own code meet first: functions and modules that return codes, and what a summary says of a healthy quantiser.
+
+Thirty healthy programs, each a small model or training, were committed before precheck was run on them. As found 0 were accused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+import whole_compressions
+import whole_models
+import whole_trainings
 from float8_by_hand import E4M3, normal
 from torch import nn
 
@@ -73,3 +81,12 @@ def test_a_summary_says_whether_a_quantiser_was_followed(within: bool, said: str
         x @ (codes.float() * scale).t()
     assert report.summary().startswith(said)
     assert report.facts.get("quantisers") == (1 if within else None)
+
+
+@pytest.mark.parametrize(
+    "program", whole_models.HEALTHY + whole_trainings.HEALTHY + whole_compressions.HEALTHY, ids=lambda program: str(program.__name__)
+)
+def test_whole_programs_are_left_in_peace(program: Callable[[], torch.Tensor]) -> None:
+    with precheck.watch() as report:
+        program()
+    assert not report.findings
