@@ -26,6 +26,11 @@ def continuous(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def holds_numbers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are real floating-point numbers, and no codes."""
+    return tensor.is_floating_point() and tensor.element_size() >= STORES_CODES
+
+
 def composed(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of a subclass that consists of other tensors. Such a tensor has no data of its own."""
     kind = type(tensor)
@@ -59,7 +64,7 @@ def with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Ten
 def _part_with_values(part: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     if not _dense(part):
         return with_values(part, change)
-    return change(part) if _number(part) else part.clone()
+    return change(part) if holds_numbers(part) else part.clone()
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -96,10 +101,6 @@ def _rebuilt(tensor: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> tor
 
 def _dense(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not composed(tensor)
-
-
-def _number(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.element_size() >= STORES_CODES
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wro
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.probes.additions import takes_back
+from precheck.observe.shadow.probes.additions import takes_back, takes_from_codes
 
 Exempting = Callable[[Fact, Value, Readers], bool]
 
@@ -151,7 +151,7 @@ def softmax_written_out(shares: list[bool]) -> bool:
     needed_by=("compensated_total", "gradient_differences", "running_moments", "textbook_compensation"),
 )  # fmt: skip
 def as_stored(operation: Operation, value: Value) -> bool:
-    """Wide arithmetic on numbers that were given in low precision, or a number minus its own rounding."""
+    """Wide arithmetic on numbers that were given in low precision, or a number minus its own rounding, to a format or to codes under a scale."""
     stored = [source for source in operation.inputs if source.kept_low]
     given = not value.low and all(causes.given_low(source) for source in stored)
-    return takes_back(operation) or (given and not causes.stored_too_soon(operation, value))
+    return takes_back(operation) or takes_from_codes(operation) or (given and not causes.stored_too_soon(operation, value))

@@ -21,6 +21,7 @@ from precheck.analysis.output_impact import dropped
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
 
 ADDED = Limit(
@@ -127,9 +128,10 @@ class Calls:
         return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
-        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`)."""
+        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
+        What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
         cause = made.cause()
-        if cause is None or not attribution.written(cause):
+        if cause is None or not attribution.written(cause) or takes_from_codes(cause):
             return None
         if added and any(each.absorbed is not None and each.line == cause.line for each in made.shares):
             return None

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from precheck.dense_parts import holds_numbers
 from precheck.observe.containers import tensors
 from precheck.observe.functions import Functions
 from precheck.observe.profiling import Unheard
@@ -238,7 +239,8 @@ def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
 
 
 def _measurable(tensor: torch.Tensor) -> bool:
-    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not is_transformed(tensor)
+    """Whether it is dense and holds numbers, not codes."""
+    return (holds_numbers(tensor) or tensor.is_complex()) and tensor.layout == torch.strided and not is_transformed(tensor)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from precheck import interrupts
-from precheck.dense_parts import cast, parts
+from precheck.dense_parts import cast, holds_numbers, parts
 from precheck.torch_internals import no_class_code
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -215,19 +215,24 @@ def _unique_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def refresh(model: torch.nn.Module, *, parameter: Change, buffer: Change) -> None:
-    """Gives every parameter and buffer new storage: `parameter(value)` and `buffer(value)`.
+    """Gives every parameter and buffer new storage: `parameter(value)` and `buffer(value)`. Codes are copied as they are.
     A tied tensor, registered under two names, is changed once and stays tied. Call it inside `preserved`.
     """
     for param in _unique_parameters(model):
         param.grad = None
-        param.data = parameter(param.data)
+        param.data = _changed(param.data, parameter)
     seen: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for name, value in module._buffers.items():
             if value is not None:
                 if id(value) not in seen:
-                    seen[id(value)] = buffer(value)
+                    seen[id(value)] = _changed(value, buffer)
                 module._buffers[name] = seen[id(value)]
+
+
+def _changed(value: torch.Tensor, change: Change) -> torch.Tensor:
+    codes = value.is_floating_point() and not holds_numbers(value)
+    return value.detach().view(torch.uint8).clone().view(value.dtype) if codes else change(value)  # torch copies float4 by bytes alone
 
 
 def floats_to(dtype: torch.dtype, *, model: torch.nn.Module | None = None) -> Change:

@@ -18,6 +18,8 @@ from precheck.observe.shadow.statistics import sampled
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
+QUANTISER = 64
+"""Values that are looked at between a number and what a quantiser has made of it."""
 OnSamples = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 """Applies the op to a sample of the accumulator and samples of the other operands."""
 
@@ -57,6 +59,32 @@ def takes_back(operation: Operation) -> bool:
         before = [(_copied(term), sign * each) for term, each in _terms(maker)]
         if any((_copied(term), -each) in before for term, each in _terms(operation) if term is not value):
             return True
+    return False
+
+
+def takes_from_codes(operation: Operation) -> bool:
+    """Whether an op subtracts a number from what a quantiser has made of it, or the reverse: x and (x / s).to(float8) * s, by any scales and bounds.
+
+    A straight-through gradient makes this difference, and so does error feedback. The difference is what rounding to codes has lost.
+    """
+    terms = _terms(operation)
+    if len(terms) != 2 or terms[0][1] == terms[1][1]:
+        return False
+    first, second = (_copied(value) for value, _ in terms)
+    return _made_of_codes(first, second) or _made_of_codes(second, first)
+
+
+def _made_of_codes(made: Value, given: Value) -> bool:
+    """Whether `made` is `given`, scaled, rounded to a float of eight bits and scaled back."""
+    waiting, met = [(made, False)], set[tuple[Value, bool]]()
+    while waiting and len(met) < QUANTISER:
+        value, coded = waiting.pop()
+        if coded and _copied(value) is given:
+            return True
+        maker = value.maker
+        if maker is not None and (value, coded) not in met and maker.base in ops.SCALING | ops.WHOLE_COPIES | ops.BOUNDS_BELOW:
+            waiting += [(each, coded or value.dtype.startswith("float8")) for each in maker.inputs]
+        met.add((value, coded))
     return False
 
 
