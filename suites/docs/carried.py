@@ -26,7 +26,7 @@ _ENDED = {0, 1}
 
 
 def carried_out(path: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, before: str = "", trials: int = 0) -> Page:
-    """The page carried out as outside of CI, where each command says what the page shows and ends as it shows. `trials`: how many cures a failure tries."""
+    """The page carried out outside of CI: each command says what the page shows, and ends so. `trials`: how many cures a failure tries."""
     for variable in ("CI", "BUILD_NUMBER", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
