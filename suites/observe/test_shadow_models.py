@@ -139,7 +139,7 @@ def test_the_shadow_is_the_model_in_float32(name: str, mode: str) -> None:
     ("name", "mode"), [(name, mode) for name in NEEDS for mode in MODES if name != "sentence_encoder" or mode in ("bf16", "bf16-true")]
 )
 def test_watching_changes_no_bit(name: str, mode: str) -> None:
-    """The sentence encoder, which is trained, takes seconds: once under autocast and once cast, to a format with quick kernels. Its layers are those of the others."""
+    """The trained sentence encoder takes seconds, so once under autocast and once cast to bfloat16. Its layers are those of the others."""
     skip_where_torch_has_no_kernel(name, mode)
     it, twin = built(name, mode, 0), built(name, mode, 0)
     with precheck.watch(it.model, precision=policy(mode)):
