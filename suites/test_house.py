@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -50,10 +52,15 @@ def _floor(name: str) -> int | None:
     return next((height for height, names in enumerate(FLOORS) if name in names), None)
 
 
+@functools.cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf8"))))
+
+
 def _imported(path: Path) -> set[str]:
     """The parts of precheck that a file imports, wherever in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "precheck":
             parts = node.module.split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
@@ -62,51 +69,54 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_imports_run_one_way(path: Path) -> None:
+def _above(path: Path) -> set[str]:
+    """What a file imports that stands above it."""
     own = _name(path)
     height = _floor(own)
     if height is None:
-        assert own in {"__init__", "__main__"}, f"{own} stands on no floor; give it one in FLOORS"
-        return
-    above = {name for name in _imported(path) if (_floor(name) or 0) > height} - {up for low, up in UPWARD if low == own}
-    assert not above, f"{own} imports {above}, which stand above it"
+        return set() if own in {"__init__", "__main__"} else {f"{own}, which stands on no floor: give it one in FLOORS"}
+    return {name for name in _imported(path) if (_floor(name) or 0) > height} - {up for low, up in UPWARD if low == own}
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if _name(p) != "plugin"], ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_only_the_plugin_knows_pytest(path: Path) -> None:
-    modules = {alias.name for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))) if isinstance(node, ast.Import) for alias in node.names}
-    assert not modules & {"pytest", "_pytest", "xdist"}
+def test_imports_run_one_way() -> None:
+    assert not {path.relative_to(PACKAGE).as_posix(): above for path in SOURCES if (above := _above(path))}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_files_stay_small(path: Path) -> None:
-    assert len(path.read_text(encoding="utf8").splitlines()) <= LONGEST_FILE
+def test_only_the_plugin_knows_pytest() -> None:
+    others = [path for path in SOURCES if _name(path) != "plugin"]
+    modules = {(path.name, alias.name) for path in others for node in _nodes(path) if isinstance(node, ast.Import) for alias in node.names}
+    assert not [each for each in modules if each[1] in {"pytest", "_pytest", "xdist"}]
 
 
-def _private_names_of_torch(tree: ast.AST) -> set[str]:
+def test_files_stay_small() -> None:
+    lines = {path.relative_to(PACKAGE).as_posix(): len(path.read_text(encoding="utf8").splitlines()) for path in SOURCES}
+    assert not {name: count for name, count in lines.items() if count > LONGEST_FILE}
+
+
+def _private_names_of_torch(nodes: Iterable[ast.AST]) -> set[str]:
     """What a file imports from torch, or reads off its modules, by a name that begins with an underscore."""
+    nodes = list(nodes)
     imported = {
         f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "torch"
         for alias in node.names
     }
-    read = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    read = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
     attributes = "_cdata|_schema|_overloadname|_op_dk|_sequence_nr|_growth_interval|_version|_orig_cls_mro_index"
     private = re.compile(rf"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*|.*\b({attributes})")
     return {name for name in imported | read if private.fullmatch(name)}
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.name != "torch_internals.py"], ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_private_names_of_torch_are_reached_through_one_file(path: Path) -> None:
-    found = _private_names_of_torch(ast.parse(path.read_text(encoding="utf8")))
+def test_private_names_of_torch_are_reached_through_one_file() -> None:
+    others = [path for path in SOURCES if path.name != "torch_internals.py"]
+    found = {path.relative_to(PACKAGE).as_posix(): names for path in others if (names := _private_names_of_torch(_nodes(path)))}
     assert not found, f"{found}: give them a name in precheck/torch_internals.py, which says what happens where torch has them no more"
 
 
 def test_a_private_name_of_torch_would_be_found() -> None:
     code = "import torch\nfrom torch.utils import _pytree\ntorch._C._x()\nt.untyped_storage()._cdata\ntorch.float32\nself._y"
-    assert _private_names_of_torch(ast.parse(code)) == {"torch.utils._pytree", "torch._C", "torch._C._x", "t.untyped_storage()._cdata"}
+    assert _private_names_of_torch(ast.walk(ast.parse(code))) == {"torch.utils._pytree", "torch._C", "torch._C._x", "t.untyped_storage()._cdata"}
 
 
 def test_a_torch_without_a_name_that_is_needed_is_refused_in_one_sentence() -> None:

@@ -104,8 +104,8 @@ class Errors:
 
     def _about(self, observation: Observation, readers: Readers) -> None:
         """Creates the analyses of this part's operations."""
-        self.calls, self.ops, self.steepness = Calls(observation, readers), Misroundings(observation, readers), Steepness(observation, readers)
-        self.exponents = Exponents(observation, readers)
+        self.calls, self.misroundings = Calls(observation, readers), Misroundings(observation, readers)
+        self.steepness, self.exponents = Steepness(observation, readers), Exponents(observation, readers)
 
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains the error of the inputs. It does not if they are right again up to a few roundings."""
@@ -134,7 +134,7 @@ class Errors:
         return found
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
-        fact = None if self.ops.local(operation, value) else whole_numbers.stored_to_others(operation, value)
+        fact = None if self.misroundings.local(operation, value) else whole_numbers.stored_to_others(operation, value)
         if fact is not None:
             self._suspect(fact, value, *whole_numbers.exemptions(operation), explained_by=(*self.under[value], None))
 
@@ -169,14 +169,15 @@ class Errors:
             self._own_beside(operation, value, above)
             return
         if kernel:
-            fact = self.ops.of(operation, value) if self.ops.local(operation, value) else None
+            fact = self.misroundings.of(operation, value) if self.misroundings.local(operation, value) else None
             if fact is not None and fact.how == "accumulated":
                 self._suspect(fact, value)
             return
-        fact = constants.behind(self.ops.of(operation, value))
+        fact = constants.behind(self.misroundings.of(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
         fact = fact if chained or value not in self.mild else None
-        own = self.calls.error(operation, value) if operation.call and (fact is None or (fact.healed and not self.ops.healed(value))) else None
+        unexplained = fact is None or (fact.healed and not self.misroundings.healed(value))
+        own = self.calls.error(operation, value) if operation.call and unexplained else None
         if own is not None:
             self._suspect(own, value, self.calls.stays)
             return

@@ -21,17 +21,17 @@ class RunJudge:
     """The verdict on a run, which can be judged in parts while it goes on. Keeps one candidate for each rule and line, the earliest of the worst."""
 
     def __init__(self) -> None:
-        self.run, self.rules = RunAnalysis(), [rule() for rule in classes()]
+        self.analysis, self.rules = RunAnalysis(), [rule() for rule in classes()]
         self.earliest: dict[tuple[str, ...], Candidate] = {}
         self.waiting: dict[str, int] = {}  # rules and lines that need more steps for a verdict, and how many they need
 
     def settle(self, observation: Observation) -> None:
         """Judges the operations of `observation.judged`. They are not needed afterwards."""
-        for candidate in sorted(self._among(self.run.part(observation)), key=_when):
+        for candidate in sorted(self._among(self.analysis.part(observation)), key=_when):
             operation = candidate.operation
             place = candidate.rule, operation.blamed, via(operation), operation.phase
             known = self.earliest.get(place)
-            if known is not None and known.fact in self.run.errors.unstable:
+            if known is not None and known.fact in self.analysis.errors.unstable:
                 self.earliest.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
                 known = None
             if known is None or _rank(candidate) < _rank(known):
@@ -42,10 +42,10 @@ class RunJudge:
 
     def candidates(self, observation: Observation) -> list[Candidate]:
         """Ends the judging. Returns the candidates of all rules, in the order in which the causes happened."""
-        part = self.run.part(observation, last=True)
+        part = self.analysis.part(observation, last=True)
         found = [*self.earliest.values(), *self._among(part), *(_advised(rule, each, part) for rule in self.rules for each in rule.at_end(part))]
         for rule in self.rules:
-            found = rule.revised(found, self.run.errors.unstable)
+            found = rule.revised(found, self.analysis.errors.unstable)
         self.waiting = {f"{each.rule} at {shortened(each.operation.blamed)}": each.needs for each in found if each.needs}
         return sorted(found, key=_when)
 
@@ -55,7 +55,7 @@ class RunJudge:
 
     def unsettled(self) -> set[Value]:
         """Values whose ancestors are still needed for a verdict."""
-        return self.run.spread.open
+        return self.analysis.spread.open
 
     def past(self, value: Value) -> Past:
         """A summary of a value's ancestors, which is kept when they are dropped."""
@@ -63,11 +63,11 @@ class RunJudge:
 
     def origin(self, value: Value) -> Operation | None:
         """The op that brought the error of a value in."""
-        return self.run.origins.of(value)
+        return self.analysis.origins.of(value)
 
     def keep(self, values: set[Value]) -> None:
         """Drops what is stored about all other values."""
-        self.run.keep(values, {each.fact for each in self.earliest.values() if each.fact is not None})
+        self.analysis.keep(values, {each.fact for each in self.earliest.values() if each.fact is not None})
         for rule in self.rules:
             rule.keep(values)
 

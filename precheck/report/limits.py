@@ -37,7 +37,7 @@ def limits_of(name: str) -> tuple[Row, ...]:
     return tuple(_row(limit) for limit in rule_of(name).limits)
 
 
-_TOOLS = frozenset({"limit", "facts", "labels", "provenance", "exemption"})
+_TOOLS = frozenset({"limit", "facts", "labels", "provenance", "ledger"})
 """Modules of `analysis` that are only tools for the others."""
 
 

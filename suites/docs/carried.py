@@ -25,6 +25,20 @@ _ENDED = {0, 1}
 """pytest passed or failed; 2 to 5 are interrupted, broken, asked in a wrong way, or without tests."""
 
 
+def carried_out(path: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, before: str = "", trials: int = 0) -> Page:
+    """The page carried out outside of CI: each command says what the page shows, and ends so. `trials`: how many cures a failure tries."""
+    for variable in ("CI", "BUILD_NUMBER", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"-o remedy_trials={trials}")  # a number, since by default as many are tried as time allows
+    pytester.syspathinsert()
+    page = Page(path, pytester, before).carry_out()
+    differences = [difference for one in page.spoken if (difference := one.difference())]
+    assert not differences, "\n\n".join(differences)
+    assert [one.status for one in page.spoken] == [int(bool(re.search(r"\b[1-9]\d* failed", one.expected))) for one in page.spoken]
+    return page
+
+
 class Page:
     """One page at work in the folder of `pytester`. `before`: code that its blocks take for granted."""
 

@@ -16,8 +16,8 @@ from precheck.report import messages
 
 
 def test_the_page_is_what_the_rules_say() -> None:
-    page = (ROOT / "docs" / messages.NAME).read_text(encoding="utf8")
-    assert page == messages.page(), "stale: type python -m precheck rules --messages --write docs"
+    stale = (ROOT / "docs" / messages.NAME).read_text(encoding="utf8") != messages.page()
+    assert not stale, f"docs/{messages.NAME} is stale: type python -m precheck rules --messages --write docs"
 
 
 def test_each_rule_has_its_meaning_its_remedy_and_what_its_words_are() -> None:

@@ -55,5 +55,5 @@ def stepwise(low: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
 @pytest.mark.parametrize(("low", "wrong"), [(torch.float32, False), (torch.float16, True), (torch.bfloat16, True)])
 def test_logarithms_of_sums_in_a_chain(low: torch.dtype, wrong: bool) -> None:
     x = torch.rand(3, 1025, generator=torch.Generator().manual_seed(0))
-    report = precheck.compare_kernels(stepwise(low), lambda x: torch.logcumsumexp(x, -1), x, budget=8, gradients=False)
+    report = precheck.compare_kernels(stepwise(low), lambda x: torch.logcumsumexp(x, -1), x, budget=3, gradients=False)
     assert bool(report.errors) == wrong, report.summary()

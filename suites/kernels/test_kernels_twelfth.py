@@ -58,7 +58,7 @@ def test_a_softmax_of_the_best_scores_alone_is_as_good_as_one_of_all() -> None:
 def test_attention_that_reads_its_stored_result_on_the_way_back_passes() -> None:
     """It stores its weights in bfloat16, too. Among outliers both errors are large beside what is left of a gradient."""
     pair = TWELFTH_REWRITES["attention as flash attention has it: shares stored, recomputed backward"]
-    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.bfloat16), budget=5)
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.bfloat16), budget=2)
     assert not report.errors, report.summary()
 
 

@@ -43,11 +43,11 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_steps_that_rounding_turns_are_nobodys_fault(optimizer: str, steps: int) -> None:
+def test_steps_that_rounding_turns_are_nobodys_fault(optimizer: str) -> None:
+    """The first step, and one on other weights: the weights after both are compared."""
     given = tokens()
-    trained: dict[str, Any] = {"loss": language_loss(given), "optimizer": OPTIMIZERS[optimizer], "steps": steps}
+    trained: dict[str, Any] = {"loss": language_loss(given), "optimizer": OPTIMIZERS[optimizer], "steps": 2}
     for precision in ("32-true", *LOW):
         report = precheck.compare(decoder(), decoder(act="written", attention="einsum"), given, precision=precision, **trained)
         assert not report.errors, (precision, report.summary())

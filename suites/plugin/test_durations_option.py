@@ -41,6 +41,7 @@ def pytest_runtest_logreport(report):
     for check in report.precheck["checks"]:
         print("parts:", sorted(check["parts"]))
 """
+LEAN = ("-p", "no:hypothesispytest", "-p", "no:benchmark")  # which each worker would import
 ROW = re.compile(r" +[\d.]+ s  (\S+): (.*)")
 
 
@@ -101,7 +102,7 @@ def test_the_ini_file_asks_too_and_the_command_line_wins(told: pytest.Pytester) 
 
 def test_xdist_tells_of_all_workers(told: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
-    assert len(rows(told.runpytest_inprocess("-n2", "--precision=bf16", "--precision-durations=0"))) == 4
+    assert len(rows(told.runpytest_inprocess("-n2", *LEAN, "--precision=bf16", "--precision-durations=0"))) == 4
 
 
 @pytest.mark.parametrize("given", ["-1"])

@@ -220,10 +220,10 @@ def test_junit_and_the_reports_hold_models_as_they_hold_tests(zoo: pytest.Pytest
     assert tests[0]["report"]["ops"], "every op's drift was asked for"
 
 
-def test_workers_of_xdist_check_models_too(zoo: pytest.Pytester) -> None:
+def test_a_worker_of_xdist_checks_models_too(zoo: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     result = zoo.runpytest_subprocess(
-        *LEAN, "-n2", "--precision=16-true", "--precision-model=zoo.models:make", "--precision-model=zoo.models:overflows",
+        *LEAN, "-n1", "--precision=16-true", "--precision-model=zoo.models:make", "--precision-model=zoo.models:overflows",
     )  # fmt: skip
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["overflow: output of wide: *", "2 checks under 16-true: 1 passed, 1 failed; *"])

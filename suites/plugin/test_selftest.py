@@ -104,7 +104,7 @@ def test_reports_have_it_too_also_under_xdist(pytester: pytest.Pytester, project
     assert properties["test_healthy[32-true]"]["precheck_selftest_caught"] == "drift,zeroed,shuffled,stale"
     assert properties["test_rate[32-true]"]["precheck_selftest_unnoticed"] == "lost update"
     pytest.importorskip("xdist")
-    lean = ("-n2", "-p", "no:hypothesispytest", "-p", "no:benchmark")
+    lean = ("-n1", "-p", "no:hypothesispytest", "-p", "no:benchmark")
     spread = pytester.runpytest_subprocess("--precheck-selftest", *lean, *(form.format("spread") for form in forms))
     assert told(pytester, "spread") == (alone, names)
     for result in (one, spread):

@@ -122,7 +122,7 @@ def test_known_failures(pytester: pytest.Pytester, project: Project) -> None:
     pytester.runpytest_inprocess("--precision=bf16", "--known-failures-write").stdout.fnmatch_lines(["*mended*integer-rounding*"])
 
 
-@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("options", [(), ("-n1", "-p", "no:hypothesispytest", "-p", "no:benchmark")], ids=["alone", "xdist"])
 def test_reports_of_a_session(pytester: pytest.Pytester, project: Project, options: tuple[str, ...]) -> None:
     if options:
         pytest.importorskip("xdist")

@@ -11,7 +11,7 @@ from recipes import BY_NAME, RECIPES, Recipe, Training, trained
 
 import precheck
 
-STEPS, RATE = 150, 1e-4
+STEPS, RATE = 100, 1e-4
 LOSSLESS = [
     "bf16 autocast, fp32 weights", "bf16 weights, fp32 master", "bf16, rounded by chance", "bf16, Kahan remainder", "fp16 autocast, GradScaler",
 ]  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,13 @@ def found(model: torch.nn.Module | Function, loss: Function | None = None) -> Co
     return counterexample
 
 
+@functools.cache
+def found_in_softmax() -> Counterexample:
+    return found(BareSoftmax())
+
+
 def _source_of(inputs: dict[str, torch.Tensor], named: dict[str, str]) -> str:
-    return _source(dataclasses.replace(found(BareSoftmax()), inputs=inputs), named, "test_it")
+    return _source(dataclasses.replace(found_in_softmax(), inputs=inputs), named, "test_it")
 
 
 @pytest.fixture
@@ -63,6 +69,21 @@ def models(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> str:
     pytester.makepyfile(**{name: MODELS})
     monkeypatch.syspath_prepend(pytester.path)
     return name
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same for tests that only look at what is refused."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "models_that_are_shared.py").write_text(MODELS, encoding="utf8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield "models_that_are_shared"
+
+
+@pytest.fixture(scope="module")
+def broken(shared: str) -> Counterexample:
+    return found(__import__(shared).make())
 
 
 def test_the_text_says_what_broke_where_and_by_which_elements() -> None:
@@ -76,8 +97,7 @@ def test_the_text_says_what_broke_where_and_by_which_elements() -> None:
 
 
 def test_a_long_input_is_cut_in_the_text_and_whole_in_the_code() -> None:
-    counterexample = found(BareSoftmax())
-    counterexample = dataclasses.replace(counterexample, inputs=torch.randn(40, 40))
+    counterexample = dataclasses.replace(found_in_softmax(), inputs=torch.randn(40, 40))
     assert "more lines: .code()" in str(counterexample)
     assert len(str(counterexample).splitlines()) < 30 < len(counterexample.code().splitlines())
 
@@ -148,12 +168,11 @@ def test_nothing_is_written_over(tmp_path: Path, models: str) -> None:
     ],
 )
 def test_what_makes_no_test_is_refused_and_leaves_no_file(
-    path: str, arguments: dict[str, str], message: str, tmp_path: Path, models: str
+    path: str, arguments: dict[str, str], message: str, tmp_path: Path, shared: str, broken: Counterexample
 ) -> None:
-    counterexample = found(__import__(models).make())
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=message):
-        counterexample.save(tmp_path / path, **{name: word.format(models) for name, word in arguments.items()})
+        broken.save(tmp_path / path, **{name: word.format(shared) for name, word in arguments.items()})
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -25,6 +25,7 @@ class MissingGradient(Rule):
     """
 
     about = ABOUT
+    limits = ()  # a gradient is there or it is not
 
     def __init__(self) -> None:
         self.unused: dict[Value, Operation] = {}

@@ -15,6 +15,7 @@ from precheck.rules.scaler_collapse.about import ABOUT
 
 class ScalerCollapse(Rule):
     about = ABOUT
+    limits = ()  # a scale holds the gradients or it does not
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         collapses = [event for event in part.observation.scaling if event.kind == "collapsed"]

@@ -20,6 +20,7 @@ class StaleCast(Rule):
     """Blames a cast by autocast at the call that reads it, and a cast by the program where it was made."""
 
     about = ABOUT
+    limits = ()  # a copy is that of the weight as it is, or it is not
 
     def among(self, part: Part) -> Iterator[Candidate]:
         """A candidate for each read of a cast that differs from its weight."""

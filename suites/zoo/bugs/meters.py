@@ -91,7 +91,7 @@ class StepController:
         t, size, tries = torch.tensor(start), torch.tensor(2 * self.least), 0
         while t < end:
             tries += 1
-            if tries > 400:
+            if tries > 250:
                 raise RuntimeError("the largest number of steps was reached")
             step = torch.minimum(size, end - t)
             new = t + step  # culprit: length-of-the-last-step

@@ -68,9 +68,9 @@ def potential(positions: torch.Tensor, fixed_point: bool) -> torch.Tensor:
 
 
 def stretched(fixed_point: bool) -> torch.Tensor:
-    """How the energy rises along a path of six shapes; the molecule's own electrons have -6 million of it in each."""
+    """How the energy rises along a path of three shapes; the molecule's own electrons have -6 million of it in each."""
     start = torch.cumsum(torch.nn.functional.normalize(normal(180, 3) + torch.tensor([1.5, 0, 0]), dim=-1), 0) * 1.6
-    energies = torch.stack([potential(start * (1 + 0.001 * step), fixed_point) for step in range(6)])
+    energies = torch.stack([potential(start * (1 + 0.001 * step), fixed_point) for step in range(3)])
     rises = energies[1:] - energies[0]  # culprit: summed-energies
     return (rises.double() / 2**32).float() if fixed_point else rises
 
