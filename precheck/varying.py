@@ -103,6 +103,14 @@ class Varied:
         asked = self._accumulating(variation) if apart else dataclasses.replace(self.job, model=Asked(self.job.model, variation.ask))
         around = variation.around if planted is None else lambda: _both(variation.around(), planted(asked.model))
         reference, other = self.references[key], Side(asked, self.precision, around=around)
+        reference.low()  # raises whatever the model itself raises
+        try:
+            other.low()
+        except InputError:
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+            raise InputError(f"{variation.name}: the model runs as it is, but not in this way ({told}); leave this way out of over=") from error
         return Comparison(reference, other, matched(reference.job.model, asked.model, {}), self.precision, aligned=variation.aligned)
 
     def _accumulating(self, variation: Variation) -> Job:

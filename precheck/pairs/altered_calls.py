@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ class Asked(Borrowed):
         self.__dict__["ask"] = ask
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        given: Any = kwargs if kwargs and not args else args[0] if len(args) == 1 and not kwargs else args
+        alone = len(args) == 1 and not isinstance(args[0], (tuple, Mapping))  # a container that is an argument stays in its tuple
+        given: Any = kwargs if kwargs and not args else args[0] if alone and not kwargs else args
         return self.__dict__["ask"](self.__dict__["original"], given)
 
 
@@ -41,7 +42,13 @@ def rows(inputs: Any) -> int:
 
 def chosen(inputs: Any, which: torch.Tensor | slice, count: int) -> Any:
     """Selects some rows from all tensors that have `count` rows."""
-    return mapped(inputs, lambda tensor: tensor[which] if tensor.dim() and len(tensor) == count else tensor)
+
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or len(tensor) != count:
+            return tensor
+        return tensor.index_select(0, torch.arange(count)[which]) if tensor.is_sparse else tensor[which]  # torch slices no sparse tensor
+
+    return mapped(inputs, part)
 
 
 def joined(outputs: Sequence[Any], lengths: Sequence[int], dim: int, weights: Sequence[float]) -> Any:

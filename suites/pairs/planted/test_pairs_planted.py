@@ -20,9 +20,6 @@ MISSED = {
 }
 """Broken pairs that are not found, or not where they are, and why."""
 
-FAILING = {"tool/scripted": "TorchScript's convolution raises under autocast here, though not in plain torch."}
-"""Healthy pairs that cannot be compared under mixed precisions, and why."""
-
 
 def test_the_set_is_as_large_as_it_should_be() -> None:
     assert len(FAMILIES) >= 8
@@ -34,10 +31,6 @@ def test_the_set_is_as_large_as_it_should_be() -> None:
 
 @pytest.mark.parametrize(("name", "precision"), TRIED)
 def test_a_pair(name: str, precision: str) -> None:
-    if name in FAILING and precision.endswith("mixed"):
-        with pytest.raises(RuntimeError, match="TorchScript"):
-            told(CASES[name], precision)
-        return
     found = told(CASES[name], precision)
     if name in MISSED:
         assert not found.right
