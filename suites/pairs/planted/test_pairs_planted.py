@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pair_gpt
 import pytest
 from pair_cases import CASES, PRECISIONS
 from pair_families import FAMILIES
 from planted_score import told
+
+import precheck
 
 LONG = "PRECHECK_SLOW" in os.environ
 EVERY = 1 if LONG else 11
 """Of the set, each so-manieth pair is tried in every run of the suite."""
 TRIED = [(name, precision) for name in list(CASES)[::EVERY] for precision in (PRECISIONS if LONG else PRECISIONS[:2])]
 MISSED = {
-    "gpt/eps in a function": "The residual stream is so large that 1e-6 for 1e-5 changes less than what float32 is credited with.",
+    "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
+    "float32 roundings of a table or a weight change, and one of two healthy models may have rounded a table. 64-true finds it.",
     "vit/rows and columns of patches swapped": "All numbers are right and in another order, so the module that has it is not told from its parent.",
     "lstm/backward states not turned round": "As the patches: another order of the same numbers.",
 }
@@ -27,6 +32,14 @@ def test_the_set_is_as_large_as_it_should_be() -> None:
     assert sum(case.healthy for case in CASES.values()) >= 40
     assert sum(not case.healthy for case in CASES.values()) >= 100
     assert set(MISSED) <= set(CASES)
+
+
+def test_an_eps_that_is_too_small_for_float32_is_found_in_float64_at_its_line() -> None:
+    model, other, inputs, given = CASES["gpt/eps in a function"].make()
+    assert not precheck.compare(model, other, inputs, precision="32-true", **given).errors
+    found = precheck.compare(model, other, inputs, precision="64-true", **given).errors[0]
+    lines = Path(pair_gpt.__file__).read_text(encoding="utf8").splitlines()
+    assert "F.layer_norm" in lines[int(found.source.rpartition(":")[2]) - 1]
 
 
 @pytest.mark.parametrize(("name", "precision"), TRIED)
