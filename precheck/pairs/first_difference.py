@@ -59,7 +59,7 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
     off = [(place, each) for place, each in enumerate(forward) if differs(each)]
     guilty = [each for each in off if not _made_up_for(each[1], forward[each[0] + 1 :], coupled, differs)]
-    if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, coupled, differs):
+    if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
         guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
     found = next(iter(guilty), None)
     if found is None:
@@ -188,13 +188,17 @@ def _reordered(couple: Couple | None) -> bool:
     return any(each.shape == there.shape and ratio(squared_distance(each, there).whole, size(there).whole) <= PARTED for each in turned)
 
 
-def _surely(forward: Sequence[Passage], coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]) -> bool:
+def _surely(
+    forward: Sequence[Passage], turned: str, coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]
+) -> bool:  # fmt: skip
     """Whether a module has a fault for certain: it reads the same as model's and returns other numbers, in any order of axes. Another order of axes
-    before it is then one that the model itself puts right."""
+    in a module `turned` before it is then one that the model itself puts right; if that module is a part of it, it may be the fault."""
     read: dict[tuple[str, int], list[bool]] = {}
     for each in forward:
         if each.kind != "out" and each.module:
             read.setdefault((each.module, each.call), []).append(coupled(each) is not None and not differs(each))
+        elif turned == each.module or turned.startswith(f"{each.module}."):
+            continue
         elif each.kind == "out" and all(read.get((each.module, each.call), [False])) and differs(each) and not _reordered(coupled(each)):
             return True
     return False
