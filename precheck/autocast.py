@@ -19,8 +19,8 @@ from typing import Any
 
 from precheck.kernel_overrides import Overrides
 
-LOW = """conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot lstm_cell gru_cell
-    rnn_tanh_cell rnn_relu_cell""".split()
+LOW = """_convolution convolution conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot
+    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell""".split()
 FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
     pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
     frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss
@@ -40,14 +40,22 @@ def cuda_policy_on_cpu() -> contextlib.AbstractContextManager[None]:
     return _policy.held()
 
 
-def _install() -> Any:
+def traced_convolutions() -> contextlib.AbstractContextManager[None]:
+    """CPU autocast casts for a convolution of torch.jit.trace inside the block, as TorchScript's executor does. A trace calls `_convolution`, which
+    is not on the CPU's own list: without the executor it gets a low input and a float32 weight, and raises."""
+    return _traced.held()
+
+
+def _install(*chosen: str) -> Any:
+    """Registers the kernels, or the chosen ones only."""
     import torch
 
     library = torch.library.Library("aten", "IMPL", "AutocastCPU")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a kernel is overridden, which is the purpose
         for name, kernel in _kernels():
-            library.impl(name, kernel, allow_override=True)
+            if name in (chosen or (name,)):
+                library.impl(name, kernel, allow_override=True)
     return library
 
 
@@ -130,3 +138,4 @@ def _in_widest(op: Any) -> Callable[..., Any]:
 
 
 _policy = Overrides(_install)
+_traced = Overrides(functools.partial(_install, "_convolution"))

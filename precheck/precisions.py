@@ -80,10 +80,10 @@ class Precision:
             if self.autocasts:
                 import torch
 
-                if device == "cpu" and self.policy == "cuda":
-                    from precheck.autocast import cuda_policy_on_cpu
+                if device == "cpu":
+                    from precheck.autocast import cuda_policy_on_cpu, traced_convolutions
 
-                    stack.enter_context(cuda_policy_on_cpu())
+                    stack.enter_context(cuda_policy_on_cpu() if self.policy == "cuda" else traced_convolutions())
                 stack.enter_context(torch.autocast(device, dtype=self.compute_dtype))
             yield
 

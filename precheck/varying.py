@@ -89,7 +89,8 @@ class Varied:
         self.job = job_of(as_module(model, "model"), inputs, loss=loss, seed=seed)
         if step is not None and not callable(step):
             raise InputError(f"step is a {type(step).__name__}; pass a function of model, tokens and state that returns the output and the new state")
-        self.variations = variations_of(over, Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None))
+        self.asking = Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None)
+        self.variations = variations_of(over, self.asking)
         self.references: dict[str, Side] = {}
 
     def comparison(self, variation: Variation, planted: Planted | None = None) -> Comparison:
@@ -103,6 +104,15 @@ class Varied:
         asked = self._accumulating(variation) if apart else dataclasses.replace(self.job, model=Asked(self.job.model, variation.ask))
         around = variation.around if planted is None else lambda: _both(variation.around(), planted(asked.model))
         reference, other = self.references[key], Side(asked, self.precision, around=around)
+        returned = reference.low().captured.of("result")  # raises whatever the model itself raises
+        self.asking.whole[:] = [tuple(tensor.shape) for (_, step), tensor in returned.items() if step == 1]
+        try:
+            other.low()
+        except InputError:
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+            raise InputError(f"{variation.name}: the model runs as it is, but not in this way ({told}); leave this way out of over=") from error
         return Comparison(reference, other, matched(reference.job.model, asked.model, {}), self.precision, aligned=variation.aligned)
 
     def _accumulating(self, variation: Variation) -> Job:

@@ -232,8 +232,9 @@ def _no_data(low: torch.Tensor) -> bool:
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
+    """The tensors among an op's results. A ragged one has no shape, and is left out."""
     if isinstance(result, torch.Tensor):
-        return [result]
+        return [] if result.is_nested else [result]
     return [item for item in result if isinstance(item, torch.Tensor)] if isinstance(result, (tuple, list)) else []
 
 

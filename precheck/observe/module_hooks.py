@@ -240,7 +240,8 @@ def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
 
 def _measurable(tensor: torch.Tensor) -> bool:
     """Whether it is dense and holds numbers, not codes."""
-    return (holds_numbers(tensor) or tensor.is_complex()) and tensor.layout == torch.strided and not is_transformed(tensor)
+    dense = tensor.layout == torch.strided and not tensor.is_nested
+    return (holds_numbers(tensor) or tensor.is_complex()) and dense and not is_transformed(tensor)
 
 
 @contextlib.contextmanager

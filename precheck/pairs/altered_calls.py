@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ class Asked(Borrowed):
         self.__dict__["ask"] = ask
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        given: Any = kwargs if kwargs and not args else args[0] if len(args) == 1 and not kwargs else args
+        alone = len(args) == 1 and not isinstance(args[0], (tuple, Mapping))  # a container that is an argument stays in its tuple
+        given: Any = kwargs if kwargs and not args else args[0] if alone and not kwargs else args
         return self.__dict__["ask"](self.__dict__["original"], given)
 
 
@@ -41,19 +42,32 @@ def rows(inputs: Any) -> int:
 
 def chosen(inputs: Any, which: torch.Tensor | slice, count: int) -> Any:
     """Selects some rows from all tensors that have `count` rows."""
-    return mapped(inputs, lambda tensor: tensor[which] if tensor.dim() and len(tensor) == count else tensor)
+
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or len(tensor) != count:
+            return tensor
+        return tensor.index_select(0, torch.arange(count)[which]) if tensor.is_sparse else tensor[which]  # torch slices no sparse tensor
+
+    return mapped(inputs, part)
 
 
-def joined(outputs: Sequence[Any], lengths: Sequence[int], dim: int, weights: Sequence[float]) -> Any:
-    """Joins several outputs into one. Tensors are joined along `dim` if that is as long as their part of the inputs. Scalars become weighted
-    means."""
+def batch_axis(shape: Sequence[int], count: int) -> int:
+    """The axis of a tensor along which `count` rows lie: the first, or else the only one of that length, as of the states of a recurrent layer."""
+    found = [axis for axis, length in enumerate(shape) if length == count]
+    return found[0] if len(found) == 1 else 0
+
+
+def joined(outputs: Sequence[Any], lengths: Sequence[int], dims: int | Sequence[int], weights: Sequence[float]) -> Any:
+    """Joins several outputs into one. Tensors are joined along an axis, or each along its own in `dims`, if that is as long as their part of the
+    inputs. Scalars become weighted means."""
     parts = [[tensor for _, tensor in tensors(each)] for each in outputs]
     if len({len(each) for each in parts}) > 1:
         raise InputError("the model returned another number of tensors for one part of the inputs than for the other")
-    pieces: Iterator[tuple[torch.Tensor, ...]] = iter(zip(*parts, strict=True))
+    axes = [dims] * len(parts[0]) if isinstance(dims, int) else list(dims)
+    pieces: Iterator[tuple[tuple[torch.Tensor, ...], int]] = iter(zip(zip(*parts, strict=True), axes, strict=True))
 
     def whole(_: torch.Tensor) -> torch.Tensor:
-        found = next(pieces)
+        found, dim = next(pieces)
         if all(each.dim() > dim and each.shape[dim] == length for each, length in zip(found, lengths, strict=True)):
             return torch.cat(found, dim)
         if all(each.dim() == 0 and each.is_floating_point() for each in found):
@@ -63,8 +77,9 @@ def joined(outputs: Sequence[Any], lengths: Sequence[int], dim: int, weights: Se
     return mapped(outputs[-1], whole)
 
 
-def in_rows(size: int, weigh: Callable[[Any], float] | None = None) -> Ask:
-    """Calls the model on `size` rows at a time. `weigh` gives each part's weight in a mean, by default its number of rows."""
+def in_rows(size: int, weigh: Callable[[Any], float] | None, whole: Sequence[Sequence[int]]) -> Ask:
+    """Calls the model on `size` rows at a time. `weigh` gives each part's weight in a mean, by default its number of rows. `whole` has the shapes of
+    what one plain call returns."""
 
     def ask(model: torch.nn.Module, inputs: Any) -> Any:
         count = rows(inputs)
@@ -72,7 +87,9 @@ def in_rows(size: int, weigh: Callable[[Any], float] | None = None) -> Ask:
         lengths = [rows(each) for each in pieces]
         weights = [float(weigh(each)) for each in pieces] if weigh is not None else [float(each) for each in lengths]
         shares = weights if weigh is not None and sum(weights) == len(weights) else [each / sum(weights) for each in weights]
-        return joined([call(model, each) for each in pieces], lengths, 0, shares)
+        outputs = [call(model, each) for each in pieces]
+        alike = len(whole) == sum(1 for _ in tensors(outputs[0]))
+        return joined(outputs, lengths, [batch_axis(shape, count) for shape in whole] if alike else 0, shares)
 
     return ask
 
@@ -80,7 +97,13 @@ def in_rows(size: int, weigh: Callable[[Any], float] | None = None) -> Ask:
 def reversed_rows(model: torch.nn.Module, inputs: Any) -> Any:
     count = rows(inputs)
     back = torch.arange(count - 1, -1, -1)
-    return chosen(call(model, chosen(inputs, back, count)), back, count)
+    return mapped(call(model, chosen(inputs, back, count)), lambda tensor: turned_round(tensor, count))
+
+
+def turned_round(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """A tensor with its `count` rows in the opposite order; as it is if it has no axis of that length."""
+    axis = batch_axis(tensor.shape, count)
+    return tensor.index_select(axis, torch.arange(count - 1, -1, -1)) if tensor.dim() and tensor.shape[axis] == count else tensor
 
 
 def plainly(model: torch.nn.Module, inputs: Any) -> Any:

@@ -33,13 +33,16 @@ class Called(torch.nn.Module):
 
 
 class Borrowed(torch.nn.Module):
-    """A module with the children and weights of `original`, under the same names, but with another forward pass."""
+    """A module with the children and weights of `original`, under the same names. Its forward pass is the original's, or that of a subclass."""
 
     def __init__(self, original: torch.nn.Module) -> None:
         super().__init__()
-        self.__dict__ |= {name: original.__dict__[name] for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")}
+        self.__dict__ |= {name: getattr(original, name) for name in ("_parameters", "_buffers", "_modules") if hasattr(original, name)}
         self.__dict__["original"] = original
-        self.training = original.training
+        self.training = getattr(original, "training", False)  # a script that was frozen has no mode
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["original"](*args, **kwargs)
 
     def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:
         """Includes the original, whose own attributes have to be restored too."""
@@ -71,6 +74,10 @@ def as_module(given: Any, name: str) -> torch.nn.Module:
     """The module to run for a user's argument. Raises InputError if it cannot be called."""
     if isinstance(given, torch.nn.Module):
         original = getattr(given, "_orig_mod", None)
+        if isinstance(given, torch.jit.ScriptModule):
+            return Borrowed(given)  # which takes hooks
+        if given.__dict__.get("_compiled_call_impl") is not None:
+            return Hosted(given, given)  # whose hooks are not compiled
         return Hosted(given, original) if isinstance(original, torch.nn.Module) else given
     exported = sys.modules.get("torch.export")
     if exported is not None and isinstance(given, exported.ExportedProgram):
@@ -124,7 +131,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
         return isinstance(module, Hosted) or is_compiled(module.__dict__["original"])
     if isinstance(module, Called):
         return hasattr(_plain(module.__dict__["function"]), "_torchdynamo_orig_callable")
-    return any(hasattr(each, "_orig_mod") for each in module.modules()) or module.__dict__.get("_compiled_call_impl") is not None
+    return any(hasattr(each, "_orig_mod") or each.__dict__.get("_compiled_call_impl") is not None for each in module.modules())
 
 
 def _plain(function: Any) -> Any:
@@ -162,13 +169,20 @@ def _bound(function: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
         yield from function.keywords.items()
         function = function.func
     function = getattr(function, "_torchdynamo_orig_callable", function)
-    owner = getattr(function, "__self__", None)
-    if owner is not None and not inspect.ismodule(owner):
-        yield "self", owner
-        yield from (vars(owner).items() if hasattr(owner, "__dict__") and not isinstance(owner, torch.nn.Module) else ())
-    if not inspect.isroutine(function) and not isinstance(function, torch.nn.Module) and hasattr(function, "__dict__"):
-        yield from vars(function).items()  # an object with a __call__
-    inner = inspect.unwrap(getattr(function, "__func__", function))
+    while True:  # through decorators, each of which keeps what it wraps
+        if isinstance(function, torch.nn.Module):
+            yield "wrapped", function
+            return
+        owner = getattr(function, "__self__", None)
+        if owner is not None and not inspect.ismodule(owner):
+            yield "self", owner
+            yield from (vars(owner).items() if hasattr(owner, "__dict__") and not isinstance(owner, torch.nn.Module) else ())
+        if not inspect.isroutine(function) and hasattr(function, "__dict__"):
+            yield from vars(function).items()  # an object with a __call__
+        inner = getattr(function, "__func__", function)
+        if not hasattr(inner, "__wrapped__"):
+            break
+        function = inner.__wrapped__
     code = getattr(inner, "__code__", None)
     if code is None:
         return

@@ -24,11 +24,11 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def written_out(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that has all numbers one by one, also of a sparse tensor, such as the gradient of a table of embeddings."""
-    if tensor.layout is torch.strided:
+    """A copy that has all numbers one by one, also of a sparse tensor, such as the gradient of a table of embeddings, and of a ragged one."""
+    if tensor.layout is torch.strided and not tensor.is_nested:
         return copied(tensor)
     with no_dispatch(), torch.no_grad():
-        return tensor.detach().to_dense()
+        return torch.nested.to_padded_tensor(tensor.detach(), 0.0) if tensor.is_nested else tensor.detach().to_dense()
 
 
 @dataclasses.dataclass(slots=True)
@@ -75,7 +75,7 @@ class Capture:
         self._inputs()
         for (kind, name, step), tensor in self.found.tensors.items():
             if scale != 1.0 and "gradient" in kind:
-                self.found.tensors[kind, name, step] = tensor.double() / scale
+                self.found.tensors[kind, name, step] = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) / scale
         return self.found
 
     def _moved(self, step: int) -> None:

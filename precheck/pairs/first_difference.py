@@ -17,6 +17,7 @@ from precheck.pairs.contents import Contents
 from precheck.pairs.distances import size, squared_distance
 from precheck.pairs.floors import ratio
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
+from precheck.pairs.matching import Matching
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
 
@@ -54,11 +55,11 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     modules = comparison.matching.modules
     pool = [each.tensor for each in ours]
     forward = [each for each in theirs if each.kind != "back"]
-    coupled = _couples(ours, theirs, modules)
+    coupled = _couples(ours, theirs, comparison.matching)
     differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
     off = [(place, each) for place, each in enumerate(forward) if differs(each)]
     guilty = [each for each in off if not _made_up_for(each[1], forward[each[0] + 1 :], coupled, differs)]
-    if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, coupled, differs):
+    if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
         guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
     found = next(iter(guilty), None)
     if found is None:
@@ -95,7 +96,7 @@ def unequal(comparison: Comparison) -> Place | None:
     if comparison.model.compiled or comparison.other.compiled:
         return None
     ours, theirs = both(comparison, lambda side: side.once_low())
-    differs = _differs(_couples(ours, theirs, comparison.matching.modules), 0.0)
+    differs = _differs(_couples(ours, theirs, comparison.matching), 0.0)
     first = next((each for each in theirs if each.kind != "back" and differs(each)), None)
     if first is None:
         return None
@@ -110,7 +111,7 @@ def unequal(comparison: Comparison) -> Place | None:
 Couple = tuple[torch.Tensor, torch.Tensor]
 
 
-def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mapping[str, str]) -> Callable[[Passage], Couple | None]:
+def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], matching: Matching) -> Callable[[Passage], Couple | None]:
     """A function that pairs a tensor of `other` with the tensor of `model` that it should equal, or returns None."""
     known = {each.key: each.tensor for each in ours}
     calls = _joined(ours), _joined(theirs)
@@ -121,7 +122,7 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
             taken.setdefault((each.module, each.call), []).append(each)
 
     def coupled(passage: Passage) -> Couple | None:
-        wanted = modules.get(passage.module)
+        wanted = matching.counterpart(passage.module, passage.tensor.shape)
         if wanted is None:
             return None
         here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
@@ -187,13 +188,17 @@ def _reordered(couple: Couple | None) -> bool:
     return any(each.shape == there.shape and ratio(squared_distance(each, there).whole, size(there).whole) <= PARTED for each in turned)
 
 
-def _surely(forward: Sequence[Passage], coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]) -> bool:
+def _surely(
+    forward: Sequence[Passage], turned: str, coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]
+) -> bool:  # fmt: skip
     """Whether a module has a fault for certain: it reads the same as model's and returns other numbers, in any order of axes. Another order of axes
-    before it is then one that the model itself puts right."""
+    in a module `turned` before it is then one that the model itself puts right; if that module is a part of it, it may be the fault."""
     read: dict[tuple[str, int], list[bool]] = {}
     for each in forward:
         if each.kind != "out" and each.module:
             read.setdefault((each.module, each.call), []).append(coupled(each) is not None and not differs(each))
+        elif turned == each.module or turned.startswith(f"{each.module}."):
+            continue
         elif each.kind == "out" and all(read.get((each.module, each.call), [False])) and differs(each) and not _reordered(coupled(each)):
             return True
     return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -26,7 +26,14 @@ class Matching:
     lonely: list[str]  # parameters of `other` without a counterpart
     missed: list[str]  # parameters of `model` without a counterpart
     first: dict[str, str]  # maps each name of a parameter of `model` to its first name
+    shared: frozenset[str] = frozenset()  # names of modules that both have
     copies: dict[str, str] = dataclasses.field(default_factory=dict)  # maps matched parameters of `other` to lonely ones with the same numbers
+
+    def counterpart(self, module: str, shape: Sequence[int]) -> str | None:
+        """The module of `model` whose tensor of that shape should equal that of a module of `other`. If rows of a weight are in another order, the
+        result may be so too. It isn't if no axis is as long as the rows are many: then the module itself reads them, as a cell reads its gates."""
+        rows = {len(link.order) for link in self.links if link.order is not None and any(_owner(name) == module for name in link.others)}
+        return self.modules.get(module, module if rows and module in self.shared and rows.isdisjoint(shape) else None)
 
     def agrees(self, module: str) -> bool:
         """Whether all weights in a module of `other` hold numbers of `model`, whose modules with these have no weights that `other` lacks."""
@@ -92,7 +99,8 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
     for name in lonely:
         alike = (one for one in same_object if one not in copies and f".{name}".endswith(f".{same_object[one]}") and equal(theirs[one], theirs[name]))
         copies.update(dict.fromkeys(list(alike)[:1], name))
-    return Matching(links, modules, lonely, [name for name in ours if name not in used], first, copies)
+    both = frozenset(dict(model.named_modules())) & frozenset(dict(other.named_modules()))
+    return Matching(links, modules, lonely, [name for name in ours if name not in used], first, both, copies)
 
 
 def mapped(name: str, match: Mapping[str, str]) -> str | None:

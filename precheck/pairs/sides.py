@@ -193,7 +193,7 @@ class _Floats(UncompiledMode):
 def without_floats(side: Side) -> bool:
     """Whether it computes with integers only, which are never rounded."""
     with _Floats() as floats:  # type: ignore[no-untyped-call]
-        side.once(torch.float64)
+        side.once_low()
     return not floats.seen
 
 

@@ -50,13 +50,17 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
     for link in comparison.matching.links:
         if not link.same and link.others[0].rpartition(".")[0] == place.module:
             yield f"{link.others[0]} holds other numbers than model's {link.models[0]}{_how(theirs[link.others[0]], ours[link.models[0]])}"
-    prefix = f"{place.counterpart}." if place.counterpart else ""
-    for name in comparison.matching.missed if place.counterpart is not None else ():
-        if name.rpartition(".")[0] == place.counterpart and bool(torch.count_nonzero(ours[name].detach())):
-            yield f"other has no {name.removeprefix(prefix)} there, and model's {name} is not zero"
-    for name in comparison.matching.lonely:
-        if name.rpartition(".")[0] == place.module and bool(torch.count_nonzero(theirs[name].detach())):
-            yield f"other's {name} is not zero, and model has none there"
+    matching, there = comparison.matching, place.counterpart
+    there = place.module if there is None and place.module in matching.shared else there
+    missed = [name for name in matching.missed if name.rpartition(".")[0] == there]
+    lonely = [name for name in matching.lonely if name.rpartition(".")[0] == place.module]
+    if not (missed and lonely):  # else they may stand for each other, as one bias for the sum of two
+        for name in missed:
+            if bool(torch.count_nonzero(ours[name].detach())):
+                yield f"other has no {name.rpartition('.')[2]} there, and model's {name} is not zero"
+        for name in lonely:
+            if bool(torch.count_nonzero(theirs[name].detach())):
+                yield f"other's {name} is not zero, and model has none there"
     yield from _buffers(comparison, place)
     for one, same in ((ours, theirs), (theirs, ours)):
         tied = [(a, b) for a in one for b in one if a < b and one[a] is one[b]]

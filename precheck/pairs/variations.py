@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from precheck.observe.job import InputError
-from precheck.pairs.altered_calls import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows, unpacked
+from precheck.pairs.altered_calls import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows, turned_round, unpacked
 from precheck.words import counted
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
@@ -49,6 +49,7 @@ class Asking:
     step: Step | None
     weigh: Callable[[Any], float] | None
     has_loss: bool
+    whole: list[tuple[int, ...]] = dataclasses.field(default_factory=list)  # shapes of what a plain call returns, once it is known
 
 
 def variations_of(over: Any, asking: Asking) -> list[Variation]:
@@ -79,7 +80,7 @@ def _repeat(asking: Asking, amount: int | None) -> list[Variation]:
 def _order(asking: Asking, amount: int | None) -> list[Variation]:
     count = rows(asking.inputs)
     quiet = _quiet(asking.model)
-    return [Variation("order", reversed_rows, quiet, quiet, lambda tensor: tensor.flip(0) if tensor.dim() and len(tensor) == count else tensor)]
+    return [Variation("order", reversed_rows, quiet, quiet, lambda tensor: turned_round(tensor, count))]
 
 
 def _batch(asking: Asking, amount: int | None) -> list[Variation]:
@@ -87,7 +88,7 @@ def _batch(asking: Asking, amount: int | None) -> list[Variation]:
     if rows(asking.inputs) <= size:
         raise InputError(f"batch: inputs have {counted(rows(asking.inputs), 'row')}, so that none of {size} is a part of them; pass a larger batch")
     quiet = _quiet(asking.model)
-    return [Variation(f"batch of {size}", in_rows(size, asking.weigh), base=quiet, around=quiet)]
+    return [Variation(f"batch of {size}", in_rows(size, asking.weigh, asking.whole), base=quiet, around=quiet)]
 
 
 def _microbatches(asking: Asking, amount: int | None) -> list[Variation]:

@@ -173,6 +173,26 @@ def test_a_block_is_named_behind_a_layer_with_axes_in_another_order(factor: floa
         assert report.errors[0].module == "blocks.1", report.summary()
 
 
+class Hides(nn.Module):
+    """Hands a mask of truths to torch's encoder, whose layers get it as numbers. `seen`: the tokens before, or those after."""
+
+    def __init__(self, net: nn.Module, later: bool = False) -> None:
+        super().__init__()
+        self.net, self.later = net, later
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+        return self.net(x, mask=hidden.T if self.later else hidden)  # type: ignore[no-any-return]
+
+
+def test_a_mask_turned_round_is_no_order_of_axes_that_the_layer_around_it_puts_right() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True)
+    net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    report = compared(Hides(net), Hides(net, later=True), torch.randn(2, 6, 8))
+    assert report.errors[0].module == "net", report.summary()  # the first that hands the mask on as numbers
+
+
 class Words(nn.Module):
     def __init__(self, name: str, tied: bool = True) -> None:
         super().__init__()

@@ -52,3 +52,59 @@ def test_a_reordered_layer_is_not_the_first_that_differs() -> None:
     (error, *_) = precheck.compare(*pair(gain=0.9), X).errors
     assert error.module == "", error
     assert "gain is 0.9" in error.message
+
+
+class Cell(nn.Module):
+    """An LSTM with its gates in the order input, output, forgotten, new, and one bias for the sum of two."""
+
+    def __init__(self, given: nn.LSTM, gain: float = 1.0) -> None:
+        super().__init__()
+        self.gain = gain
+        self.inward, self.onward = (nn.Parameter(self.ordered(each)) for each in (given.weight_ih_l0, given.weight_hh_l0))
+        self.bias = nn.Parameter(self.ordered(given.bias_ih_l0) + self.ordered(given.bias_hh_l0))
+
+    @staticmethod
+    def ordered(weight: torch.Tensor) -> torch.Tensor:
+        enter, keep, new, leave = weight.detach().chunk(4)
+        return torch.cat([enter, leave, keep, new])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = memory = torch.zeros_like(x[:, 0])
+        made = []
+        for place in range(x.shape[1]):
+            gates = nn.functional.linear(x[:, place], self.inward, self.bias) + nn.functional.linear(state, self.onward)
+            enter, leave, keep, new = gates.chunk(4, -1)
+            memory = torch.sigmoid(keep) * memory + torch.sigmoid(enter) * torch.tanh(new)
+            state = torch.sigmoid(leave) * torch.tanh(self.gain * memory)
+            made.append(state)
+        return torch.stack(made, 1)
+
+
+class Read(nn.Module):
+    def __init__(self, *cells: nn.Module) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList(cells)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for cell in self.cells:
+            made = cell(x)
+            x = x + (made[0] if isinstance(made, tuple) else made)
+        return x
+
+
+@pytest.mark.parametrize("faulty", [None, 0, 1])
+def test_a_cell_that_reads_its_gates_in_another_order_is_compared_with_model_s(faulty: int | None) -> None:
+    torch.manual_seed(0)
+    ours = [nn.LSTM(5, 5, batch_first=True) for _ in range(2)]
+    theirs = [Cell(each, gain=0.9 if place == faulty else 1.0) for place, each in enumerate(ours)]
+    report = precheck.compare(Read(*ours), Read(*theirs), torch.randn(3, 4, 5))
+    assert [each.module for each in report.errors] == ([] if faulty is None else [f"cells.{faulty}"])
+    assert not any("model has none there" in each.message for each in report.errors)  # its bias is the sum of two of model's
+
+
+def test_a_bias_that_model_lacks_is_told() -> None:
+    torch.manual_seed(0)
+    model, other = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh()), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    other[0].weight = model[0].weight
+    (error, *_) = precheck.compare(model, other, torch.randn(3, 4)).errors
+    assert "0.bias is not zero, and model has none there" in error.message

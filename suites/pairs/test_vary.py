@@ -169,3 +169,34 @@ def test_ranks_average_what_each_has_lost() -> None:
         precheck.vary(net, x, {"ranks": 4}, loss=mean)
     with pytest.raises(precheck.InputError, match="packing takes rows without padding"):
         precheck.vary(Chat(), {"input_ids": tokens(), "attention_mask": torch.zeros(3, 8, dtype=torch.long)}, ("packing",))
+
+
+class Recurrent(torch.nn.Module):
+    """Returns states with the rows in the second axis, as torch's recurrent layers do. `leaks`: a row reads the row before it."""
+
+    def __init__(self, leaks: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.line, self.leaks = torch.nn.LSTM(5, 5, batch_first=True), leaks
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        made, (state, memory) = self.line(x)
+        return made, (state + state.roll(1, 1) if self.leaks else state, memory)
+
+
+@pytest.mark.parametrize("way", ["order", "batch"])
+@pytest.mark.parametrize("amount", [None, 2])
+def test_rows_may_lie_in_the_second_axis_of_an_output(way: str, amount: int | None) -> None:
+    x = torch.randn(4, 3, 5)
+    assert not precheck.vary(Recurrent(), x, {way: amount}).errors
+    assert precheck.vary(Recurrent(leaks=True), x, {way: amount}).errors
+
+
+def test_a_way_that_the_model_cannot_take_is_refused_with_its_error() -> None:
+    def four(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(4.0)[:, None]
+
+    with pytest.raises(precheck.InputError, match=r"batch of 2: the model runs as it is, but not in this way \(RuntimeError: The size of tensor a"):
+        precheck.vary(four, torch.randn(4, 3), {"batch": 2})
+    with pytest.raises(RuntimeError, match="The size of tensor a"):  # which is the model's own
+        precheck.vary(four, torch.randn(5, 3), {"batch": 2})

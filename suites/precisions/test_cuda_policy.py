@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from precheck.autocast import cuda_policy_on_cpu
+from precheck.observe.module_hooks import interpreted
 from precheck.precisions import resolve
+from precheck.torch_internals import has_kernel
 
 Op = Callable[[torch.Tensor], torch.Tensor]
 EYE = torch.eye(4)
@@ -203,3 +205,30 @@ def test_threads_share_the_policy_and_the_last_one_out_restores_it() -> None:
     thread.join(10)
     assert seen == [torch.float32]
     assert native_exp() is torch.bfloat16
+
+
+GPU_ONLY = ("cudnn", "_thnn_fused", "_scaled_dot_product_flash_attention")
+
+
+def test_every_op_on_the_gpus_lists_is_on_the_cpus_too() -> None:
+    with cuda_policy_on_cpu():
+        names = torch._C._dispatch_get_all_op_names()
+        left_out = [name for name in names if has_kernel(name, "AutocastCUDA") and not has_kernel(name, "AutocastCPU")]
+    assert [name for name in left_out if not name.removeprefix("aten::").startswith(GPU_ONLY)] == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("policy", ["cuda", "native"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_a_traced_convolution_runs_op_by_op(precision: str, policy: str) -> None:
+    """As a trace runs within precheck: without TorchScript's executor, which would cast its weight."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Conv1d(4, 4, 1))
+    x = torch.rand(2, 4, 4)
+    traced = torch.jit.trace(net, (x,))
+    low = resolve(precision).compute_dtype
+    with interpreted():
+        with pytest.raises(RuntimeError, match="TorchScript interpreter"), torch.autocast("cpu", dtype=low):  # torch itself cannot
+            traced(x)
+        assert under(precision, traced, x, policy=policy).dtype is low
+    with interpreted(), pytest.raises(RuntimeError, match="TorchScript interpreter"), torch.autocast("cpu", dtype=low):  # the kernel is gone again
+        traced(x)

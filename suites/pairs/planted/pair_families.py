@@ -3,6 +3,9 @@
 import pair_bert
 import pair_eighth
 import pair_eleventh
+import pair_fifteenth
+import pair_fifteenth_parts
+import pair_fifteenth_rest
 import pair_fifth
 import pair_fifth_parts
 import pair_fifth_training
@@ -57,4 +60,5 @@ FAMILIES = (
     pair_twelfth, pair_twelfth_loops, pair_twelfth_training, pair_twelfth_losses,
     pair_thirteenth,
     pair_fourteenth, pair_fourteenth_readers, pair_fourteenth_sights, pair_fourteenth_scans, pair_fourteenth_sounds, pair_fourteenth_tools,
+    pair_fifteenth, pair_fifteenth_parts, pair_fifteenth_rest,
 )  # fmt: skip

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pair_gpt
 import pytest
 from pair_cases import CASES, PRECISIONS
 from pair_families import FAMILIES
 from planted_score import told
+
+import precheck
 
 LONG = "PRECHECK_SLOW" in os.environ
 EVERY = 1 if LONG else 11
 """Of the set, each so-manieth pair is tried in every run of the suite."""
 TRIED = [(name, precision) for name in list(CASES)[::EVERY] for precision in (PRECISIONS if LONG else PRECISIONS[:2])]
 MISSED = {
-    "gpt/eps in a function": "The residual stream is so large that 1e-6 for 1e-5 changes less than what float32 is credited with.",
+    "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
+    "float32 roundings of a table or a weight change, and one of two healthy models may have rounded a table. 64-true finds it.",
     "vit/rows and columns of patches swapped": "All numbers are right and in another order, so the module that has it is not told from its parent.",
     "lstm/backward states not turned round": "As the patches: another order of the same numbers.",
+    "documents/a table of eight positions": "Positions go on from one document to the next, which the first block makes up for. The second does not, "
+    "and the model that hands the positions on is named. Whether they or the block are wrong cannot be told from one run.",
 }
 """Broken pairs that are not found, or not where they are, and why."""
-
-FAILING = {"tool/scripted": "TorchScript's convolution raises under autocast here, though not in plain torch."}
-"""Healthy pairs that cannot be compared under mixed precisions, and why."""
 
 
 def test_the_set_is_as_large_as_it_should_be() -> None:
@@ -32,12 +36,16 @@ def test_the_set_is_as_large_as_it_should_be() -> None:
     assert set(MISSED) <= set(CASES)
 
 
+def test_an_eps_that_is_too_small_for_float32_is_found_in_float64_at_its_line() -> None:
+    model, other, inputs, given = CASES["gpt/eps in a function"].make()
+    assert not precheck.compare(model, other, inputs, precision="32-true", **given).errors
+    found = precheck.compare(model, other, inputs, precision="64-true", **given).errors[0]
+    lines = Path(pair_gpt.__file__).read_text(encoding="utf8").splitlines()
+    assert "F.layer_norm" in lines[int(found.source.rpartition(":")[2]) - 1]
+
+
 @pytest.mark.parametrize(("name", "precision"), TRIED)
 def test_a_pair(name: str, precision: str) -> None:
-    if name in FAILING and precision.endswith("mixed"):
-        with pytest.raises(RuntimeError, match="TorchScript"):
-            told(CASES[name], precision)
-        return
     found = told(CASES[name], precision)
     if name in MISSED:
         assert not found.right
