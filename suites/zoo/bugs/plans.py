@@ -91,7 +91,8 @@ def signed(dtype: torch.dtype, kept: torch.dtype | None, size: float = 1e-6, ste
     optimizer, mean = Lion([weight], 2**-6, kept), normal(64, seed=99)
     for seed in range(steps):
         optimizer.zero_grad()
-        (weight * (size * (mean + 2 * normal(64, seed=seed))).to(dtype)).sum().backward()
+        slope = torch.round(size * (mean + 2 * normal(64, seed=seed)) * 2**24) / 2**24  # half holds these multiples of its smallest number
+        (wider(weight) * slope).sum().backward()
         optimizer.step()
     return weight.detach()
 
