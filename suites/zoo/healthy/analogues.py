@@ -1,92 +1,87 @@
-"""What looks like the sounds, bodies and plans of batch 20, and is right: the same code on numbers that its format holds."""
+"""What looks like the search, decoding, series, trees and boxes of batch 20, and is right: the same code on numbers that its format holds."""
 
 from __future__ import annotations
 
 import torch
-from bugs.bodies import bodies, energy, flow, middle
-from bugs.plans import ancestral, annealed, beside_the_others, left, signed, stepped
-from bugs.tones import chord, filtered, heard, separated
+from bugs.bug import normal, uniform, wider
+from bugs.detections import Planes, aligned_loss
+from bugs.lineages import molecule, species
+from bugs.retrievals import discounted, matches, neighbours
+from bugs.series import averaged, forecaster_inputs, smoothed
+from bugs.tokens import left_over, sampled
 
 HALF, LOW, WIDE = torch.float16, torch.bfloat16, torch.float32
 
 
-def voices_of_a_short_tone() -> torch.Tensor:
-    """Three voices in float32 that run on for twenty periods and are not wrapped."""
-    return chord(WIDE, False, 20)
+def neighbours_of_many_scenes() -> torch.Tensor:
+    """Distances by squared lengths and a product in float32, of vectors that are as far apart as they are long."""
+    return neighbours(WIDE, False, 1.0)
 
 
-def high_filters_in_whole_numbers() -> torch.Tensor:
-    """Low passes above three thousand hertz, of coefficients with fifteen bits behind the point."""
-    return filtered(WIDE, 15, 3000.0, 60)
+def rows_of_a_small_collection() -> torch.Tensor:
+    """Numbers of documents below sixteen millions in rows of float32."""
+    return matches(WIDE, True, 1_000_000)
 
 
-def bank_of_filters_of_a_near_voice() -> torch.Tensor:
-    """Log-mel features within autocast of a voice whose power half holds."""
-    return heard(HALF, False, 0.5)
+def gain_of_five_grades() -> torch.Tensor:
+    """Gains of grades from nought to four in half, and their discounted sums."""
+    grades, order = (4.99 * uniform(8, 22)).floor().to(HALF), normal(8, 22, seed=1).argsort(-1)
+    return wider(discounted(grades, order, False) / discounted(grades, grades.argsort(-1, descending=True), False))
 
 
-def norm_of_channels_about_nought() -> torch.Tensor:
-    """A cumulative norm in bfloat16 of channels about nought, by the mean of squares."""
-    return separated(LOW, False, 0.0)
+def left_of_a_poor_draft() -> torch.Tensor:
+    """What is left of targets in bfloat16 whose drafts know nothing of them."""
+    return wider(left_over(torch.softmax((2 * normal(12, 80)).to(LOW), -1), torch.softmax((2 * normal(12, 80, seed=1)).to(LOW), -1)))
 
 
-def variances_of_large_steps() -> torch.Tensor:
-    """Variances of a denoiser of twelve steps in half, which take away a fifth to a half each."""
-    return stepped(HALF, False, 12, 0.2, 0.5)
+def nucleus_of_a_sharp_distribution() -> torch.Tensor:
+    """A sum of probabilities in bfloat16, each at least a thirtieth of it."""
+    return sampled(LOW, LOW, 24, 1.0)
 
 
-def noise_between_far_levels() -> tuple[torch.Tensor, torch.Tensor]:
-    """A sampler's levels in bfloat16, six of them, each less than half of the one before."""
-    return ancestral(LOW, False, 6)
+def window_without_a_spike() -> torch.Tensor:
+    """One sum in float32 that values enter and leave, all of a size."""
+    return smoothed(WIDE, True, 6e-5)
 
 
-def spread_of_rewards_that_are_ones() -> torch.Tensor:
-    """Advantages beside the others of a group, by the mean of squares in float32, with a floor below the spread."""
-    return beside_the_others(WIDE, 1e-3, (-0.2, 0.95))
+def spread_of_few_sales() -> torch.Tensor:
+    """Sums of squares in half that reach a thousand, of numbers about as large as their spread."""
+    return forecaster_inputs(HALF, None, 4.0)
 
 
-def return_of_a_short_plan() -> torch.Tensor:
-    """What is left of a return in bfloat16, of which each of seven steps brings a tenth."""
-    return left(LOW, False, 7, 0.4)
+def average_in_half_that_follows() -> torch.Tensor:
+    """An average in half that goes a tenth of the way with each step."""
+    return averaged(HALF, HALF, 0.9, 30)
 
 
-def energy_of_fast_electrons() -> torch.Tensor:
-    """Kinetic energies by the difference of a root from one, of momenta near the speed of light."""
-    return energy(WIDE, False, 0.8)
+def tree_of_few_species() -> torch.Tensor:
+    """The likelihood of sixteen species in float32, as it is."""
+    return species(WIDE, False, 16)
 
 
-def middle_of_a_near_field() -> torch.Tensor:
-    """The middle of a field in float32 by sums over its sides, beside the origin."""
-    return middle(WIDE, False, 8.0)
+def shares_of_like_neighbours() -> torch.Tensor:
+    """Powers of e in half of scores below four."""
+    return molecule(HALF, False, 0.8)
 
 
-def fluid_that_flows() -> torch.Tensor:
-    """Populations of a fluid that are kept in half, of a wave that is a tenth of the lattice's speed."""
-    return flow(HALF, False, 0.1, 5)
+def boxes_that_are_apart() -> torch.Tensor:
+    """The same loss in half of boxes a fifth of their size off their targets."""
+    corner, size = 0.1 + 0.3 * uniform(20, 2), 0.3 + 0.3 * uniform(20, 2, seed=1)
+    move = (0.05 * (1 + uniform(20, 2, seed=2)) * torch.where(normal(20, 2, seed=3) > 0, 1.0, -1.0)).repeat(1, 2)
+    target = torch.cat([corner, corner + size], -1)
+    return wider(aligned_loss((target + move).to(HALF), target.to(HALF)))
 
 
-def chain_of_few_joints_within_autocast() -> torch.Tensor:
-    """Five joints whose turns autocast multiplies in bfloat16."""
-    return bodies(LOW, False, 5, 0.8)
-
-
-def momentum_that_half_holds() -> torch.Tensor:
-    """Lion's momentum in half, of gradients near one."""
-    return signed(HALF, None, 1.0)
-
-
-def rate_of_a_few_steps() -> tuple[torch.Tensor, torch.Tensor]:
-    """A rate in bfloat16 that falls to a fifteenth in six steps."""
-    return annealed(LOW, False, 6)
+def rays_along_a_coarse_grid() -> torch.Tensor:
+    """Points in bfloat16 that are multiples of a sixteenth, which it holds, in a volume of 33 cells a side."""
+    along = torch.arange(-8, 9).to(LOW)[:, None] / 8
+    points = along * torch.tensor([[0.5, 1.0, -0.5]], dtype=LOW) + torch.tensor([[0.25, 0.0, -0.125]], dtype=LOW)
+    return Planes(33, 4, LOW)(points)
 
 
 IDIOMS = (
-    voices_of_a_short_tone, high_filters_in_whole_numbers, bank_of_filters_of_a_near_voice, norm_of_channels_about_nought,
-    variances_of_large_steps, noise_between_far_levels, spread_of_rewards_that_are_ones, return_of_a_short_plan,
-    energy_of_fast_electrons, middle_of_a_near_field, fluid_that_flows, chain_of_few_joints_within_autocast, momentum_that_half_holds,
-    rate_of_a_few_steps,
+    neighbours_of_many_scenes, rows_of_a_small_collection, gain_of_five_grades, left_of_a_poor_draft, nucleus_of_a_sharp_distribution,
+    window_without_a_spike, spread_of_few_sales, average_in_half_that_follows, tree_of_few_species, shares_of_like_neighbours,
+    boxes_that_are_apart, rays_along_a_coarse_grid,
 )  # fmt: skip
-EXACT = (
-    "voices_of_a_short_tone", "high_filters_in_whole_numbers", "spread_of_rewards_that_are_ones", "energy_of_fast_electrons",
-    "middle_of_a_near_field",
-)  # fmt: skip
+EXACT = ("neighbours_of_many_scenes", "rows_of_a_small_collection", "window_without_a_spike", "tree_of_few_species")
