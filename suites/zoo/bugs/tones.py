@@ -94,12 +94,13 @@ def separated(dtype: torch.dtype, widened: bool, level: float = 1.5) -> torch.Te
 
 
 BUGS = (
-    Bug("voices-that-part", "LMMS/lmms#2047", ("accumulated-drift", "amplified-rounding", "absorption"), "aten.add.Tensor",
-        lambda: chord(WIDE, False), lambda: chord(WIDE, True), phase="data", precision="32-true"),
+    Bug("voices-that-part", "LMMS/lmms#2047", ("amplified-rounding", "accumulated-drift", "absorption"), "aten.add.Tensor",
+        lambda: chord(WIDE, False), lambda: chord(WIDE, True), precision="32-true"),
     Bug("silence-below-fifty-hertz", "adafruit/circuitpython#11269", ("underflow", "wrong-scale", "biased-rounding"),
-        "aten._to_copy.default", lambda: filtered(WIDE, 15), lambda: filtered(WIDE, 28), phase="data", precision="32-true"),
+        "aten._to_copy.default", lambda: filtered(WIDE, 15), lambda: filtered(WIDE, 28), precision="32-true",
+        expected_miss="a number that is rounded to a whole one and read again is taken for the user's wish, though a row of three becomes nought"),
     Bug("bank-of-filters-within-autocast", "espnet/espnet#2257", ("underflow",), "aten._to_copy.default", lambda: heard(HALF, False),
-        lambda: heard(HALF, True), phase="data"),
+        lambda: heard(HALF, True)),
     Bug("norm-of-all-so-far", "asteroid-team/asteroid#252", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
-        lambda: separated(LOW, False), lambda: separated(LOW, True)),
+        lambda: separated(LOW, False), lambda: separated(LOW, True), module="CumulativeNorm"),
 )  # fmt: skip
