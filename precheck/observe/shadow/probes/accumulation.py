@@ -189,8 +189,8 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
     size = norm(meant)
     return Absorbed(
         stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
-        intended=ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant)), lost=ratio(norm(covered - meant), size), drift=drift,
-        first=accumulator.first,
+        intended=max(ratio(size, norm(start)), ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant))),
+        lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first,
     )  # fmt: skip
 
 
