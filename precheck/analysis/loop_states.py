@@ -24,6 +24,8 @@ SCALING = ops.SCALING | frozenset({"lerp"})
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
 DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
 """Ops that make a state from the one before, element by element or from its largest elements. They keep an error that all elements have."""
+TURNING = frozenset({"mm", "bmm"})
+"""Products that make a state from the one before, if the other factor is no weight."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Ops that add a product to their first operand."""
 BEHIND = 64
@@ -120,8 +122,7 @@ def _direct(operation: Operation) -> bool:
     """Whether an op makes a state from the one before in a way that keeps an error. A product with a matrix that is no weight does: turns keep the
     norm of what they are multiplied by, and of its error."""
     makers = [operation, *(source.maker for source in operation.inputs if source.maker is not None)]
-    turning = operation.base in ("mm", "bmm") and not any(maker.parameter for maker in makers)
-    return turning or operation.base in DIRECT
+    return (operation.base in TURNING and not any(maker.parameter for maker in makers)) or operation.base in DIRECT
 
 
 def _key(operation: Operation) -> Key:
@@ -146,9 +147,11 @@ def _remainder(operation: Operation) -> bool:
 
 
 def _handed(operation: Operation, size: int) -> Iterator[Value]:
-    """The inputs of an op with at least `size` elements, from which it makes a state. The first alone if it adds a product to that."""
+    """The inputs of an op with at least `size` elements, from which it makes a state. The first alone if it adds a product to that, of a product
+    those that have the result's shape."""
     inputs = operation.inputs[:1] if operation.base in ADDED_TO else computed_from(operation)
-    return (source for source in inputs if elements(source) >= size)
+    turned = operation.base in TURNING
+    return (source for source in inputs if elements(source) >= size and (not turned or source.shape == operation.outputs[0].shape))
 
 
 def _back(operation: Operation, value: Value) -> _Way | None:
