@@ -85,9 +85,10 @@ def added(fact: Fact, value: Value, readers: Readers) -> bool:
     reason="what is divided by a count has the count's relative error, which is one rounding; whatever amplifies it has a finding of its own",
 )  # fmt: skip
 def divisor(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A count by which others are divided, and that is nothing else."""
+    """A count by which others are divided, and that is nothing else. One that the program adds up low is its own result, and does not count."""
     consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
-    return bool(consumers) and all(_divides(reader, value) for reader in consumers) and not _numbered(value, readers)
+    dividing = bool(consumers) and all(_divides(reader, value) for reader in consumers)
+    return dividing and fact.operation.base not in ops.REDUCTIONS and not _numbered(value, readers)
 
 
 def _divides(reader: Operation, count: Value) -> bool:
