@@ -92,6 +92,13 @@ def casts_wide(operation: Operation) -> bool:
     return operation.base in ops.CASTS | {"copy"} and not any(source.low for source in computed_from(operation))
 
 
+def stores_subnormal(operation: Operation, value: Value) -> bool:
+    """Whether a cast of wide numbers makes most of an error, since they are subnormal in its format. (Weights and inputs are converted as the
+    precision demands.) Any other op that only moves or picks elements hands errors on: the smallest has that which it had among the others.
+    """
+    return casts_wide(operation) and not operation.converts and subnormal(value) >= HALF * value.drift
+
+
 def kind(cause: Operation) -> str:
     """The rule for a rounding: `cancellation`, `absorption` (a sum that swallows what it adds, or is stored so low), or `amplified-rounding`."""
     value = cause.outputs[0]

@@ -18,7 +18,7 @@ from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.training.step_records import Update
+from precheck.observe.shadow.training.step_records import State, Update
 from precheck.observe.sketch import WIDTH, inner
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}
@@ -136,7 +136,8 @@ def _luck(update: Update) -> float:
     return 4 * math.sqrt(spacing / (step * update.sampled * update.steps)) if step else math.inf
 
 
-def placed_at(update: Update) -> Operation:
-    """The op of an update, with the line that wrote the weight and the module that holds it."""
+def placed_at(update: Update, state: State | None = None) -> Operation:
+    """The op of an update, with the line that wrote the weight, or this state of its optimizer, and the module that holds the weight."""
+    wrote = state.wrote if state is not None and state.wrote else update.wrote
     found = dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)
-    return dataclasses.replace(found, source=update.wrote, caller="") if update.wrote not in ("", found.blamed) else found
+    return dataclasses.replace(found, source=wrote, caller="") if wrote not in ("", found.blamed) else found

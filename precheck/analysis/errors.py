@@ -135,8 +135,9 @@ class Errors:
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
         fact = None if self.misroundings.local(operation, value) else whole_numbers.stored_to_others(operation, value)
-        if fact is not None:
-            self._suspect(fact, value, *whole_numbers.exemptions(operation), explained_by=(*self.under[value], None))
+        excuses = whole_numbers.exemptions(operation)
+        if fact is not None and not (self.readers.get(value) and any(excuse(fact, value, self.readers) for excuse in excuses)):
+            self._suspect(fact, value, *excuses, explained_by=(*self.under[value], None))  # what is excused is a rounding, and explains nothing
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = SUM_ROUNDINGS * 2.0**-8

@@ -80,6 +80,21 @@ def added(fact: Fact, value: Value, readers: Readers) -> bool:
     return bool(consumers) and not counted and all(_beside_measures(reader, value) for reader in consumers)
 
 
+@exempts(
+    "integer-rounding", needed_by=("norm_of_channels_about_nought",),
+    reason="what is divided by a count has the count's relative error, which is one rounding; whatever amplifies it has a finding of its own",
+)  # fmt: skip
+def divisor(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A count by which others are divided, and that is nothing else. One that the program adds up low is its own result, and does not count."""
+    consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
+    dividing = bool(consumers) and all(_divides(reader, value) for reader in consumers)
+    return dividing and fact.operation.base not in ops.REDUCTIONS and not _numbered(value, readers)
+
+
+def _divides(reader: Operation, count: Value) -> bool:
+    return reader.base == "reciprocal" or (reader.base == "div" and len(reader.inputs) == 2 and reader.inputs[0] is not count)
+
+
 def _beside_measures(reader: Operation, count: Value) -> bool:
     """Whether a count is added to rounded numbers that are not whole (`wholes_moved` is 0), and the sum is right up to a few roundings."""
     rounded = any(other.low and other.drift > 0 and not other.wholes_moved for other in reader.inputs if other is not count)

@@ -1,8 +1,9 @@
 """Recognises the states of loops: which op stored the same state an iteration before, and how often.
 
 A state is a low value that an op makes from its own earlier result, by adding, scaling, moving or cutting: a running sum, a sampler's latents, the
-state of a recurrent cell. A hidden state that passes a matrix product or an activation does not count, since these bound its error. A wide state is
-followed if its error does harm, since its factor may have been rounded.
+state of a recurrent cell. So is one that is multiplied by a matrix of data, as the pose at the end of a chain of turns is. A hidden state that passes
+a layer's weights or an activation does not count, since these bound its error. A wide state is followed if its error does harm, since its factor may
+have been rounded.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ SCALING = ops.SCALING | frozenset({"lerp"})
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
 DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
 """Ops that make a state from the one before, element by element or from its largest elements. They keep an error that all elements have."""
+TURNING = frozenset({"mm", "bmm"})
+"""Products that make a state from the one before, if the other factor is no weight."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Ops that add a product to their first operand."""
 BEHIND = 64
@@ -70,7 +73,7 @@ class Iterations:
             value = operation.outputs[0] if operation.outputs else None
             if operation.base in ops.SUMS:
                 self._remains(remainder_of(operation))
-            if value is None or value.maker is not operation or operation.base not in DIRECT or not (value.low or value.drift >= FELT):
+            if value is None or value.maker is not operation or not _direct(operation) or not (value.low or value.drift >= FELT):
                 continue
             key = _key(operation)
             if key not in self.seen:
@@ -83,7 +86,7 @@ class Iterations:
         if way is None:
             return
         last, old = way.value, self.states.get(way.value)
-        products = list(_products(operation, last))
+        products = [each for each in _products(operation, last) if each not in way.operations]
         called = _called(operation, products)
         another = old is not None and bool(old.weights) and old.weights != called
         passed = old.passed if old else {last.maker.instruction: 1} if last.maker is not None else {}
@@ -115,6 +118,13 @@ class Iterations:
         self.states = {value: state for value, state in self.states.items() if value in values}
 
 
+def _direct(operation: Operation) -> bool:
+    """Whether an op makes a state from the one before in a way that keeps an error. A product with a matrix that is no weight does: turns keep the
+    norm of what they are multiplied by, and of its error."""
+    makers = [operation, *(source.maker for source in operation.inputs if source.maker is not None)]
+    return (operation.base in TURNING and not any(maker.parameter for maker in makers)) or operation.base in DIRECT
+
+
 def _key(operation: Operation) -> Key:
     return operation.module, operation.source, operation.name
 
@@ -137,9 +147,11 @@ def _remainder(operation: Operation) -> bool:
 
 
 def _handed(operation: Operation, size: int) -> Iterator[Value]:
-    """The inputs of an op with at least `size` elements, from which it makes a state. The first alone if it adds a product to that."""
+    """The inputs of an op with at least `size` elements, from which it makes a state. The first alone if it adds a product to that, of a product
+    those that have the result's shape."""
     inputs = operation.inputs[:1] if operation.base in ADDED_TO else computed_from(operation)
-    return (source for source in inputs if elements(source) >= size)
+    turned = operation.base in TURNING
+    return (source for source in inputs if elements(source) >= size and (not turned or source.shape == operation.outputs[0].shape))
 
 
 def _back(operation: Operation, value: Value) -> _Way | None:
@@ -154,7 +166,7 @@ def _back(operation: Operation, value: Value) -> _Way | None:
             continue
         if _key(maker) == key and elements(way.value) == size:
             return way
-        if maker.base in DIRECT:
+        if _direct(maker):
             fresh = [each for each in _handed(maker, size) if each not in seen]
             seen.update(fresh)
             waiting += [_Way(each, (*way.operations, maker)) for each in fresh]

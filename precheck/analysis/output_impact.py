@@ -129,7 +129,14 @@ def _ends(reader: Operation) -> bool:
 
 
 def _shows(value: Value) -> bool:
-    return value.drift >= ROUNDINGS * effective_roundoff(value) or value.dead >= DEAD
+    return value.drift >= ROUNDINGS * effective_roundoff(value) or value.dead >= DEAD or _joins_wrong(value)
+
+
+def _joins_wrong(value: Value) -> bool:
+    """Whether a value joins terms that are off by more than half of themselves. An error is measured of a tensor as a whole, where large terms hide
+    that of small ones. But each term is a result of its own."""
+    terms = value.maker.inputs if value.maker is not None and value.maker.base in ("stack", "cat") else ()
+    return sum(elements(term) for term in terms if term.drift > WRONG) >= DEAD * elements(value) > 0
 
 
 def thrown_off(reader: Operation, step: Value) -> bool:

@@ -135,7 +135,7 @@ class Misroundings:
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op itself made the error, which is within its limit
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)
-        handed_on = operation.base in ops.MOVING | ops.CHOSEN  # the smallest element has the error that it had among the others
+        handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         if not spread:

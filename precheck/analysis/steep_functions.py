@@ -2,7 +2,8 @@
 code, or a table that the model's conversion rounds.
 
 `function_errors` judges each user function by itself, so it misses a rounding that another one amplifies. Here the error is followed over the
-whole run. Only ops of one operand count: in sums, products and norms terms cancel, and `rounding` judges those.
+whole run. Only ops of one operand count: in sums, products and norms terms cancel, and `rounding` judges those. So does a sample of a field, which
+is a function of its place: it adds a mean of the field's elements, and what its error is larger than theirs comes of the place.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 
 from precheck import ops
 from precheck.analysis import attribution
-from precheck.analysis.attribution import GROWN, Attempts, Attribution, Splits
+from precheck.analysis.attribution import GROWN, INTERPOLATING, Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.provenance import determined, effective_roundoff
@@ -23,7 +24,7 @@ NOT_STEEP = ops.SUMS | ops.REDUCTIONS | ops.MOVING | ops.CENTRED | ops.CUTS | op
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Steep(Fact):
-    """The error of one rounding, amplified by a function of one operand. Errors are relative."""
+    """The error of one rounding, amplified by a function of one operand, or of a place. Errors are relative."""
 
     shown: Operation  # the function
     off: float
@@ -86,7 +87,7 @@ class Steepness:
 
 
 def _steep(operation: Operation, value: Value) -> bool:
-    if len(operation.inputs) != 1 or operation.base in NOT_STEEP or operation.plain:
+    if (len(operation.inputs) != 1 and operation.base not in INTERPOLATING) or operation.base in NOT_STEEP or operation.plain:
         return False
     grown = value.drift > ADDED * effective_roundoff(value) and value.drift >= GROWN * operation.drift_in > 0
     return grown and determined(operation, value)

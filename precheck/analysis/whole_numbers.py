@@ -7,7 +7,7 @@ import math
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.exemptions import Exempting, added, drawn, float32_rounding, scaled, unread
+from precheck.analysis.exemptions import Exempting, added, divisor, drawn, float32_rounding, scaled, unread
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
@@ -79,7 +79,7 @@ def exemptions(operation: Operation) -> list[Exempting]:
     """The exemptions that may apply to this op."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in ops.MULTIPLYING or operation.base == "_to_copy" else []
-    return [drawn, float32_rounding, added, *converted, *measures]
+    return [drawn, float32_rounding, added, divisor, *converted, *measures]
 
 
 def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:

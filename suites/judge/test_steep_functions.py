@@ -68,6 +68,34 @@ def test_data_that_is_cast_is_as_given() -> None:
     assert errors(lambda: called(FEATURES @ PROTOTYPES.T)) == []
 
 
+FIELD = torch.rand(1, 4, 64, 64, generator=torch.Generator().manual_seed(5))
+
+
+def sampled(grid: torch.Tensor) -> torch.Tensor:
+    return functional.grid_sample(FIELD, grid.float()[None], align_corners=True)
+
+
+class Samples(nn.Module):
+    """A network that samples a field at places, so that what makes the places is another call."""
+
+    def forward(self, grid: torch.Tensor) -> torch.Tensor:
+        return sampled(grid)
+
+
+def points(offsets: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    places = 0.5 + 0.4 * torch.tanh(offsets.float())
+    return Samples()(2 * places.to(low) - 1)  # cast, then sampled
+
+
+def test_a_cast_of_places_at_which_another_function_samples_a_field() -> None:
+    offsets = torch.randn(1, 200, 2, generator=torch.Generator().manual_seed(6)).to(LOW)
+    (found,) = errors(lambda: points(offsets, LOW))
+    assert found.rule == "amplified-rounding"
+    assert found.source.endswith(f"test_steep_functions.py:{line_of(points, 'cast, then')}")
+    assert "times by aten.grid_sampler_2d.default at " in found.message
+    assert errors(lambda: points(offsets, torch.float32)) == []
+
+
 class Rotary(nn.Module):
     """Positions times a table of frequencies that the module holds."""
 

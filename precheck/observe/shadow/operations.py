@@ -82,7 +82,7 @@ class Absorbed:
     times: int  # absorbed additions, out of `additions` to this accumulator
     additions: int
     arrived: float  # share of the shadow's whole displacement that the run's covers
-    intended: float  # |shadow's displacement| / |what the run started from|
+    intended: float  # |shadow's displacement| / |what the run started from|: of all elements, or of those that move further, if it is larger there
     lost: float  # |displacement - shadow's| / |shadow's|
     drift: float
     first: Operation | None = None

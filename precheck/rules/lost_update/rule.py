@@ -157,4 +157,4 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
         of = update.parameter or "a parameter"
         text = (f"optimizer state {name} of {of}: {share:.0%} of the change that {state.steps} steps intended arrived: a running "
                 f"average with small steps stands still in {update.dtype}")  # fmt: skip
-        yield Candidate("lost-update", placed_at(update), text, share, LOST, tensor=update.parameter)
+        yield Candidate("lost-update", placed_at(update, state), text, share, LOST, tensor=update.parameter)

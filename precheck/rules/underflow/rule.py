@@ -79,4 +79,4 @@ class Underflow(Rule):
             share = update.states[name].emptied
             text = (f"optimizer state {name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, whose averages "
                     f"are below the smallest number of {update.dtype}")  # fmt: skip
-            yield Candidate("underflow", placed_at(update), text, share, EMPTIED, tensor=update.parameter)
+            yield Candidate("underflow", placed_at(update, update.states[name]), text, share, EMPTIED, tensor=update.parameter)

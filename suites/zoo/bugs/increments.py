@@ -143,8 +143,8 @@ def learned(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("average-in-the-weights-format", "THUDM/SwissArmyTransformer#159", ("absorption", "accumulated-drift"), "aten.mul_.Tensor",
-        lambda: averaged(LOW), lambda: averaged(WIDE), phase="data", step=38),
+    Bug("average-in-the-weights-format", "THUDM/SwissArmyTransformer#159", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
+        lambda: averaged(LOW), lambda: averaged(WIDE), phase="data", step=36),
     Bug("buffer-of-micro-batches", "ISEEKYAN/Megatron-LM#149", ("accumulated-drift", "absorption"), "aten.add_.Tensor", lambda: accumulated(LOW),
         lambda: accumulated(WIDE)),
     Bug("centred-spread", "CanReader/FastNN#12", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: centred(False),

@@ -232,7 +232,7 @@ BUGS = (
         lambda: state_space(True)),
     Bug("focus-of-a-head", "camigord/Neural-Turing-Machine#3", ("underflow", "vanished-constant"), "aten.pow.Tensor_Tensor",
         lambda: focused(False), lambda: focused(True)),
-    Bug("scales-of-blocks", "NVIDIA/Model-Optimizer#1633", ("clipping", "overflow", "underflow"), "",
+    Bug("scales-of-blocks", "NVIDIA/Model-Optimizer#1633", ("underflow", "clipping", "overflow"), "aten._to_copy.default",
         lambda: exported(HALF), lambda: exported(WIDE),
         note="Scales of eight bits and numbers of four cost the twin 3 % as well; the thread has NaN, and a CPU's cast saturates."),
     Bug("clock-that-stops", "rtqichen/torchdiffeq#184", ("absorption",), "aten.add.Tensor", lambda: pushed(HALF), lambda: pushed(WIDE),

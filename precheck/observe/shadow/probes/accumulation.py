@@ -9,6 +9,7 @@ it is unknown, the shadow's is taken.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -188,7 +189,8 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
     size = norm(meant)
     return Absorbed(
         stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
-        intended=ratio(size, norm(start)), lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first,
+        intended=max(ratio(size, norm(start)), ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant))),
+        lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -59,16 +60,17 @@ def from_overwritten(operation: Operation, cell: Cell | None) -> bool:
 
 
 def made_of(value: Value, before: Value) -> bool:
-    """Whether `value` is computed from `before` by ops that keep the number of elements."""
-    size, waiting, seen = math.prod(value.shape), [value], {value}
+    """Whether `value` is computed from `before` by ops that keep the number of elements. On the way it may be taken apart, moved and joined again."""
+    waiting, seen = [value], {value}
     while waiting and len(seen) < BEHIND:
-        maker = waiting.pop(0).maker
+        held = waiting.pop(0)
+        maker = held.maker
         if maker is None or (before.maker is not None and maker.number <= before.maker.number):
             continue
         for source in maker.inputs:
             if source is before:
                 return True
-            if source not in seen and math.prod(source.shape) == size:
+            if source not in seen and (maker.base in ops.MOVING or math.prod(source.shape) == math.prod(held.shape)):
                 seen.add(source)
                 waiting.append(source)
     return False

@@ -81,6 +81,7 @@ class State:
     intended: float  # |shadow's displacement| / |content at the first step|
     moved: float  # share of elements that have changed
     emptied: float = 0.0  # share of the shadow's non-zero elements that are zero in the run, since they are below the format's smallest number
+    wrote: str = ""  # the user's own line that writes it
 
 
 @dataclasses.dataclass(slots=True)

@@ -49,6 +49,7 @@ class _Seen:
     moved: torch.Tensor | None = None
     meant: torch.Tensor | None = None
     states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # at the first step, and steps since
+    wrote: dict[str, str] = dataclasses.field(default_factory=dict)  # the line that writes each state
     last: Before | None = None  # the parameter before its last step
     earlier: tuple[Update, torch.Tensor | None, torch.Tensor | None] | None = None  # what was known before the last step
 
@@ -97,7 +98,8 @@ class _Seen:
         moved, meant = own - start, other - start_shadow
         wanted = norm(meant)
         arrived = _products(moved, meant)[0] / wanted**2 if wanted else 1.0
-        self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), self._vanished(own, other))
+        vanished, wrote = self._vanished(own, other), self.wrote.get(name, "")
+        self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), vanished, wrote)
 
     def _vanished(self, own: torch.Tensor, other: torch.Tensor) -> float:
         """Share of a state tensor's elements that are below its format's smallest number and have become zero."""
@@ -201,6 +203,8 @@ class Updates:
         if gradient is None and parameter.grad is not None:  # a closure made it during the step
             gradient = self._value(parameter.grad)
         low = [name if state.dtype in self.low else "" for name, state in states.items()]
+        written = ((name, self._value(state)) for name, state in states.items())
+        seen.wrote = {name: held.maker.blamed for name, held in written if held is not None and held.maker is not None}
         elsewhere = self._elsewhere(mine, was, list(states.values()))
         low += [""] * len(elsewhere)
         samples = [each for state in (*states.values(), *elsewhere) for each in self._sample(state)]
