@@ -1,8 +1,8 @@
 """Follows codes through integers that hold several of them, by giving each bit of a code a label.
 
-Shifts, masks, "or" and sums of words move bits and do not look at them. So the same ops, run on other bits, show where each bit went. A run on labels
-sets each bit of a code to one digit of the code's number, or of its own place in the code. After as many runs as there are digits, those at a place of
-a result say which bit lies there, or that no bit of a code does. No layout is known by name, and no op either.
+Shifts, masks, "or" and sums of words move bits and do not look at them. So the same ops, run on other bits, show where each bit went. A run on
+labels sets each bit of a code to one digit of the code's number, or of its own place in the code. After as many runs as there are digits, those at a
+place of a result say which bit lies there, or that no bit of a code does. No layout is known by name, and no op either.
 
 An integer is a code again if its lowest bit is the lowest bit of a code and each other bit is one of the same code in its place, its sign, or a
 constant. Where most integers of a tensor are codes and others have the bits of two codes, they were taken out wrongly.
@@ -136,7 +136,9 @@ class PackedCodes:
                 return value if labels is None else labels.seen(value, run)
 
             made = op.func(*map(change, op.args), **op.kwargs)
-            if before is None:
+            if before is None and made.is_contiguous() and len(made.shape) and made.numel() == length(result) and result.is_contiguous():
+                runs.append(made.view(-1).view(torch.uint8))
+            elif before is None:
                 flat = torch.zeros(length(result), dtype=result.dtype, device=result.device)
                 flat.as_strided(result.size(), result.stride(), result.storage_offset()).copy_(made)
                 runs.append(flat.view(torch.uint8))
@@ -155,20 +157,24 @@ class PackedCodes:
         moving = torch.zeros_like(numbers)  # bits that are not the same in all runs
         for each in runs:
             moving |= each ^ runs[0]
-        number, place, found = self._read(runs, moving, 0)
-        check, book = _check(number), self._book(number)
-        widths = [each.width for each in self.books]
-        other, first = torch.zeros_like(numbers), runs[0]  # bits that do not move as those of the code do
+        if float((moving & 1).float().mean()) < MOSTLY:  # lowest bits
+            return
+        if not bool((moving >> 8).any()):  # of one byte alone
+            runs = [each.to(torch.uint8) for each in runs]
+        lows = [each & 1 for each in runs]
+        number, place, found = self._read(lows, moving, 0)
+        book, widths = self._book(number), [each.width for each in self.books]
+        other, before = torch.zeros_like(runs[0]), None  # bits that do not move as those of the code do
         for run, each in enumerate(runs):
+            expected = -lows[run]
             if run in _PLACED:
-                expected = torch.tensor([_place(width, run) for width in widths], device=tensor.device)[book].to(tensor.dtype)
-            else:
-                expected = (-_digit(number, check, run)).to(tensor.dtype)
-            first = each ^ expected if not run else first
-            other |= each ^ expected ^ first
+                expected = torch.tensor([_place(width, run) for width in widths], device=tensor.device)[book].to(each.dtype)
+            expected ^= each
+            before = expected if before is None else before
+            other |= expected ^ before
         code = found & (place == 0) & (other & moving == 0)
         if bool(code.all()):
-            self._out(tensor, numbers, book, number - torch.tensor([each.first for each in self.books], device=tensor.device)[book])
+            self._out(tensor, numbers, book, number)
         elif float(code.float().mean()) >= MOSTLY:
             mixed = self._mixed([each[~code] for each in runs], moving[~code])
             if float(mixed.float().mean()) >= MOSTLY:
@@ -176,6 +182,7 @@ class PackedCodes:
                 self.codes.note(self.codes.described("cast"), Mixed(line, float(mixed.float().sum() / len(numbers))))
 
     def _book(self, number: torch.Tensor) -> torch.Tensor:
+        """For each number, the place of its book."""
         return torch.searchsorted(torch.tensor([each.first for each in self.books], dtype=number.dtype, device=number.device), number, right=True) - 1
 
     def _read(self, runs: list[torch.Tensor], moving: torch.Tensor, bit: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -203,17 +210,17 @@ class PackedCodes:
         number = read & LAST
         return (number > 0) & (number < self.next) & (read >> DIGITS + PLACES == _check(number))
 
-    def _out(self, tensor: torch.Tensor, numbers: torch.Tensor, books: torch.Tensor, elements: torch.Tensor) -> None:
-        """The tensor holds codes again. What was changed of their value is added to `exact` too."""
-        known = [self.books[place] for place in books.unique().tolist()]
+    def _out(self, tensor: torch.Tensor, numbers: torch.Tensor, books: torch.Tensor, codes: torch.Tensor) -> None:
+        """The tensor holds codes again, those with these numbers. What was changed of their value is added to `exact` too."""
+        known = [each for place, each in enumerate(self.books) if bool((books == place).any())]
         first = known[0].track
         if len({(len(each.track.plains), len(each.track.units)) for each in known}) > 1:
             return
         made = [torch.zeros(len(numbers), device=tensor.device) for _ in (0, first, *first.plains, *first.units)]
         unsigned = False
         for book in known:
-            here = books == self.books.index(book)
-            track, source = book.track, elements[here]
+            here = books == self.books.index(book) if len(known) > 1 else slice(None)
+            track, source = book.track, codes[here] - book.first
             for copy, flat in zip(made, (book.numbers.float(), *(each.numbers for each in (track.exact, *track.plains, *track.units))), strict=True):
                 copy[here] = flat[source]
             equal = torch.equal(made[0][here], numbers[here].float())
