@@ -13,7 +13,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import flushed_scales, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import Track, cost
-from precheck.observe.shadow.quantisers.code_notes import Dead
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
 from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, counts, scale_of
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, whole
@@ -116,7 +116,10 @@ def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torc
         table, before = op.args[0].detach().float(), origin.before.reshape(result.shape)
         ends = float(table.amin()), float(table.amax())
         rounding_costs.clipped(codes, result, result, before, before.clamp(*ends), name=op.plan.name)
-        rounding_costs.coarse(codes, made, origin.scaled, exact, result, table.reshape(-1).sort().values)
+        table = table.reshape(-1).sort().values
+        rounding_costs.coarse(codes, made, origin.scaled, exact, result, table)
+        off, rounding = cost(exact, result)[0], cost(exact, table[torch.bucketize(exact, (table[1:] + table[:-1]) / 2)])[0]
+        codes.casts.changed(made, Changed(made.blamed, off, rounding))
     elif not table and (op.base in PLACED or op.base.startswith("clamp") or (op.base in ops.ADDITIONS and len(inputs) == 1)):
         codes.origins.put(result, origin)
 

@@ -19,7 +19,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, rounding_costs, scale_products, zero_points
+from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, compound_ops, flushed_scales, rounding_costs, scale_products, straight_through, zero_points
 from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
@@ -57,6 +57,7 @@ class Codes:
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended, sized=True)
+        self.differences: Storages[Track] = Storages(sized=True)  # codes less what was rounded, by what they become when that is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
@@ -65,20 +66,27 @@ class Codes:
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
-        if not self.off and op.plan.known:
+        if self.off:
+            return
+        compound = op.plan.packet in compound_ops.COMPOUND
+        if compound or op.plan.known:
             try:
+                if compound:
+                    with self.mode.unseen():
+                        compound_ops.follow(self, op, result)
+                    return
                 starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 begun = any(start(op.base, op.args) for start in starts) and not self.products.fruitless(op.base)
                 if self.products.made(op, result) or begun or self._concerned(op.args):
                     with self.mode.unseen():
-                        self._followed(op, result)
+                        self.follow(op, result)
             except Exception:
                 self.off = True
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
+        own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
@@ -98,7 +106,8 @@ class Codes:
         if not track.read:
             self.judged(track)
 
-    def _followed(self, op: OpCall, result: Any) -> None:
+    def follow(self, op: OpCall, result: Any) -> None:
+        """After an op on something that is followed."""
         inputs = list(filter(plain, tensors_in(*op.args)))
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
@@ -108,6 +117,8 @@ class Codes:
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
         if moved:
+            pass
+        elif self.differences and op.base in ("add", "sub") and straight_through.added_again(self, inputs, results[0]):
             pass
         elif tracked:
             self._read(op, inputs, tracked, results[0])
@@ -203,6 +214,8 @@ class Codes:
                     code_limits.changed(self, op, track, each)
         exact = self.copied(op, -1)
         plains = [self.copied(op, place) for place in range(alternatives(tracks))]
+        if op.base in PRODUCTS and self.scaled:  # the scale may have been multiplied into the other operand
+            plains += [self.copied(op, place, unscaled=True) for place in range(alternatives(tracks)) if self._scaled_beside(op)]
         product = op.base in PRODUCTS or op.base == "mul"
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
@@ -216,6 +229,10 @@ class Codes:
             kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
 
+    def _scaled_beside(self, op: OpCall) -> bool:
+        """Whether an operand was multiplied by a scale and not rounded."""
+        return any(self.scaled.get(each) is not None and self.tracks.get(each) is None for each in filter(plain, op.tensors()))
+
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The op's result on other tensors, in their own format. What it writes into is copied first."""
 
@@ -224,13 +241,16 @@ class Codes:
 
         return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
 
-    def copied(self, op: OpCall, place: int, *only: torch.Tensor) -> torch.Tensor:
-        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
+    def copied(self, op: OpCall, place: int, *only: torch.Tensor, unscaled: bool = False) -> torch.Tensor:
+        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given.
+        `unscaled`: what was multiplied by a scale and not rounded is taken without it."""
         seen: list[int] = []
         data = only or tuple(tensors_in(*op.args))
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
             track = self.tracks.get(tensor) if plain(tensor) else None
+            if unscaled and track is None and (scaled := self.scaled.get(tensor)) is not None:
+                return tensor.float() / scaled.by(0, tensor)
             if track is None or all(tensor is not each for each in data):
                 wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
                 return tensor.float() if wide else tensor

@@ -11,6 +11,7 @@ from precheck.observe.shadow.quantisers import code_limits
 from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, distance, neutral, signed
 from precheck.observe.shadow.quantisers.scaled_tensors import steps
 from precheck.observe.shadow.replay import OpCall
+from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -32,6 +33,10 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
         track.read = True  # the data, up to rounding
         codes.casts.dequantised(track)
+        codes.tracks.drop(result)
+        return
+    if not known and other is not None and in_backward() and signed(other) and track.multipliers < track.scales:
+        track.read = True  # the gradient of a scale is that of the result times what the scale was multiplied by
         codes.tracks.drop(result)
         return
     if not known:
