@@ -141,11 +141,13 @@ def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
 
     In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
     """
-    if source.is_floating_point() or not result.is_floating_point() or track.dense:
+    if source.is_floating_point() or not result.is_floating_point():
         return
     size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
-    widest = size / 8 if track.multipliers else rounding_costs.WIDEST  # a factor that is an integer makes steps larger
+    widest = size / 8 if track.multipliers or track.dense else rounding_costs.WIDEST  # factors and sums make errors of rounding larger
     turns = torch.round(off / size)
+    if track.dense and bool(((off - turns * size).abs() > widest).any()):
+        return  # sums whose errors of rounding may be as large
     share = float(((turns != 0) & ((off - turns * size).abs() <= widest)).float().mean())
     if share:
         track.cost = None

@@ -31,6 +31,7 @@ from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scale_roots import combined
 from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
+from precheck.observe.shadow.quantisers.settled_data import SettledData
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.torch_internals import in_backward
@@ -61,7 +62,7 @@ class Codes:
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
-        self.foldings, self.decoded = Foldings(self), DecodedData(self)
+        self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
         self.told, self.products = set[str](), Products(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
@@ -86,7 +87,7 @@ class Codes:
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
+        own = self.dequantised.held, self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
@@ -138,6 +139,7 @@ class Codes:
         flushed_scales.follow(self, op, inputs, results)
         self.rotations.follow(op, inputs, results[0])
         self.decoded.follow(op, results[0])
+        self.dequantised.follow(op, inputs, results[0])
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class Codes:
         exact = self.copied(op, -1)
         plains = [self.copied(op, place) for place in range(alternatives(tracks))]
         if op.base in PRODUCTS and self.scaled:  # the scale may have been multiplied into the other operand
-            plains += [self.copied(op, place, unscaled=True) for place in range(alternatives(tracks)) if self._scaled_beside(op)]
+            plains += [self.copied(op, place, without=nth) for nth in range(self._scales_beside(op)) for place in range(alternatives(tracks))]
         product = op.base in PRODUCTS or op.base == "mul"
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
@@ -229,9 +231,10 @@ class Codes:
             kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
 
-    def _scaled_beside(self, op: OpCall) -> bool:
-        """Whether an operand was multiplied by a scale and not rounded."""
-        return any(self.scaled.get(each) is not None and self.tracks.get(each) is None for each in filter(plain, op.tensors()))
+    def _scales_beside(self, op: OpCall) -> int:
+        """How many scales an operand was multiplied by that was not rounded."""
+        beside = [self.scaled.get(each) for each in filter(plain, op.tensors()) if self.tracks.get(each) is None]
+        return max((len(each.bys) for each in beside if each is not None), default=0)
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The op's result on other tensors, in their own format. What it writes into is copied first."""
@@ -241,16 +244,16 @@ class Codes:
 
         return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
 
-    def copied(self, op: OpCall, place: int, *only: torch.Tensor, unscaled: bool = False) -> torch.Tensor:
+    def copied(self, op: OpCall, place: int, *only: torch.Tensor, without: int | None = None) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given.
-        `unscaled`: what was multiplied by a scale and not rounded is taken without it."""
+        `without`: what was multiplied by scales and not rounded is taken without so many of them and one."""
         seen: list[int] = []
         data = only or tuple(tensors_in(*op.args))
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
             track = self.tracks.get(tensor) if plain(tensor) else None
-            if unscaled and track is None and (scaled := self.scaled.get(tensor)) is not None:
-                return tensor.float() / scaled.by(0, tensor)
+            if without is not None and track is None and (scaled := self.scaled.get(tensor)) is not None:
+                return tensor.float() / scaled.by(min(without, len(scaled.bys) - 1), tensor)
             if track is None or all(tensor is not each for each in data):
                 wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
                 return tensor.float() if wide else tensor
@@ -274,6 +277,7 @@ class Codes:
         if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
             self.foldings.settled(track)
+            self.dequantised.settled(track, result)
             self.tracks.drop(result)
 
     def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:

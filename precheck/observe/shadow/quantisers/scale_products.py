@@ -32,6 +32,7 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
             return
     if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
         track.read = True  # the data, up to rounding
+        codes.dequantised.settled(track, result)
         codes.casts.dequantised(track)
         codes.tracks.drop(result)
         return
