@@ -36,7 +36,8 @@ class Clipping(Rule):
             return (f"{percent(seen.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
                     f"make {percent(seen.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first")  # fmt: skip
         if isinstance(seen, Coarse):
-            return (f"this scale was made for numbers {1 / seen.share:.2g} times as large as the greatest of this tensor, so half of the bits "
+            made = "this scale was made for numbers" if seen.scaled else "there is no scale, and the format goes up to numbers"
+            return (f"{made} {1 / seen.share:.2g} times as large as the greatest of this tensor, so half of the bits "
                     f"of each code are 0: this loses {percent(seen.lost)}% of the tensor, and a scale of its own would lose "
                     f"{percent(seen.rounding)}%")  # fmt: skip
         if isinstance(seen, Late):

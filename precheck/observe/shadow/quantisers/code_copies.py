@@ -48,6 +48,7 @@ class Track:
     powers: Powers | None = None  # extremes of data that it has been multiplied by and divided by; None if unknown
     begun: Powers | None = None  # the same, where it was rounded
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
+    bare: float | None = None  # the greatest magnitude of data that was cast under no scale
     average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
     others: frozenset[str] = frozenset()  # lines that made other codes which it is computed from
@@ -112,6 +113,7 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None, begun=tracks[0].begun if len(tracks) == 1 else None,
+        bare=next((track.bare for track in tracks if track.bare is not None), None),
         dead=next((track.dead for track in tracks if track.dead is not None), None),
     )  # fmt: skip
 
@@ -158,6 +160,8 @@ def _end(factor: float) -> bool:
 def fault_of(track: Track) -> Fault:
     """What is wrong with the scales of a result that is off by one factor. The factor is known as powers of extremes of data, on which no result
     should depend. An extreme of other data may be meant, as in a norm, but not where it takes the place of the codes' own."""
+    if track.bare is not None and track.multipliers:
+        return "unscaled"
     powers, begun = track.powers or {}, track.begun or {}
     known = track.sources.union(*begun)
     own = {key: power for key, power in powers.items() if key & known}

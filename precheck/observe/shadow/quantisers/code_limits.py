@@ -56,7 +56,7 @@ def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.T
     Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is. Nothing
     is said of numbers that no scale is multiplied by later: bytes of a picture saturate on purpose.
     """
-    if track.multipliers or high not in LARGEST:
+    if track.multipliers or track.bare is not None or high not in LARGEST:
         track.read = True
         return
     _limited(codes, track, source, result, source.float().clamp(min=0.0 if low == 0 else -math.inf), high)
@@ -104,6 +104,7 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
         rounding_costs.clipped(codes, source, result, exact, kept)
         if result.dtype in FLOATS:
             codes.casts.meant.add(place)
+            _bare(codes, source, result)
         else:
             codes.tracks.put(result, Track(Flat.of(result, kept), [Flat.of(result, kept)], place, scales=0))
     elif casts:
@@ -118,7 +119,17 @@ def _cut_off(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
     kept = data.clamp(-end, end)
     if bool(((data == kept) | result.float().isfinite()).all()):  # else it makes Inf or NaN, which is judged as that
         rounding_costs.clipped(codes, source, result, data, kept, name=op.plan.name)
-        codes.casts.meant.add(codes.described(op.plan.name).blamed)
+        place = codes.described(op.plan.name)
+        codes.casts.meant.add(place.blamed)
+        rounding_costs.coarse(codes, place, None, kept, result)
+    _bare(codes, source, result)
+
+
+def _bare(codes: Codes, source: torch.Tensor, result: torch.Tensor) -> None:
+    """Data has been cast to a float of eight bits under no scale: no scale that is made of its own extreme has to be taken out."""
+    data, place = source.detach().float(), codes.described("cast").blamed
+    codes.tracks.put(result, Track(Flat.of(result, data), [Flat.of(result, data)], place, scales=0, bare=float(data.abs().amax()), powers={}, begun={}))
+
 
 
 def remeasured(made: Track, result: torch.Tensor) -> None:

@@ -103,9 +103,10 @@ class Codes:
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
-        """The storage of these codes is freed: judges them if no op has read them."""
+        """The storage of these codes is freed: judges them if no op has read them. A gradient has a unit, if some of its scales were multiplied by."""
         if not track.read:
-            self.judged(track)
+            gradient = track.dense and 0 < track.multipliers < track.scales and track.last is not None and track.last.phase == "backward"
+            self.judged(track, unit=gradient, own=gradient)
 
     def follow(self, op: OpCall, result: Any) -> None:
         """After an op on something that is followed."""

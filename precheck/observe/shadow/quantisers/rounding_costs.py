@@ -47,16 +47,16 @@ def clipped(
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 
-def coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None) -> None:
+def coarse(codes: Codes, place: Operation, scaled: Scaled | None, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None) -> None:
     """Notes codes that waste bits, since their scale was made for greater numbers: for the largest one of their format, or of the `table` that they
-    are looked up in, or for the extreme that the scale is made of."""
-    by, found = scaled.bys[0].detach(), float(exact.abs().amax()) if exact.numel() else 0.0
+    are looked up in, or for the extreme that the scale is made of. `scaled` is None if they have no scale."""
+    found = float(exact.abs().amax()) if exact.numel() else 0.0
     if table is not None:
         end, bits = float(table.abs().amax()), math.log2(len(table)) + bool(table.amin() >= 0)
     elif result.dtype in FLOATS:
         end, bits = torch.finfo(result.dtype).max, 8.0
-    elif scaled.source is not None and scaled.source.greatest is not None and bool(by.amax() == by.amin() != 0):
-        end = float(scaled.source.greatest) * abs(float(by.amax()))
+    elif scaled is not None and scaled.source is not None and scaled.source.greatest is not None and _one(scaled.bys[0]):
+        end = float(scaled.source.greatest) * abs(float(scaled.bys[0].detach().amax()))
         bits = math.log2(end + 1) + 1
     else:
         return
@@ -67,7 +67,12 @@ def coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, 
         made = table[torch.bucketize(own, (table[1:] + table[:-1]) / 2)]
     else:
         made = own.to(result.dtype) if result.dtype in FLOATS else own.round()
-    codes.casts.coarse(place, Coarse(cost(exact, result)[0], cost(own, made)[0], found / end, bits))
+    codes.casts.coarse(place, Coarse(cost(exact, result)[0], cost(own, made)[0], found / end, bits, scaled is not None))
+
+
+def _one(by: torch.Tensor) -> bool:
+    """Whether a factor is one number for all elements."""
+    return bool(by.amax() == by.amin() != 0)
 
 
 def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
