@@ -11,7 +11,7 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | sixth | 20 | 10 | 3 (`padded_with_zero`, `bytes_that_are_factors`, `four_bits_in_nibbles`) | 20 | 0 |
 | seventh | 20 | 7 | 5 (`chance_overwritten`, `chance_each_step`, `ternary_straight_through`, `nibbles_as_halves`, `bytes_taken_for_fnuz`) | 15 | 0 |
 | eighth | 22 | 12 | 1 (`zero_points_in_the_unit_of_data`) | 19 | 0 |
-| ninth | 26 | 10 | 1 (`column_major_scales`) | 21 | 0 |
+| ninth | 26 | 10 | 1 (`column_major_scales`) | 23 | 0 |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
@@ -109,14 +109,12 @@ BATCHES = (
     ),
     Batch(
         ninth_recipes, ninth_healthy, {"history_left_behind": CLIPPING, "factor_not_in_the_data": CLIPPING},
-        {"exponent_of_the_quotient": "clipping costs less than three times what rounding to four bits costs, as it does under the standard's scales",
-         "result_scale_ignored": "a cast to float8 without a scale begins no search: its numbers may be meant as they are"},
+        {"exponent_of_the_quotient": "clipping costs less than three times what rounding to four bits costs, as it does under the standard's scales"},
     ),
     Batch(
         ninth_layers, ninth_healthy_layers, {"amax_before_the_product": CLIPPING, "chance_of_the_octave": BIASED},
         {"normalised_once": "the factors cancel but for one for the whole product, which may be meant",
-         "outliers_twice": "two products are added, each of which is right; that a part is in both would be the same in float32",
-         "weights_left_times_448": "a factor that is written down as a number may be divided by elsewhere, as a sum of weights is"},
+         "outliers_twice": "two products are added, each of which is right; that a part is in both would be the same in float32"},
     ),
 )  # fmt: skip
 

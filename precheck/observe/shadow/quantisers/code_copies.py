@@ -143,7 +143,7 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault: Fault = fault_of(track) or ("end" if not track.dense and _end(least[2]) else "") if whole else ""
+    fault: Fault = fault_of(track) or ("end" if _end(least[2]) else "") if whole else ""
     if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
@@ -152,8 +152,7 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
 
 
 def _end(factor: float) -> bool:
-    """Whether a factor is the largest number of a format, or one over it. No program means such a factor, unless the other operand of a
-    product has its inverse."""
+    """Whether a factor is the largest number of a format, or one over it. No program means such a factor."""
     return any(abs(each / end - 1) < LIKE for end in ENDS for each in (factor, 1 / max(factor, 1e-30)))
 
 

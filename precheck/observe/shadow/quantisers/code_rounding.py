@@ -14,7 +14,7 @@ from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import flushed_scales, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
-from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, counts, scale_of
+from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, counts, scale_of, written
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -42,6 +42,9 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     """After a product or quotient: whether it is one of data and a scale, which may be rounded next."""
     base, args = op.base, op.args
     found = scale_of(args[0], args[1], codes.scales, codes.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+    number = found is None and written(base, args) and not codes.scales.made.get(args[0])
+    if number:
+        found = args[0], torch.tensor(args[1], device=args[0].device)
     if found is None or not result.is_floating_point() or not whole(result):
         return
     data, scale = found
@@ -52,7 +55,7 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
     powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
     codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
-                                      offset=codes.scales.offsets.get(data), average=bool(codes.scales.averages.get(scale))))  # fmt: skip
+                                      offset=codes.scales.offsets.get(data), written=number, average=bool(codes.scales.averages.get(scale))))  # fmt: skip
     flushed_scales.used(codes, scale)
 
 
@@ -149,6 +152,7 @@ def _become(
                                    filled=filled, powers=scaled.powers if scaled else None,
                                    begun=scaled.powers if scaled else None, cost=cost(exact, result),
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
+                                   scales=0 if scaled and scaled.written else 1,
                                    average=bool(scaled and scaled.average)))  # fmt: skip
     return place
 

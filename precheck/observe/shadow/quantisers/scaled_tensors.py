@@ -52,6 +52,7 @@ class Scaled:
     source: Source | None = None  # the extremes that its scales are made of; None if unknown
     offset: torch.Tensor | None = None  # what was subtracted from the data before it was scaled
     nested: bool = False  # whether what is scaled are scales
+    written: bool = False  # whether the scale is written down as a number, as what it is taken out by may be
     average: bool = False  # whether the scale is an average of data, under which some of it is clipped on purpose
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -184,12 +185,17 @@ def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
     return (length(scale) < scale.numel() or bool(scales.made.get(scale))) and not scales.made.get(data)
 
 
+def written(base: str, args: tuple[Any, ...]) -> bool:
+    """Whether an op multiplies data by the largest number of a float8 format, which is written down as a number."""
+    return base == "mul" and isinstance(args[1], (int, float)) and args[1] in SATURATED and isinstance(args[0], torch.Tensor)
+
+
 def begins(base: str, args: tuple[Any, ...]) -> bool:
     """Whether an op may make a scale, or may scale a tensor by fewer numbers than it has. An expanded scale has fewer numbers in memory."""
     if base in EXTREMES or base in AVERAGES or base == "round" or (base.startswith("clamp") and any(each in ENDS for each in args[1:])):
         return True
-    if base not in ("mul", "div"):
-        return False
+    if base not in ("mul", "div") or written(base, args):
+        return base == "mul"
     left, right = args[:2]
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or {left.layout, right.layout} != {torch.strided}:
         return False
