@@ -139,6 +139,8 @@ def facts(observation: Observation) -> dict[str, Any]:
         "covered": 1 - opaque / max(1, observation.shadowed),
         "opaque": dict(observation.opaque),
     }
+    if observation.quantisers:
+        found["quantisers"] = observation.quantisers
     if observation.forgotten:
         found["forgotten"] = f"the lineage of the first {observation.forgotten} ops was let go"
     if observation.unjudged:

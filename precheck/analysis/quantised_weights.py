@@ -148,7 +148,7 @@ def _reordered(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
     for what, change in _orders(weight.shape):
         again = change(quantised)
         if again.shape == weight.shape and (found := likeness(weight, again)) > FOUND:
-            return Misfit("order", f"{what}: put right, {100 * found:.0f}% of it is the weight", likeness(weight, quantised), float(UNLIKE))
+            return Misfit("order", f"{what}: changed back, it is {100 * found:.0f}% the weight", likeness(weight, quantised), float(UNLIKE))
     return None
 
 

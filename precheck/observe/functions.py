@@ -108,9 +108,10 @@ class Functions:
                 self.recorder.trace.makers[key] = self.position.call
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
-        """Whether it is dense and real, and no other function has returned it already."""
+        """Whether it is dense and real and holds no codes, and no other function has returned it already."""
         held = tensor.is_leaf and tensor.requires_grad  # a parameter
-        if held or not tensor.is_floating_point() or tensor.layout is not torch.strided or is_transformed(tensor):
+        codes = not tensor.is_floating_point() or tensor.element_size() == 1
+        if held or codes or tensor.layout is not torch.strided or is_transformed(tensor):
             return False
         known, writes = self.made.get(id(tensor)), version(tensor)
         if known is not None and known[0]() is tensor and known[1] == writes:

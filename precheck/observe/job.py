@@ -77,6 +77,7 @@ def nothing_to_compare(result: Any) -> NoReturn:
     raise InputError(
         f"the model returned {found or type(result).__name__}, in which there is no dense floating-point tensor to compare, and no module in "
         "it returns one; return what is computed (tensors may be in tuples, lists, dicts and dataclasses), or pass loss=lambda out: ..."
+        + ("; numbers in float8 are codes: return what they stand for" if "float8" in found else "")
     )
 
 

@@ -238,7 +238,9 @@ def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
 
 
 def _measurable(tensor: torch.Tensor) -> bool:
-    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not is_transformed(tensor)
+    """Whether it is dense and holds numbers. Floats of one byte are codes, as integers are: they have the unit of a scale."""
+    numbers = (tensor.is_floating_point() or tensor.is_complex()) and tensor.element_size() > 1
+    return numbers and tensor.layout == torch.strided and not is_transformed(tensor)
 
 
 @contextlib.contextmanager

@@ -85,6 +85,12 @@ def followed(report: Report) -> str:
     return f"{shadowed} of {ops} ops compared with {report.facts.get('reference', 'float32')}{end}"
 
 
+def quantisers(report: Report) -> str:
+    """On how many lines numbers were rounded under a scale that they were multiplied by later, in words. "" if on none."""
+    lines = report.facts.get("quantisers")
+    return f"quantisers followed on {_counted(lines, 'line')}" if isinstance(lines, int) and lines else ""
+
+
 def in_words(report: Report) -> list[tuple[str, str]]:
     """All facts and the loss scale in words, each with a title."""
     return [(title, cut(one_line(words), 10 * LONGEST)) for title, words in _titled(report) if words]
@@ -107,6 +113,9 @@ def _titled(report: Report) -> Iterator[tuple[str, str]]:
     if followed(report):
         known |= {"ops", "shadowed", "covered", "reference"}
         yield "ops", f"{followed(report)}; the others have no low-precision input"
+    if quantisers(report):
+        known.add("quantisers")
+        yield "quantisers", quantisers(report).removeprefix("quantisers ")
     if isinstance(facts.get("opaque"), dict):
         known.add("opaque")
         yield "ops not followed", ", ".join(f"{name} ({times} times)" for name, times in facts["opaque"].items())

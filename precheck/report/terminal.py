@@ -11,7 +11,7 @@ from typing import Any
 
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
-from precheck.report.facts import allowances, coarse, excused, followed, not_needed, unjudged
+from precheck.report.facts import allowances, coarse, excused, followed, not_needed, quantisers, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, one_line, op_words, portion, printable, tensor_name
@@ -132,8 +132,9 @@ def _headline(report: Report) -> str:
         if not report.facts["shadowed"]:
             lowest = "float32" if reference == "float64" else "a low format"
             more = "" if report.precision else '; watch(precision="32-true") follows float32 beside float64'
-            return f"{well}{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}{more}"
-        return f"{well}{under}: {followed(report)}"
+            found = quantisers(report) or "nothing to compare"
+            return f"{well}{under}: {found}, none of {report.facts['ops']} ops computed in {lowest}{more}"
+        return f"{well}{under}: {'; '.join(filter(None, (followed(report), quantisers(report))))}"
     if rows := report.facts.get("quantised"):
         worst = min(rows, key=lambda each: each["weight_db"])
         return f"{well}: {counted(len(rows), 'quantised layer')} compared; the coarsest weight is that of {worst['layer']}, {worst['weight_db']} dB"

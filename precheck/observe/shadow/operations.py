@@ -215,6 +215,7 @@ class Observation:
     seen: int = 0  # ops
     shadowed: int = 0  # ops with a low-precision ancestor
     opaque: dict[str, int] = dataclasses.field(default_factory=dict)  # ops the shadow could not follow, and how often
+    quantisers: int = 0  # lines whose codes were multiplied by a scale again
     followed: int = 0  # decisions, draws and numbers read by Python, in which the shadow may differ from a free float32 run
     forgotten: int = 0  # operations that were dropped unjudged
     unjudged: str = ""  # why, if a judge failed

@@ -100,6 +100,7 @@ class Codes:
             self.casts.tell()
             self.foldings.finish()
             self.decoded.finish(self.told)
+            self.mode.observation.quantisers = len(self.casts.meant)
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
