@@ -5,6 +5,7 @@ The error of the clipped elements is compared with the error of rounding. For a 
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from precheck.analysis.facts import Fact
@@ -28,6 +29,8 @@ class Clipping(Rule):
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
             why = "it is cast without a scale" if fact.operation.base in CASTS else why
             costs = f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%"
+            if math.isinf(seen.greatest):
+                return f"all numbers lie beyond an end at 0, and become 0: {costs}"
             if seen.greatest <= 1:
                 return f"{percent(seen.share)}% of the elements become the format's largest number, though none is greater than that: {costs}"
             return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "

@@ -49,7 +49,7 @@ class Track:
     begun: Powers | None = None  # the same, where it was rounded
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
     bare: float | None = None  # the greatest magnitude of data that was cast under no scale
-    average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
+    chosen: bool = False  # whether their scale is an average of data or is learned, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
     others: frozenset[str] = frozenset()  # lines that made other codes which it is computed from
 
@@ -138,7 +138,9 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
         found = ratios(exact, each.numbers)
         if len(found):
             middle, wide = spread(found)
-            seen = wide > 1 + AGREE, distance(exact, each.numbers), middle, wide
+            sign = -1 if float(exact @ each.numbers) < 0 else 1
+            whole = wide <= 1 + AGREE and distance(exact / (sign * max(middle, 1e-30)), each.numbers) <= AGREE
+            seen = not whole, distance(exact, each.numbers), middle, wide
             least = seen if least is None or seen[:2] < least[:2] else least
     if least is None or not least[1] > AGREE:
         return None

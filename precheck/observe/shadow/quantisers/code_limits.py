@@ -33,10 +33,9 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)
     remeasured(made, result)
-    if track.average:
-        return
-    rounding_costs.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded)
-    _coarse(codes, before, result, high - low)
+    rounding_costs.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded, chosen=track.chosen)
+    if not track.chosen:
+        _coarse(codes, before, result, high - low)
 
 
 def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: float) -> None:

@@ -55,7 +55,7 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
     powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
     codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
-                                      offset=codes.scales.offsets.get(data), written=number, average=bool(codes.scales.averages.get(scale))))  # fmt: skip
+                                      offset=codes.scales.offsets.get(data), written=number, chosen=codes.scales.chosen(scale)))  # fmt: skip
     flushed_scales.used(codes, scale)
 
 
@@ -153,7 +153,7 @@ def _become(
                                    begun=scaled.powers if scaled else None, cost=cost(exact, result),
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
                                    scales=0 if scaled and scaled.written else 1,
-                                   average=bool(scaled and scaled.average)))  # fmt: skip
+                                   chosen=bool(scaled and scaled.chosen)))  # fmt: skip
     return place
 
 
@@ -193,7 +193,7 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
     place = _become(codes, op, exact, data, bys, result, scaled)
     if scaled.unclipped is not None:
-        rounding_costs.clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
+        rounding_costs.clipped(codes, source, result, scaled.unclipped.seen(source), source.float(), chosen=scaled.chosen)
     elif result.dtype in FLOATS:
         end = torch.finfo(result.dtype).max
         rounding_costs.clipped(codes, source, result, exact, exact.clamp(-end, end))

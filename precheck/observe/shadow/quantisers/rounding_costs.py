@@ -31,19 +31,20 @@ ONE_SIGN = 0.9
 
 
 def clipped(
-    codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp"
-) -> None:
+    codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp",
+    *, chosen: bool = False,
+) -> None:  # fmt: skip
     """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
-    before. `name`: the op that cuts it off."""
+    before. `name`: the op that cuts it off. `chosen`: the scale is an average or is learned, so that some is clipped on purpose. Not all of it is."""
     place = codes.described(name)
     counted = place.blamed == rounded
     norm, lost = float(before.float().norm()), float((before - after).float().norm())
-    if not lost or not norm or not math.isfinite(norm):
+    if not lost or not norm or not math.isfinite(norm) or (chosen and bool(after.any())):
         if not counted:
             codes.casts.clean(place)
         return
     rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
-    greatest = float(before.abs().amax()) / max(end, 1e-30)
+    greatest = float(before.abs().amax()) / end if end else math.inf
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 

@@ -53,7 +53,7 @@ class Scaled:
     offset: torch.Tensor | None = None  # what was subtracted from the data before it was scaled
     nested: bool = False  # whether what is scaled are scales
     written: bool = False  # whether the scale is written down as a number, as what it is taken out by may be
-    average: bool = False  # whether the scale is an average of data, under which some of it is clipped on purpose
+    chosen: bool = False  # whether the scale is an average of data or is learned, under which some of it is clipped on purpose
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
@@ -122,6 +122,10 @@ class Scales:
                 self.sources.put(result, Source(known | {self.roots.extreme(result)}, greatest))
             elif given:
                 self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
+
+    def chosen(self, scale: torch.Tensor) -> bool:
+        """Whether a scale is an average of data or is learned."""
+        return bool(self.averages.get(scale)) or (scale.requires_grad and not self.made.get(scale))
 
     def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
         """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""
