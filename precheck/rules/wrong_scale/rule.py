@@ -82,8 +82,8 @@ def _uncancelled(seen: Uncancelled) -> str:
         )
     if seen.fault == "unscaled":
         return (
-            f"the numbers of {shortened(seen.rounded)} were cast without a scale, and one that is made of them is taken out here: the whole result is "
-            f"{seen.middle:.4g} times what it should be"
+            f"the numbers of {shortened(seen.rounded)} were cast without a scale, and one that is made of them is taken out here: "
+            f"the whole result is {seen.middle:.4g} times what it should be"
         )
     if seen.fault == "left":
         return (

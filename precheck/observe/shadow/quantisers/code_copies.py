@@ -13,11 +13,13 @@ from precheck.observe.shadow.quantisers.code_notes import Fault, Uncancelled
 from precheck.observe.shadow.quantisers.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat
 
+FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 ALTERNATIVES = 8
 LIKE = 1e-4
 """Relative distance below which two scales are the same."""
 ENDS = (127.0, 255.0, 240.0, 448.0, 57344.0, 6 * 448.0)
 """Largest numbers of formats of eight bits, and of NVFP4's scales times its codes. Smaller ones, such as 7, may be meant."""
+SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
 AGREE = 2.0**-6
 """Two copies agree below this relative distance. A scale that was itself rounded to bfloat16 is off by less."""
 
@@ -145,7 +147,7 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault: Fault = fault_of(track) or ("end" if _end(least[2]) else "") if whole else ""
+    fault: Fault = fault_of(track) or ("end" if _end(least[2], dense=track.dense) else "") if whole else ""
     if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
@@ -153,8 +155,11 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
     return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
 
 
-def _end(factor: float) -> bool:
-    """Whether a factor is the largest number of a format, or one over it. No program means such a factor."""
+def _end(factor: float, *, dense: bool) -> bool:
+    """Whether a factor is the largest number of a format, or one over it. No program means such a factor. `dense`: in a product, where the other
+    operand may have that number's inverse, so that only one of a float8 format counts, which nothing has taken out."""
+    if dense:
+        return any(abs(factor / end - 1) < LIKE for end in SATURATED)
     return any(abs(each / end - 1) < LIKE for end in ENDS for each in (factor, 1 / max(factor, 1e-30)))
 
 

@@ -9,9 +9,9 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
-from precheck.observe.shadow.quantisers.code_copies import Track, cost
+from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
-from precheck.observe.shadow.quantisers.scaled_tensors import ENDS, FLOATS, SATURATED
+from precheck.observe.shadow.quantisers.scaled_tensors import ENDS
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat
 
@@ -120,6 +120,8 @@ def _cut_off(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
         rounding_costs.clipped(codes, source, result, data, kept, name=op.plan.name)
         place = codes.described(op.plan.name)
         codes.casts.meant.add(place.blamed)
+        if codes.scales.made.get(source):
+            return
         rounding_costs.coarse(codes, place, None, kept, result)
     _bare(codes, source, result)
 
@@ -127,7 +129,8 @@ def _cut_off(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
 def _bare(codes: Codes, source: torch.Tensor, result: torch.Tensor) -> None:
     """Data has been cast to a float of eight bits under no scale: no scale that is made of its own extreme has to be taken out."""
     data, place = source.detach().float(), codes.described("cast").blamed
-    codes.tracks.put(result, Track(Flat.of(result, data), [Flat.of(result, data)], place, scales=0, bare=float(data.abs().amax()), powers={}, begun={}))
+    copies = Flat.of(result, data), [Flat.of(result, data)]
+    codes.tracks.put(result, Track(*copies, place, scales=0, bare=float(data.abs().amax()), powers={}, begun={}))
 
 
 

@@ -13,8 +13,8 @@ class Uncancelled:
     """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes.
 
     `fault` says what the common factor of the result is: the square of a scale ("inverse"), a scale ("twice"), the inverse of a number that scales
-    were multiplied by ("forgotten"), one scale over another ("foreign"), the largest number of a format ("end"), or a scale of numbers that were cast without one ("unscaled"). It may also be unknown and depend
-    on the data of a scale ("left").
+    were multiplied by ("forgotten"), one scale over another ("foreign"), the largest number of a format ("end"), or a scale of numbers that were cast
+    without one ("unscaled"). It may also be unknown and depend on the data of a scale ("left").
     """
 
     rounded: str

@@ -12,9 +12,9 @@ from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import flushed_scales, rounding_costs
-from precheck.observe.shadow.quantisers.code_copies import Track, cost
+from precheck.observe.shadow.quantisers.code_copies import FLOATS, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
-from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, counts, scale_of, written
+from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, Scaled, counts, scale_of, written
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -197,10 +197,10 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
     elif result.dtype in FLOATS:
         end = torch.finfo(result.dtype).max
         rounding_costs.clipped(codes, source, result, exact, exact.clamp(-end, end))
-        if bool((bys[0] == 1).all()):
-            codes.casts.meant.add(place.blamed)  # a factor of 1 scales nothing, so no factor has to take it away again
     else:
         codes.casts.clean(place)
+    if result.dtype in FLOATS and (scaled.written or bool((bys[0] == 1).all())):
+        codes.casts.meant.add(place.blamed)  # a factor of 1 scales nothing, so no factor has to take it away again; nor must that of a number be seen
     if data is exact:
         rounding_costs.coarse(codes, place, scaled, exact, result)
     if result.dtype not in FLOATS and not scaled.nested:  # a scale that is rounded up keeps all of the data

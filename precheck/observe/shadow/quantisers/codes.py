@@ -19,7 +19,18 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, compound_ops, flushed_scales, rounding_costs, scale_products, straight_through, zero_points
+from precheck.observe.shadow.quantisers import (
+    added_terms,
+    code_limits,
+    code_rounding,
+    compound_ops,
+    copied_codes,
+    flushed_scales,
+    rounding_costs,
+    scale_products,
+    straight_through,
+    zero_points,
+)
 from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
@@ -33,7 +44,7 @@ from precheck.observe.shadow.quantisers.scale_roots import combined
 from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
 from precheck.observe.shadow.quantisers.settled_data import SettledData
 from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Flat, Storages, plain, whole
+from precheck.observe.shadow.storages import Flat, Storages, plain
 from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
@@ -67,28 +78,23 @@ class Codes:
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
-        if self.off:
-            return
-        compound = op.plan.packet in compound_ops.COMPOUND
-        if compound or op.plan.known:
+        compound = compound_ops.name(op) in compound_ops.COMPOUND
+        if not self.off and (compound or op.plan.known):
             try:
-                if compound:
-                    with self.mode.unseen():
-                        compound_ops.follow(self, op, result)
-                    return
                 starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 begun = any(start(op.base, op.args) for start in starts) and not self.products.fruitless(op.base)
-                if self.products.made(op, result) or begun or self._concerned(op.args):
+                if self.products.made(op, result) or begun or compound or self._concerned(op.args):
                     with self.mode.unseen():
-                        self.follow(op, result)
+                        (compound_ops.follow if compound else Codes.follow)(self, op, result)
             except Exception:
                 self.off = True
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.dequantised.held, self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
-        known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
+        own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages
+        parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
+        known = [each for each in (*own, *parts, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
 
@@ -104,7 +110,7 @@ class Codes:
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
-        """The storage of these codes is freed: judges them if no op has read them. A gradient has a unit, if some of its scales were multiplied by."""
+        """The storage of these codes is freed: judges them if no op has read them. A gradient that some scales were multiplied into has a unit."""
         if not track.read:
             gradient = track.dense and 0 < track.multipliers < track.scales and track.last is not None and track.last.phase == "backward"
             self.judged(track, unit=gradient, own=gradient)
@@ -152,7 +158,7 @@ class Codes:
         tracked = data if base in ("mul", "div") and data else tracked
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
-            self._copied(inputs, result)
+            copied_codes.copied(self, inputs, result)
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
             tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
@@ -183,23 +189,6 @@ class Codes:
         """Whether it holds codes. Other numbers in the same storage are the same in both copies."""
         track = self.tracks.get(tensor)
         return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
-
-    def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-        """Codes are copied into an existing storage, whole or in part."""
-        track = self.tracks.get(inputs[1]) if len(inputs) > 1 else None
-        held = self.tracks.get(result)
-        if track is None and held is not None and not whole(result):
-            for each in (held.exact, *held.plains):
-                each.seen(result).copy_(result)
-        elif track is None:
-            self.tracks.drop(result)
-        elif held is None or whole(result):
-            self.passed(track, inputs[1], result)
-        else:
-            held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
-            for mine, theirs in (*zip(held.plains, track.plains, strict=False), *zip(held.units, track.units, strict=False)):
-                mine.seen(result).copy_(theirs.seen(inputs[1]))
-            held.read, track.read = False, True
 
     def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]

@@ -33,8 +33,8 @@ class Steps:
         axis = self.op.argument("axis")
         if not isinstance(scale, torch.Tensor):
             return torch.tensor(float(scale), device=data.device).view([1] * data.dim())
-        scale = scale.float() if whole else scale
-        return scale.view([-1 if dim == axis else 1 for dim in range(data.dim())])
+        made: torch.Tensor = scale.float() if whole else scale
+        return made.view([-1 if dim == axis else 1 for dim in range(data.dim())])
 
     def rounded(self, data: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, low: float, high: float) -> torch.Tensor:
         codes = self.step(aten.round.default, self.step(aten.div.Tensor, data, scale))
@@ -103,8 +103,13 @@ COMPOUND: dict[str, Callable[[Steps], None]] = {
 """By the name of the op."""
 
 
+def name(op: OpCall) -> str:
+    """The op's name, with its library if that is another than torch's own."""
+    return op.plan.packet if op.plan.known else op.base
+
+
 def follow(codes: Codes, op: OpCall, result: Any) -> None:
     """After such an op. Its other results are masks."""
     made = next(tensors_in(result))
     if plain(op.args[0]) and plain(made) and not op.plan.mutable:
-        COMPOUND[op.plan.packet](Steps(codes, op, made))
+        COMPOUND[name(op)](Steps(codes, op, made))

@@ -9,9 +9,9 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers.code_copies import cost
+from precheck.observe.shadow.quantisers.code_copies import FLOATS, cost
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Skewed, Vanished
-from precheck.observe.shadow.quantisers.scaled_tensors import FLOATS, Scaled
+from precheck.observe.shadow.quantisers.scaled_tensors import Scaled
 from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def clipped(
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 
-def coarse(codes: Codes, place: Operation, scaled: Scaled | None, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None) -> None:
+def coarse(
+    codes: Codes, place: Operation, scaled: Scaled | None, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None
+) -> None:
     """Notes codes that waste bits, since their scale was made for greater numbers: for the largest one of their format, or of the `table` that they
     are looked up in, or for the extreme that the scale is made of. `scaled` is None if they have no scale."""
     found = float(exact.abs().amax()) if exact.numel() else 0.0

@@ -13,15 +13,13 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.probes.partial_writes import Region, region
-from precheck.observe.shadow.quantisers.code_copies import LIKE
+from precheck.observe.shadow.quantisers.code_copies import LIKE, SATURATED
 from precheck.observe.shadow.quantisers.scale_roots import Powers, ScaleRoots, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
-FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 AVERAGES = ops.AVERAGES | {"std", "var"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
-SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
 ENDS = SATURATED | {127.0}
 """Largest numbers that data is limited to, which is then rounded: those of floats and signed integers of eight bits."""
 EXPONENT = ops.STEPS | ops.ADDITIONS | ops.CASTS | ops.WHOLE_COPIES | ops.MOVING | ops.GUARDS | {"neg", "copy"}
