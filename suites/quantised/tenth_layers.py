@@ -22,7 +22,7 @@ class Step(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         step = self.step if self.bug else self.step.abs()
         scaled = (x / step).clamp(0, 15)  # culprit: step-below-zero
-        codes = scaled + (torch.round(scaled) - scaled).detach()
+        codes = scaled + (torch.round(scaled) - scaled).detach()  # culprit: step-below-zero
         return codes * step
 
 

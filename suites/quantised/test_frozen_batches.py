@@ -20,6 +20,7 @@ In the ninth batch `history_left_behind` without its fault had one step in which
 numbers grow more slowly since. `forward_codes_backward` and `weight_rounded_twice` had the sine of numbers whose rounding errors are longer than its
 period, as a note said. They have a square since. A line where `factor_not_in_the_data` has its fault was not marked.
 In the tenth batch the faults of `second_scale_across` and `signs_after_the_turn` were found on lines that were not marked. They are marked since.
+`step_below_zero` is found since on the line that rounds, and what cuts numbers off is on the line before: both are marked.
 """
 
 from __future__ import annotations
