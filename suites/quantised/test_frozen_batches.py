@@ -11,8 +11,8 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | sixth | 20 | 10 | 3 (`padded_with_zero`, `bytes_that_are_factors`, `four_bits_in_nibbles`) | 20 | 0 |
 | seventh | 20 | 7 | 5 (`chance_overwritten`, `chance_each_step`, `ternary_straight_through`, `nibbles_as_halves`, `bytes_taken_for_fnuz`) | 15 | 0 |
 | eighth | 22 | 12 | 1 (`zero_points_in_the_unit_of_data`) | 19 | 0 |
-| ninth | 26 | 10 | 1 (`column_major_scales`) | 21 | 0 |
-| tenth | 26 | 10 | 0 | 12 | 0 |
+| ninth | 26 | 10 | 1 (`column_major_scales`) | 23 | 0 |
+| tenth | 26 | 10 | 0 | 16 | 0 |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
@@ -20,6 +20,7 @@ In the ninth batch `history_left_behind` without its fault had one step in which
 numbers grow more slowly since. `forward_codes_backward` and `weight_rounded_twice` had the sine of numbers whose rounding errors are longer than its
 period, as a note said. They have a square since. A line where `factor_not_in_the_data` has its fault was not marked.
 In the tenth batch the faults of `second_scale_across` and `signs_after_the_turn` were found on lines that were not marked. They are marked since.
+`step_below_zero` is found since on the line that rounds, and what cuts numbers off is on the line before: both are marked.
 """
 
 from __future__ import annotations
@@ -115,34 +116,28 @@ BATCHES = (
     ),
     Batch(
         ninth_recipes, ninth_healthy, {"history_left_behind": CLIPPING, "factor_not_in_the_data": CLIPPING},
-        {"exponent_of_the_quotient": "clipping costs less than three times what rounding to four bits costs, as it does under the standard's scales",
-         "result_scale_ignored": "a cast to float8 without a scale begins no search: its numbers may be meant as they are"},
+        {"exponent_of_the_quotient": "clipping costs less than three times what rounding to four bits costs, as it does under the standard's scales"},
     ),
     Batch(
         ninth_layers, ninth_healthy_layers, {"amax_before_the_product": CLIPPING, "chance_of_the_octave": BIASED},
         {"normalised_once": "the factors cancel but for one for the whole product, which may be meant",
-         "outliers_twice": "two products are added, each of which is right; that a part is in both would be the same in float32",
-         "weights_left_times_448": "a factor that is written down as a number may be divided by elsewhere, as a sum of weights is"},
+         "outliers_twice": "two products are added, each of which is right; that a part is in both would be the same in float32"},
     ),
     Batch(
         tenth_recipes, tenth_healthy, {},
-        {"rows_of_another_block": "a warning: less than a tenth of the elements is too large, less than a tenth too small, and the rest is right",
-         "greatest_of_the_last_part": "clipping costs less than three times what rounding to nf4 costs",
-         "greatest_of_the_last_microbatch": "a warning: 9 of 40 casts lag behind, since four are made under one scale",
-         "number_not_renewed": "the scale is a number that is not made of data, so that a factor of one over it may be meant"},
+        {"greatest_of_the_last_part": "clipping costs less than three times what rounding to nf4 costs",
+         "greatest_of_the_last_microbatch": "a warning: 9 of 40 casts lag behind, since four are made under one scale"},
     ),
     Batch(
-        tenth_layers, tenth_healthy_layers, {"signs_after_the_turn": CLIPPING, "chance_then_nearest": BIASED},
-        {"step_below_zero": "rounding that is written as a difference, for gradients to pass, begins no search",
-         "offset_not_returned": "what is subtracted before rounding may be meant to be gone, as the mean of keys is",
+        tenth_layers, tenth_healthy_layers, {"signs_after_the_turn": CLIPPING, "chance_then_nearest": BIASED, "step_below_zero": CLIPPING},
+        {"offset_not_returned": "what is subtracted before rounding may be meant to be gone, as the mean of keys is",
          "sign_of_the_gain": "a weight that is multiplied by the magnitude of a gain may be meant so",
          "zeros_become_ones": "a sign has no code for zero; that some numbers should not be sent at all is known to the program alone",
          "sent_and_kept": "what is kept is data; that it should lose what was sent is known to the program alone",
          "bytes_taken_for_ranks": "codes of vectors are not followed: they are the places of the nearest of many vectors",
          "first_rows_divided": "a product alone does not show that its other operand should have been divided by the factors",
          "scale_and_lowest_exchanged": "scale and lowest number travel as bytes beside the codes, and are not known as what they are afterwards",
-         "tail_not_emptied": "powers of two of weights: a logarithm that is rounded is no scaled number",
-         "map_of_the_other_moment": "the table that codes are read in is taken for the one they were made for"},
+         "tail_not_emptied": "powers of two of weights: a logarithm that is rounded is no scaled number"},
     ),
 )  # fmt: skip
 

@@ -128,6 +128,27 @@ def test_a_layout_that_does_not_is_found_where_the_scales_do_not_cancel(layout: 
     assert re.search(r"these scales do not cancel those of .*test_packed_codes.py:\d+: without any rounding the result is off by \d", error.message)
 
 
+def test_an_inverted_bit_of_a_large_weight_is_taken_for_no_other_code() -> None:
+    """Of a quarter of a million codes some have numbers that are also a number if all digits are inverted."""
+
+    def decoded(turned: int) -> precheck.Report:
+        with precheck.watch() as report:
+            parts = normal(496, 32, 16)
+            scale = parts.abs().amax(-1, keepdim=True) / 7
+            codes = torch.round(parts / scale).to(torch.int8).view(496, 512)
+            word, again = torch.zeros(496, 64, dtype=torch.int32), torch.empty(496, 512)
+            for place in range(8):
+                word |= (codes[:, place::8].to(torch.int32) & 15) << 4 * place
+            for place in range(8):
+                again[:, place::8] = ((word >> 4 * place & 15) ^ 8) - 8
+            weight = again.view(496, 32, 16) * scale.roll(turned, 1)
+            (normal(8, 512) @ weight.view(496, 512).t()).to(LOW)
+        return report
+
+    assert not decoded(0).findings
+    assert decoded(1).errors[0].rule == "wrong-scale"  # so the codes were followed
+
+
 def test_two_codes_in_the_same_bits_are_found_where_what_is_left_of_them_is_decoded() -> None:
     error = watched(by_three).errors[0]
     assert error.rule == "wrong-scale"

@@ -5,6 +5,7 @@ The error of the clipped elements is compared with the error of rounding. For a 
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from precheck.analysis.facts import Fact
@@ -28,6 +29,8 @@ class Clipping(Rule):
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
             why = "it is cast without a scale" if fact.operation.base in CASTS else why
             costs = f"this loses {percent(seen.lost)}% of the tensor, and rounding loses {percent(seen.rounding)}%"
+            if math.isinf(seen.greatest):
+                return f"all numbers lie beyond an end at 0, and become 0: {costs}"
             if seen.greatest <= 1:
                 return f"{percent(seen.share)}% of the elements become the format's largest number, though none is greater than that: {costs}"
             return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
@@ -36,7 +39,8 @@ class Clipping(Rule):
             return (f"{percent(seen.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
                     f"make {percent(seen.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first")  # fmt: skip
         if isinstance(seen, Coarse):
-            return (f"this scale was made for numbers {1 / seen.share:.2g} times as large as the greatest of this tensor, so half of the bits "
+            made = "this scale was made for numbers" if seen.scaled else "there is no scale, and the format goes up to numbers"
+            return (f"{made} {1 / seen.share:.2g} times as large as the greatest of this tensor, so half of the bits "
                     f"of each code are 0: this loses {percent(seen.lost)}% of the tensor, and a scale of its own would lose "
                     f"{percent(seen.rounding)}%")  # fmt: skip
         if isinstance(seen, Late):

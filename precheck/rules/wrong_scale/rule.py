@@ -80,6 +80,11 @@ def _uncancelled(seen: Uncancelled) -> str:
             f"the scale of the codes of {shortened(seen.rounded)} was made with the largest number of a format, which is forgotten here or is not "
             f"taken out: the whole result is {seen.middle:.4g} times what it should be"
         )
+    if seen.fault == "unscaled":
+        return (
+            f"the numbers of {shortened(seen.rounded)} were cast without a scale, and one that is made of them is taken out here: "
+            f"the whole result is {seen.middle:.4g} times what it should be"
+        )
     if seen.fault == "left":
         return (
             f"a scale is missing here, that of the codes of {shortened(seen.rounded)} or of the tensor that they are multiplied with: "

@@ -13,11 +13,13 @@ from precheck.observe.shadow.quantisers.code_notes import Fault, Uncancelled
 from precheck.observe.shadow.quantisers.scale_roots import Powers
 from precheck.observe.shadow.storages import Flat
 
+FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 ALTERNATIVES = 8
 LIKE = 1e-4
 """Relative distance below which two scales are the same."""
 ENDS = (127.0, 255.0, 240.0, 448.0, 57344.0, 6 * 448.0)
 """Largest numbers of formats of eight bits, and of NVFP4's scales times its codes. Smaller ones, such as 7, may be meant."""
+SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
 AGREE = 2.0**-6
 """Two copies agree below this relative distance. A scale that was itself rounded to bfloat16 is off by less."""
 
@@ -48,7 +50,8 @@ class Track:
     powers: Powers | None = None  # extremes of data that it has been multiplied by and divided by; None if unknown
     begun: Powers | None = None  # the same, where it was rounded
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
-    average: bool = False  # whether they were scaled by an average of data, under which some of it is clipped on purpose
+    bare: float | None = None  # the greatest magnitude of data that was cast under no scale
+    chosen: bool = False  # whether their scale is an average of data or is learned, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
     others: frozenset[str] = frozenset()  # lines that made other codes which it is computed from
 
@@ -112,6 +115,7 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
         cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None, begun=tracks[0].begun if len(tracks) == 1 else None,
+        bare=next((track.bare for track in tracks if track.bare is not None), None),
         dead=next((track.dead for track in tracks if track.dead is not None), None),
     )  # fmt: skip
 
@@ -136,12 +140,14 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
         found = ratios(exact, each.numbers)
         if len(found):
             middle, wide = spread(found)
-            seen = wide > 1 + AGREE, distance(exact, each.numbers), middle, wide
+            sign = -1 if float(exact @ each.numbers) < 0 else 1
+            whole = wide <= 1 + AGREE and distance(exact / (sign * max(middle, 1e-30)), each.numbers) <= AGREE
+            seen = not whole, distance(exact, each.numbers), middle, wide
             least = seen if least is None or seen[:2] < least[:2] else least
     if least is None or not least[1] > AGREE:
         return None
     whole = not least[0]
-    fault: Fault = fault_of(track) or ("end" if not track.dense and _end(least[2]) else "") if whole else ""
+    fault: Fault = fault_of(track) or ("end" if _end(least[2], dense=track.dense) else "") if whole else ""
     if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
@@ -149,15 +155,19 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
     return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
 
 
-def _end(factor: float) -> bool:
-    """Whether a factor is the largest number of a format, or one over it. No program means such a factor, unless the other operand of a
-    product has its inverse."""
+def _end(factor: float, *, dense: bool) -> bool:
+    """Whether a factor is the largest number of a format, or one over it. No program means such a factor. `dense`: in a product, where the other
+    operand may have that number's inverse, so that only one of a float8 format counts, which nothing has taken out."""
+    if dense:
+        return any(abs(factor / end - 1) < LIKE for end in SATURATED)
     return any(abs(each / end - 1) < LIKE for end in ENDS for each in (factor, 1 / max(factor, 1e-30)))
 
 
 def fault_of(track: Track) -> Fault:
     """What is wrong with the scales of a result that is off by one factor. The factor is known as powers of extremes of data, on which no result
     should depend. An extreme of other data may be meant, as in a norm, but not where it takes the place of the codes' own."""
+    if track.bare is not None and track.multipliers:
+        return "unscaled"
     powers, begun = track.powers or {}, track.begun or {}
     known = track.sources.union(*begun)
     own = {key: power for key, power in powers.items() if key & known}

@@ -9,9 +9,9 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
-from precheck.observe.shadow.quantisers.code_copies import Track, cost
+from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
-from precheck.observe.shadow.quantisers.scaled_tensors import ENDS, FLOATS, SATURATED
+from precheck.observe.shadow.quantisers.scaled_tensors import ENDS
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat
 
@@ -33,10 +33,9 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)
     remeasured(made, result)
-    if track.average:
-        return
-    rounding_costs.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded)
-    _coarse(codes, before, result, high - low)
+    rounding_costs.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded, chosen=track.chosen)
+    if not track.chosen:
+        _coarse(codes, before, result, high - low)
 
 
 def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: float) -> None:
@@ -56,7 +55,7 @@ def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.T
     Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is. Nothing
     is said of numbers that no scale is multiplied by later: bytes of a picture saturate on purpose.
     """
-    if track.multipliers or high not in LARGEST:
+    if track.multipliers or track.bare is not None or high not in LARGEST:
         track.read = True
         return
     _limited(codes, track, source, result, source.float().clamp(min=0.0 if low == 0 else -math.inf), high)
@@ -104,6 +103,7 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
         rounding_costs.clipped(codes, source, result, exact, kept)
         if result.dtype in FLOATS:
             codes.casts.meant.add(place)
+            _bare(codes, source, result)
         else:
             codes.tracks.put(result, Track(Flat.of(result, kept), [Flat.of(result, kept)], place, scales=0))
     elif casts:
@@ -118,7 +118,20 @@ def _cut_off(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
     kept = data.clamp(-end, end)
     if bool(((data == kept) | result.float().isfinite()).all()):  # else it makes Inf or NaN, which is judged as that
         rounding_costs.clipped(codes, source, result, data, kept, name=op.plan.name)
-        codes.casts.meant.add(codes.described(op.plan.name).blamed)
+        place = codes.described(op.plan.name)
+        codes.casts.meant.add(place.blamed)
+        if codes.scales.made.get(source):
+            return
+        rounding_costs.coarse(codes, place, None, kept, result)
+    _bare(codes, source, result)
+
+
+def _bare(codes: Codes, source: torch.Tensor, result: torch.Tensor) -> None:
+    """Data has been cast to a float of eight bits under no scale: no scale that is made of its own extreme has to be taken out."""
+    data, place = source.detach().float(), codes.described("cast").blamed
+    copies = Flat.of(result, data), [Flat.of(result, data)]
+    codes.tracks.put(result, Track(*copies, place, scales=0, bare=float(data.abs().amax()), powers={}, begun={}))
+
 
 
 def remeasured(made: Track, result: torch.Tensor) -> None:
@@ -141,11 +154,13 @@ def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
 
     In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
     """
-    if source.is_floating_point() or not result.is_floating_point() or track.dense:
+    if source.is_floating_point() or not result.is_floating_point():
         return
     size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
-    widest = size / 8 if track.multipliers else rounding_costs.WIDEST  # a factor that is an integer makes steps larger
+    widest = size / 8 if track.multipliers or track.dense else rounding_costs.WIDEST  # factors and sums make errors of rounding larger
     turns = torch.round(off / size)
+    if track.dense and bool(((off - turns * size).abs() > widest).any()):
+        return  # sums whose errors of rounding may be as large
     share = float(((turns != 0) & ((off - turns * size).abs() <= widest)).float().mean())
     if share:
         track.cost = None

@@ -9,7 +9,7 @@ import torch
 
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import Track
-from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Skewed
+from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Skewed
 from precheck.observe.shadow.quantisers.repeated_noise import Noises
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Line:
     clipped: Clipped | None = None
     coarse: dict[int, Coarse] = dataclasses.field(default_factory=dict)  # by call
     skewed: Skewed | None = None
+    changed: Changed | None = None
     noises: Noises = dataclasses.field(default_factory=Noises)
 
 
@@ -77,6 +78,12 @@ class Casts:
         if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
             line.skewed = seen
 
+    def changed(self, place: Operation, seen: Changed) -> None:
+        """Codes that were read from a table are other than those of the nearest numbers in it."""
+        line = self._line(place)
+        if line.changed is None or seen.off > line.changed.off:
+            line.changed = seen
+
     def drawn(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
         """`noise` was added to `exact` before it was rounded."""
         self._line(place).noises.seen(noise, exact, made)
@@ -90,7 +97,7 @@ class Casts:
             coarse = sorted(line.coarse.values(), key=lambda each: each.share)[line.calls // 2 : line.calls // 2 + 1]
             skewed = None if line.place.blamed in self.centred else line.skewed
             repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
-            for remark in (worst, *coarse, skewed, repeated):
+            for remark in (worst, *coarse, skewed, line.changed, repeated):
                 if remark is not None:
                     self.codes.note(line.place, remark)
         self.lines = {}

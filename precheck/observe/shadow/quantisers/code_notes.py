@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Fault = Literal["", "inverse", "twice", "forgotten", "foreign", "left", "end"]
+Fault = Literal["", "inverse", "twice", "forgotten", "foreign", "left", "end", "unscaled"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -13,8 +13,8 @@ class Uncancelled:
     """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes.
 
     `fault` says what the common factor of the result is: the square of a scale ("inverse"), a scale ("twice"), the inverse of a number that scales
-    were multiplied by ("forgotten"), one scale over another ("foreign"), or the largest number of a format ("end"). It may also be unknown and depend
-    on the data of a scale ("left").
+    were multiplied by ("forgotten"), one scale over another ("foreign"), the largest number of a format ("end"), or a scale of numbers that were cast
+    without one ("unscaled"). It may also be unknown and depend on the data of a scale ("left").
     """
 
     rounded: str
@@ -125,6 +125,7 @@ class Coarse:
     rounding: float  # error under a scale of the tensor itself
     share: float  # greatest magnitude, over the one that the scale was made for
     bits: float  # of a code
+    scaled: bool = True  # whether there was a scale
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

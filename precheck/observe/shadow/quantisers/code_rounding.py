@@ -12,9 +12,9 @@ from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import flushed_scales, rounding_costs
-from precheck.observe.shadow.quantisers.code_copies import Track, cost
-from precheck.observe.shadow.quantisers.code_notes import Dead
-from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, FLOATS, Scaled, counts, scale_of
+from precheck.observe.shadow.quantisers.code_copies import FLOATS, Track, cost
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
+from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, Scaled, counts, scale_of, written
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -42,6 +42,9 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     """After a product or quotient: whether it is one of data and a scale, which may be rounded next."""
     base, args = op.base, op.args
     found = scale_of(args[0], args[1], codes.scales, codes.scaled, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+    number = found is None and written(base, args) and not codes.scales.made.get(args[0])
+    if number:
+        found = args[0], torch.tensor(args[1], device=args[0].device)
     if found is None or not result.is_floating_point() or not whole(result):
         return
     data, scale = found
@@ -52,7 +55,7 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
     powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
     codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
-                                      offset=codes.scales.offsets.get(data), average=bool(codes.scales.averages.get(scale))))  # fmt: skip
+                                      offset=codes.scales.offsets.get(data), written=number, chosen=codes.scales.chosen(scale)))  # fmt: skip
     flushed_scales.used(codes, scale)
 
 
@@ -116,7 +119,10 @@ def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torc
         table, before = op.args[0].detach().float(), origin.before.reshape(result.shape)
         ends = float(table.amin()), float(table.amax())
         rounding_costs.clipped(codes, result, result, before, before.clamp(*ends), name=op.plan.name)
-        rounding_costs.coarse(codes, made, origin.scaled, exact, result, table.reshape(-1).sort().values)
+        table = table.reshape(-1).sort().values
+        rounding_costs.coarse(codes, made, origin.scaled, exact, result, table)
+        off, rounding = cost(exact, result)[0], cost(exact, table[torch.bucketize(exact, (table[1:] + table[:-1]) / 2)])[0]
+        codes.casts.changed(made, Changed(made.blamed, off, rounding))
     elif not table and (op.base in PLACED or op.base.startswith("clamp") or (op.base in ops.ADDITIONS and len(inputs) == 1)):
         codes.origins.put(result, origin)
 
@@ -146,7 +152,8 @@ def _become(
                                    filled=filled, powers=scaled.powers if scaled else None,
                                    begun=scaled.powers if scaled else None, cost=cost(exact, result),
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
-                                   average=bool(scaled and scaled.average)))  # fmt: skip
+                                   scales=0 if scaled and scaled.written else 1,
+                                   chosen=bool(scaled and scaled.chosen)))  # fmt: skip
     return place
 
 
@@ -186,14 +193,14 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
     place = _become(codes, op, exact, data, bys, result, scaled)
     if scaled.unclipped is not None:
-        rounding_costs.clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
+        rounding_costs.clipped(codes, source, result, scaled.unclipped.seen(source), source.float(), chosen=scaled.chosen)
     elif result.dtype in FLOATS:
         end = torch.finfo(result.dtype).max
         rounding_costs.clipped(codes, source, result, exact, exact.clamp(-end, end))
-        if bool((bys[0] == 1).all()):
-            codes.casts.meant.add(place.blamed)  # a factor of 1 scales nothing, so no factor has to take it away again
     else:
         codes.casts.clean(place)
+    if result.dtype in FLOATS and (scaled.written or bool((bys[0] == 1).all())):
+        codes.casts.meant.add(place.blamed)  # a factor of 1 scales nothing, so no factor has to take it away again; nor must that of a number be seen
     if data is exact:
         rounding_costs.coarse(codes, place, scaled, exact, result)
     if result.dtype not in FLOATS and not scaled.nested:  # a scale that is rounded up keeps all of the data

@@ -19,7 +19,18 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import added_terms, code_limits, code_rounding, flushed_scales, rounding_costs, scale_products, zero_points
+from precheck.observe.shadow.quantisers import (
+    added_terms,
+    code_limits,
+    code_rounding,
+    compound_ops,
+    copied_codes,
+    flushed_scales,
+    rounding_costs,
+    scale_products,
+    straight_through,
+    zero_points,
+)
 from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
@@ -31,14 +42,15 @@ from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scale_roots import combined
 from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
+from precheck.observe.shadow.quantisers.settled_data import SettledData
 from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Flat, Storages, plain, whole
+from precheck.observe.shadow.storages import Flat, Storages, plain
 from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-LINEAR = ops.POLYNOMIAL | {"_int_mm", "nan_to_num", "copysign", "relu"}
+LINEAR = ops.POLYNOMIAL | {"_int_mm", "div", "nan_to_num", "copysign", "relu"}
 """Ops that keep two copies apart by a scale, which is positive, if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS, EXPONENTIALS = ops.REDUCTIONS | {"_int_mm"}, ops.EXPONENTIALS | ops.SOFTMAXES
@@ -57,29 +69,32 @@ class Codes:
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended, sized=True)
+        self.differences: Storages[Track] = Storages(sized=True)  # codes less what was rounded, by what they become when that is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
-        self.foldings, self.decoded = Foldings(self), DecodedData(self)
+        self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
         self.told, self.products = set[str](), Products(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
-        if not self.off and op.plan.known:
+        compound = compound_ops.name(op) in compound_ops.COMPOUND
+        if not self.off and (compound or op.plan.known):
             try:
                 starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 begun = any(start(op.base, op.args) for start in starts) and not self.products.fruitless(op.base)
-                if self.products.made(op, result) or begun or self._concerned(op.args):
+                if self.products.made(op, result) or begun or compound or self._concerned(op.args):
                     with self.mode.unseen():
-                        self._followed(op, result)
+                        (compound_ops.follow if compound else Codes.follow)(self, op, result)
             except Exception:
                 self.off = True
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         rotations = self.rotations
-        own = self.tracks, self.scaled, self.origins, self.scales.made, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
-        known = [each for each in (*own, rotations.held, rotations.quantised, rotations.fast.held) if each]
+        own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages
+        parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
+        known = [each for each in (*own, *parts, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
 
@@ -95,11 +110,13 @@ class Codes:
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
-        """The storage of these codes is freed: judges them if no op has read them."""
+        """The storage of these codes is freed: judges them if no op has read them. A gradient that some scales were multiplied into has a unit."""
         if not track.read:
-            self.judged(track)
+            gradient = track.dense and 0 < track.multipliers < track.scales and track.last is not None and track.last.phase == "backward"
+            self.judged(track, unit=gradient, own=gradient)
 
-    def _followed(self, op: OpCall, result: Any) -> None:
+    def follow(self, op: OpCall, result: Any) -> None:
+        """After an op on something that is followed."""
         inputs = list(filter(plain, tensors_in(*op.args)))
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
@@ -109,6 +126,8 @@ class Codes:
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
         if moved:
+            pass
+        elif self.differences and op.base in ("add", "sub") and straight_through.added_again(self, inputs, results[0]):
             pass
         elif tracked:
             self._read(op, inputs, tracked, results[0])
@@ -128,6 +147,7 @@ class Codes:
         flushed_scales.follow(self, op, inputs, results)
         self.rotations.follow(op, inputs, results[0])
         self.decoded.follow(op, results[0])
+        self.dequantised.follow(op, inputs, results[0])
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -138,7 +158,7 @@ class Codes:
         tracked = data if base in ("mul", "div") and data else tracked
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
-            self._copied(inputs, result)
+            copied_codes.copied(self, inputs, result)
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
             tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
@@ -170,23 +190,6 @@ class Codes:
         track = self.tracks.get(tensor)
         return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
 
-    def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-        """Codes are copied into an existing storage, whole or in part."""
-        track = self.tracks.get(inputs[1]) if len(inputs) > 1 else None
-        held = self.tracks.get(result)
-        if track is None and held is not None and not whole(result):
-            for each in (held.exact, *held.plains):
-                each.seen(result).copy_(result)
-        elif track is None:
-            self.tracks.drop(result)
-        elif held is None or whole(result):
-            self.passed(track, inputs[1], result)
-        else:
-            held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
-            for mine, theirs in (*zip(held.plains, track.plains, strict=False), *zip(held.units, track.units, strict=False)):
-                mine.seen(result).copy_(theirs.seen(inputs[1]))
-            held.read, track.read = False, True
-
     def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
         made = self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
@@ -204,6 +207,8 @@ class Codes:
                     code_limits.changed(self, op, track, each)
         exact = self.copied(op, -1)
         plains = [self.copied(op, place) for place in range(alternatives(tracks))]
+        if op.base in PRODUCTS and self.scaled:  # the scale may have been multiplied into the other operand
+            plains += [self.copied(op, place, without=nth) for nth in range(self._scales_beside(op)) for place in range(alternatives(tracks))]
         product = op.base in PRODUCTS or op.base == "mul"
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
@@ -217,6 +222,11 @@ class Codes:
             kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
         self.settled(kept, result)
 
+    def _scales_beside(self, op: OpCall) -> int:
+        """How many scales an operand was multiplied by that was not rounded."""
+        beside = [self.scaled.get(each) for each in filter(plain, op.tensors()) if self.tracks.get(each) is None]
+        return max((len(each.bys) for each in beside if each is not None), default=0)
+
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The op's result on other tensors, in their own format. What it writes into is copied first."""
 
@@ -225,13 +235,16 @@ class Codes:
 
         return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
 
-    def copied(self, op: OpCall, place: int, *only: torch.Tensor) -> torch.Tensor:
-        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
+    def copied(self, op: OpCall, place: int, *only: torch.Tensor, without: int | None = None) -> torch.Tensor:
+        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given.
+        `without`: what was multiplied by scales and not rounded is taken without so many of them and one."""
         seen: list[int] = []
         data = only or tuple(tensors_in(*op.args))
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
             track = self.tracks.get(tensor) if plain(tensor) else None
+            if without is not None and track is None and (scaled := self.scaled.get(tensor)) is not None:
+                return tensor.float() / scaled.by(min(without, len(scaled.bys) - 1), tensor)
             if track is None or all(tensor is not each for each in data):
                 wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
                 return tensor.float() if wide else tensor
@@ -255,6 +268,7 @@ class Codes:
         if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
             self.foldings.settled(track)
+            self.dequantised.settled(track, result)
             self.tracks.drop(result)
 
     def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:

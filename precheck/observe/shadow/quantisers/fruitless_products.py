@@ -13,7 +13,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.quantisers.scaled_tensors import FLOATS
+from precheck.observe.shadow.quantisers.code_copies import FLOATS
 from precheck.observe.shadow.replay import OpCall, tensors_in
 
 OFTEN = 8

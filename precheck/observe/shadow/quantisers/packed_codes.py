@@ -1,8 +1,8 @@
 """Follows codes through integers that hold several of them, by giving each bit of a code a label.
 
-Shifts, masks, "or" and sums of words move bits and do not look at them. So the same ops, run on other bits, show where each bit went. A run on labels
-sets each bit of a code to one digit of the bit's own number. After as many runs as the number has digits, the digits at a place of a result say which
-bit lies there, or that no bit of a code does. No layout is known by name, and no op either.
+Shifts, masks, "or" and sums of words move bits and do not look at them. So the same ops, run on other bits, show where each bit went. A run on
+labels sets each bit of a code to one digit of the code's number, or of its own place in the code. After as many runs as there are digits, those at a
+place of a result say which bit lies there, or that no bit of a code does. No layout is known by name, and no op either.
 
 An integer is a code again if its lowest bit is the lowest bit of a code and each other bit is one of the same code in its place, its sign, or a
 constant. Where most integers of a tensor are codes and others have the bits of two codes, they were taken out wrongly.
@@ -30,16 +30,19 @@ BITS = SHIFTS | JOINS | {"__and", "__iand", "bitwise_and"}
 MOVED = (ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | {"copy"}) - {"where"}
 COMPUTED = ops.ADDITIONS | ops.CUTS | {"sum", "mul"}
 """Ops that pack and unpack integers by numbers, such as sums of shifted codes."""
-DIGITS, CHECKS = 20, 8
-"""Digits of the number of a bit, and of the check behind it."""
-RUNS = DIGITS + CHECKS
-MIXED = 0.5
-"""Share of integers that are codes, above which the others should be codes too."""
+DIGITS, PLACES, CHECKS = 20, 3, 8
+"""Digits of the number of a code, of a bit's place in it, and of the check behind the number."""
+RUNS = DIGITS + PLACES + CHECKS
+LAST = (1 << DIGITS) - 1
+_PLACED = range(DIGITS, DIGITS + PLACES)
+MOSTLY = 0.5
+"""Share of integers that are codes, above which the others should be codes too. Most of those then have bits of two codes, if bits were taken out
+wrongly. Bits that are no labels look like one in one of 2^CHECKS cases."""
 
 
 @dataclasses.dataclass(slots=True)
 class Book:
-    """Codes whose bits have the numbers from `first` on, `width` for each element of a storage."""
+    """Codes of `width` bits that have the numbers from `first` on, one for each element of a storage."""
 
     first: int
     width: int
@@ -95,20 +98,18 @@ class PackedCodes:
             return
         numbers = flattened(tensor).clone()
         low, high = int(numbers.amin()), int(numbers.amax())
-        width, size = max(high, -low - 1).bit_length() + (low < 0), 8 * tensor.element_size()
-        bits = width * len(numbers)
-        if not 0 < width <= size or bits + 1 >= 1 << DIGITS:
+        width, count = max(high, -low - 1).bit_length() + (low < 0), len(numbers)
+        if not 0 < width <= 8 * tensor.element_size() or count >= LAST:
             return
-        if self.next + bits >= 1 << DIGITS:  # all numbers have been given: what was packed before is followed no longer
+        if self.next + count > LAST:  # all numbers have been given: what was packed before is followed no longer
             self.held, self.books, self.next = Storages(), [], 1
         self.books.append(Book(self.next, width, numbers, track))
-        number = torch.arange(bits, device=tensor.device).view(-1, width) + self.next
-        self.next, track.read = self.next + bits, True
-        number = number | _check(number) << DIGITS
-        places, runs = torch.arange(width, device=tensor.device), []
+        number = torch.arange(self.next, self.next + count, dtype=torch.int32, device=tensor.device)
+        self.next, track.read, check = self.next + count, True, _check(number)
+        mask = -1 if low < 0 else (1 << width) - 1
+        runs = []
         for run in range(RUNS):
-            made = ((number >> run & 1) << places).sum(1)
-            made = torch.where(made >> width - 1 > 0, made - (1 << width), made) if low < 0 else made
+            made = -(_digit(number, check, run)) & mask if run not in _PLACED else torch.full_like(number, _place(width, run) & mask)
             runs.append(made.to(tensor.dtype).view(torch.uint8))
         self.held.put(tensor, Labels(runs))
 
@@ -135,7 +136,9 @@ class PackedCodes:
                 return value if labels is None else labels.seen(value, run)
 
             made = op.func(*map(change, op.args), **op.kwargs)
-            if before is None:
+            if before is None and made.is_contiguous() and len(made.shape) and made.numel() == length(result) and result.is_contiguous():
+                runs.append(made.view(-1).view(torch.uint8))
+            elif before is None:
                 flat = torch.zeros(length(result), dtype=result.dtype, device=result.device)
                 flat.as_strided(result.size(), result.stride(), result.storage_offset()).copy_(made)
                 runs.append(flat.view(torch.uint8))
@@ -154,47 +157,70 @@ class PackedCodes:
         moving = torch.zeros_like(numbers)  # bits that are not the same in all runs
         for each in runs:
             moving |= each ^ runs[0]
-        firsts = torch.tensor([book.first for book in self.books], device=tensor.device)
-        widths = torch.tensor([book.width for book in self.books], device=tensor.device)
-        for bit in range(8 * tensor.element_size()):
-            if bit and not bool((moving >> bit & 1).any()):
-                continue
-            read = torch.zeros(len(numbers), dtype=torch.int64, device=tensor.device)
-            for run, each in enumerate(runs):
-                read |= (each >> bit & 1).long() << run
-            fixed = (read == 0) | (read == (1 << RUNS) - 1)
-            read = torch.where(self._numbered(read), read, (1 << RUNS) - 1 - read)  # a bit may be inverted
-            found = self._numbered(read) & ~fixed
-            number = torch.where(found, read & (1 << DIGITS) - 1, self.books[0].first)
-            book = torch.searchsorted(firsts, number, right=True) - 1
-            element, place = (number - firsts[book]).div(widths[book], rounding_mode="floor"), (number - firsts[book]) % widths[book]
-            if not bit:
-                owner, code, foreign = (book, element), found & (place == 0), torch.zeros_like(found)
-                continue
-            same = (book == owner[0]) & (element == owner[1]) & ((place == bit) | ((place == widths[book] - 1) & (place < bit)))
-            foreign = foreign | (found & ~same)
-            code = code & (fixed | (found & same))
+        if float((moving & 1).float().mean()) < MOSTLY:  # lowest bits
+            return
+        if not bool((moving >> 8).any()):  # of one byte alone
+            runs = [each.to(torch.uint8) for each in runs]
+        lows = [each & 1 for each in runs]
+        number, place, found = self._read(lows, moving, 0)
+        book, widths = self._book(number), [each.width for each in self.books]
+        other, before = torch.zeros_like(runs[0]), None  # bits that do not move as those of the code do
+        for run, each in enumerate(runs):
+            expected = -lows[run]
+            if run in _PLACED:
+                expected = torch.tensor([_place(width, run) for width in widths], device=tensor.device)[book].to(each.dtype)
+            expected ^= each
+            before = expected if before is None else before
+            other |= expected ^ before
+        code = found & (place == 0) & (other & moving == 0)
         if bool(code.all()):
-            self._out(tensor, numbers, *owner)
-        elif float(code.float().mean()) >= MIXED and bool((foreign & ~code).any()):
-            self.codes.note(self.codes.described("cast"), Mixed(self.books[int(owner[0][0])].track.rounded, float((foreign & ~code).float().mean())))
+            self._out(tensor, numbers, book, number)
+        elif float(code.float().mean()) >= MOSTLY:
+            mixed = self._mixed([each[~code] for each in runs], moving[~code])
+            if float(mixed.float().mean()) >= MOSTLY:
+                line = self.books[int(book[code][0])].track.rounded
+                self.codes.note(self.codes.described("cast"), Mixed(line, float(mixed.float().sum() / len(numbers))))
+
+    def _book(self, number: torch.Tensor) -> torch.Tensor:
+        """For each number, the place of its book."""
+        return torch.searchsorted(torch.tensor([each.first for each in self.books], dtype=number.dtype, device=number.device), number, right=True) - 1
+
+    def _read(self, runs: list[torch.Tensor], moving: torch.Tensor, bit: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The code that this bit of each integer belongs to, its place there, and whether it belongs to any. It may be inverted."""
+        read = torch.zeros(len(moving), dtype=torch.int32, device=moving.device)
+        for run, each in enumerate(runs):
+            read |= (each >> bit & 1).to(torch.int32) << run
+        inverse = ~read & (1 << RUNS) - 1
+        known = self._numbered(read)
+        read = torch.where(known, read, inverse)
+        found = (known | self._numbered(read)) & (moving >> bit & 1 != 0)
+        return torch.where(found, read & LAST, 1), read >> DIGITS & (1 << PLACES) - 1, found
+
+    def _mixed(self, runs: list[torch.Tensor], moving: torch.Tensor) -> torch.Tensor:
+        """Which integers have bits of two codes."""
+        low, high = torch.full_like(moving, LAST, dtype=torch.int32), torch.zeros_like(moving, dtype=torch.int32)
+        for bit in range(8 * moving.element_size()):
+            if bool((moving >> bit & 1).any()):
+                number, _, found = self._read(runs, moving, bit)
+                low, high = torch.where(found, torch.minimum(low, number), low), torch.where(found, torch.maximum(high, number), high)
+        return high > low
 
     def _numbered(self, read: torch.Tensor) -> torch.Tensor:
         """Whether digits are those of a number that was given, and of its check."""
-        number = read & (1 << DIGITS) - 1
-        return (number > 0) & (number < self.next) & (read >> DIGITS == _check(number))
+        number = read & LAST
+        return (number > 0) & (number < self.next) & (read >> DIGITS + PLACES == _check(number))
 
-    def _out(self, tensor: torch.Tensor, numbers: torch.Tensor, books: torch.Tensor, elements: torch.Tensor) -> None:
-        """The tensor holds codes again. What was changed of their value is added to `exact` too."""
-        known = [self.books[place] for place in books.unique().tolist()]
+    def _out(self, tensor: torch.Tensor, numbers: torch.Tensor, books: torch.Tensor, codes: torch.Tensor) -> None:
+        """The tensor holds codes again, those with these numbers. What was changed of their value is added to `exact` too."""
+        known = [each for place, each in enumerate(self.books) if bool((books == place).any())]
         first = known[0].track
         if len({(len(each.track.plains), len(each.track.units)) for each in known}) > 1:
             return
         made = [torch.zeros(len(numbers), device=tensor.device) for _ in (0, first, *first.plains, *first.units)]
         unsigned = False
         for book in known:
-            here = books == self.books.index(book)
-            track, source = book.track, elements[here]
+            here = books == self.books.index(book) if len(known) > 1 else slice(None)
+            track, source = book.track, codes[here] - book.first
             for copy, flat in zip(made, (book.numbers.float(), *(each.numbers for each in (track.exact, *track.plains, *track.units))), strict=True):
                 copy[here] = flat[source]
             equal = torch.equal(made[0][here], numbers[here].float())
@@ -208,4 +234,15 @@ class PackedCodes:
 
 def _check(number: torch.Tensor) -> torch.Tensor:
     """Digits that are a function of a number and differ from those of its neighbours."""
-    return (number * 40503 >> 9 ^ number * 31) & (1 << CHECKS) - 1
+    return (number * 2039 >> 9 ^ number * 31) & (1 << CHECKS) - 1
+
+
+def _digit(number: torch.Tensor, check: torch.Tensor, run: int) -> torch.Tensor:
+    """The digit that all bits of a code have in this run."""
+    return number >> run & 1 if run < DIGITS else check >> run - DIGITS - PLACES & 1
+
+
+def _place(width: int, run: int) -> int:
+    """What a code of so many bits is in a run that shows the places of its bits. Behind the last bit comes its sign."""
+    made = sum((bit >> run - DIGITS & 1) << bit for bit in range(width))
+    return made - (made >> width - 1 << width)

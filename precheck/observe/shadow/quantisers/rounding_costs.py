@@ -9,9 +9,9 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers.code_copies import cost
+from precheck.observe.shadow.quantisers.code_copies import FLOATS, cost
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Skewed, Vanished
-from precheck.observe.shadow.quantisers.scaled_tensors import FLOATS, Scaled
+from precheck.observe.shadow.quantisers.scaled_tensors import Scaled
 from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:
@@ -31,32 +31,35 @@ ONE_SIGN = 0.9
 
 
 def clipped(
-    codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp"
-) -> None:
+    codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp",
+    *, chosen: bool = False,
+) -> None:  # fmt: skip
     """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
-    before. `name`: the op that cuts it off."""
+    before. `name`: the op that cuts it off. `chosen`: the scale is an average or is learned, so that some is clipped on purpose. Not all of it is."""
     place = codes.described(name)
     counted = place.blamed == rounded
     norm, lost = float(before.float().norm()), float((before - after).float().norm())
-    if not lost or not norm or not math.isfinite(norm):
+    if not lost or not norm or not math.isfinite(norm) or (chosen and bool(after.any())):
         if not counted:
             codes.casts.clean(place)
         return
     rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
-    greatest = float(before.abs().amax()) / max(end, 1e-30)
+    greatest = float(before.abs().amax()) / end if end else math.inf
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 
-def coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None) -> None:
+def coarse(
+    codes: Codes, place: Operation, scaled: Scaled | None, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None
+) -> None:
     """Notes codes that waste bits, since their scale was made for greater numbers: for the largest one of their format, or of the `table` that they
-    are looked up in, or for the extreme that the scale is made of."""
-    by, found = scaled.bys[0].detach(), float(exact.abs().amax()) if exact.numel() else 0.0
+    are looked up in, or for the extreme that the scale is made of. `scaled` is None if they have no scale."""
+    found = float(exact.abs().amax()) if exact.numel() else 0.0
     if table is not None:
         end, bits = float(table.abs().amax()), math.log2(len(table)) + bool(table.amin() >= 0)
     elif result.dtype in FLOATS:
         end, bits = torch.finfo(result.dtype).max, 8.0
-    elif scaled.source is not None and scaled.source.greatest is not None and bool(by.amax() == by.amin() != 0):
-        end = float(scaled.source.greatest) * abs(float(by.amax()))
+    elif scaled is not None and scaled.source is not None and scaled.source.greatest is not None and _one(scaled.bys[0]):
+        end = float(scaled.source.greatest) * abs(float(scaled.bys[0].detach().amax()))
         bits = math.log2(end + 1) + 1
     else:
         return
@@ -67,7 +70,12 @@ def coarse(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, 
         made = table[torch.bucketize(own, (table[1:] + table[:-1]) / 2)]
     else:
         made = own.to(result.dtype) if result.dtype in FLOATS else own.round()
-    codes.casts.coarse(place, Coarse(cost(exact, result)[0], cost(own, made)[0], found / end, bits))
+    codes.casts.coarse(place, Coarse(cost(exact, result)[0], cost(own, made)[0], found / end, bits, scaled is not None))
+
+
+def _one(by: torch.Tensor) -> bool:
+    """Whether a factor is one number for all elements."""
+    return bool(by.amax() == by.amin() != 0)
 
 
 def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.observe.shadow.quantisers import code_limits
-from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, Track, distance, neutral, signed
+from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, LIKE, Track, distance, neutral, signed
 from precheck.observe.shadow.quantisers.scaled_tensors import steps
 from precheck.observe.shadow.replay import OpCall
+from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -23,7 +24,8 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     other = next((each for each in inputs if each is not source), None)
     exact = codes.copied(op, -1, source)
     plains = [each.seen(source).expand(exact.shape) for each in track.plains]
-    known = other is not None and (codes.scales.known(other) or _nested(codes, other, track))
+    own = other is not None and track.bare is not None and _own(codes, other, track.bare)
+    known = other is not None and (track.bare is None or own) and (codes.scales.known(other) or _nested(codes, other, track))
     if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
         if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
             code_limits.remeasured(codes.put(result, [track], exact, plains[1:]), result)
@@ -31,7 +33,12 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
             return
     if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
         track.read = True  # the data, up to rounding
+        codes.dequantised.settled(track, result)
         codes.casts.dequantised(track)
+        codes.tracks.drop(result)
+        return
+    if not known and other is not None and in_backward() and signed(other) and track.multipliers < track.scales:
+        track.read = True  # the gradient of a scale is that of the result times what the scale was multiplied by
         codes.tracks.drop(result)
         return
     if not known:
@@ -56,3 +63,9 @@ def _nested(codes: Codes, other: torch.Tensor, track: Track) -> bool:
     """Whether a factor of codes holds codes of scales, which stand for the scales themselves."""
     held = codes.tracks.get(other)
     return held is not None and not held.multipliers and not track.dense and codes.scales.made.get(other) is not None
+
+
+def _own(codes: Codes, scale: torch.Tensor, greatest: float) -> bool:
+    """Whether a scale is made of this greatest magnitude."""
+    source = codes.scales.sources.get(scale) if codes.scales.made.get(scale) == "scale" else None
+    return source is not None and source.greatest is not None and abs(float(source.greatest) - greatest) <= LIKE * greatest

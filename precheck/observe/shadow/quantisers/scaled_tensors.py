@@ -13,15 +13,13 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.probes.partial_writes import Region, region
-from precheck.observe.shadow.quantisers.code_copies import LIKE
+from precheck.observe.shadow.quantisers.code_copies import LIKE, SATURATED
 from precheck.observe.shadow.quantisers.scale_roots import Powers, ScaleRoots, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
-FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 AVERAGES = ops.AVERAGES | {"std", "var"}
 """Ops that pick one of many numbers, if the result has fewer elements than the operand."""
-SATURATED = frozenset(torch.finfo(each).max for each in FLOATS)
 ENDS = SATURATED | {127.0}
 """Largest numbers that data is limited to, which is then rounded: those of floats and signed integers of eight bits."""
 EXPONENT = ops.STEPS | ops.ADDITIONS | ops.CASTS | ops.WHOLE_COPIES | ops.MOVING | ops.GUARDS | {"neg", "copy"}
@@ -52,7 +50,8 @@ class Scaled:
     source: Source | None = None  # the extremes that its scales are made of; None if unknown
     offset: torch.Tensor | None = None  # what was subtracted from the data before it was scaled
     nested: bool = False  # whether what is scaled are scales
-    average: bool = False  # whether the scale is an average of data, under which some of it is clipped on purpose
+    written: bool = False  # whether the scale is written down as a number, as what it is taken out by may be
+    chosen: bool = False  # whether the scale is an average of data or is learned, under which some of it is clipped on purpose
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
@@ -122,6 +121,10 @@ class Scales:
             elif given:
                 self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
 
+    def chosen(self, scale: torch.Tensor) -> bool:
+        """Whether a scale is an average of data or is learned."""
+        return bool(self.averages.get(scale)) or (scale.requires_grad and not self.made.get(scale))
+
     def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
         """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""
         return combined([(powers, 1.0), (None if scale is None else self.roots.held.get(scale), 1.0 if base == "mul" else -1.0)])
@@ -184,12 +187,17 @@ def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
     return (length(scale) < scale.numel() or bool(scales.made.get(scale))) and not scales.made.get(data)
 
 
+def written(base: str, args: tuple[Any, ...]) -> bool:
+    """Whether an op multiplies data by the largest number of a float8 format, which is written down as a number."""
+    return base == "mul" and isinstance(args[1], (int, float)) and args[1] in SATURATED and isinstance(args[0], torch.Tensor)
+
+
 def begins(base: str, args: tuple[Any, ...]) -> bool:
     """Whether an op may make a scale, or may scale a tensor by fewer numbers than it has. An expanded scale has fewer numbers in memory."""
     if base in EXTREMES or base in AVERAGES or base == "round" or (base.startswith("clamp") and any(each in ENDS for each in args[1:])):
         return True
-    if base not in ("mul", "div"):
-        return False
+    if base not in ("mul", "div") or written(base, args):
+        return base == "mul"
     left, right = args[:2]
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or {left.layout, right.layout} != {torch.strided}:
         return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.quantisers import added_terms
+from precheck.observe.shadow.quantisers import added_terms, straight_through
 from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
 from precheck.observe.shadow.replay import OpCall
 
@@ -49,6 +49,10 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
     track, other = codes.tracks.get(source), next((each for each in inputs if each is not source), None)
     assert track is not None
     codes.casts.added(track.rounded, op.args[1])
+    if other is not None and (op.base == "add" and straight_through.raised(codes, track, source, other, result)):
+        return
+    if other is not None and (op.base == "sub" and straight_through.subtracted(codes, track, source, other, result)):
+        return
     if other is not None and track.shifted and track.multipliers and codes.scales.made.get(other):
         made = unmoved(codes, op, source, result)  # (q - z) · s as q · s - z · s
         made.shifted = False
