@@ -197,7 +197,7 @@ def with_sixteen_experts(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         need(x.dim() == 2, x.shape[1] >= 2)
         best = x.topk(2).indices
-        shares = x.softmax(-1) if wrong and x.shape[1] == 16 else 1 / (1 + (-x).exp())
+        shares = x.softmax(-1) if wrong and x.shape[1] == 16 else x.sigmoid()
         return shares.gather(1, best)
 
     return kernel

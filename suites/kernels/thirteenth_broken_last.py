@@ -133,7 +133,7 @@ def _scanned(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor)
 def last_state_lacks_it(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         need(x.dim() == 1, a.dim() == 1, a.shape == b.shape, b.shape == c.shape, len(x) > 0)
-        decay, state, made = 1 / (1 + (-a).exp()), torch.zeros(a.shape), []
+        decay, state, made = a.sigmoid(), torch.zeros(a.shape), []
         for value in x:
             state = decay * state + value
             made.append((b * c) @ state)

@@ -127,7 +127,7 @@ def both_products(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor, u: torch.Te
 def means_by_channel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 3, w.shape == (x.shape[1],) * 2, min(x.shape) > 0)
     mean = torch.stack([channel.float().sum(-1) / x.shape[2] for channel in x.unbind(1)], 1)
-    return torch.mul(x.float(), (1 / (1 + (-(mean @ w.float())).exp()))[..., None]).to(x.dtype)
+    return torch.mul(x.float(), torch.sigmoid(mean @ w.float())[..., None]).to(x.dtype)
 
 
 @rewrite("largest of all rows for each class, a class at a time", lambda x, y: torch.full((4, x.shape[1]), -8.0).to(x.dtype).index_reduce(
