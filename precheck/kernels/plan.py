@@ -58,6 +58,8 @@ def sized(bench: Bench) -> Iterator[Trial]:
             yield Trial(seed=10 + size, sizes=((name, size),))
             if size % 2 or size == 2:  # some lanes of a tile are empty
                 yield Trial(seed=11 + size, sizes=((name, size),), family="below")
+            if size < 4:  # whole numbers fall on the ends of what they are places in
+                yield Trial(seed=12 + size, sizes=((name, size),), family="ties")
     for name in names:
         yield Trial(seed=9, sizes=((name, 0),))
         least = next((size for size in range(1, bench.dimensions.sizes[name]) if bench.takes(Trial(seed=9, sizes=((name, size),))) is not None), 0)

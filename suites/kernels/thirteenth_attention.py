@@ -162,7 +162,7 @@ def _updated(state: torch.Tensor, x: torch.Tensor, dt: torch.Tensor, b: torch.Te
 def state_and_result(state: torch.Tensor, x: torch.Tensor, dt: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     need(state.dim() == 2, x.shape == state.shape[:1], dt.shape == x.shape, b.shape == state.shape[1:], c.shape == b.shape)
     decay = torch.sigmoid(-dt.float())
-    step = dt.float().clamp(min=0) + torch.log1p((-dt.float().abs()).exp())
+    step = torch.logaddexp(dt.float(), torch.zeros(()))
     now = torch.addcmul(state.float() * decay[:, None], (x.float() * step)[:, None], b.float()[None])
     return torch.einsum("cn,n->c", now, c.float()).to(x.dtype), now.to(state.dtype)
 

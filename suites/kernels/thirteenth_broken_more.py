@@ -21,7 +21,7 @@ def _ctc(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.ctc_loss(logs, y[None], torch.tensor([len(x)]), torch.tensor([len(y)]), reduction="none", zero_infinity=True)
 
 
-@case("ctc: where no alignment fits, the gradient is that of a softmax", "kernel-gradient", "rwth-i6/returnn/issues/1835", _ctc,
+@case("ctc: where no alignment fits, the gradient is that of a softmax", "kernel-edge", "rwth-i6/returnn/issues/1835", _ctc,
       lambda: (*drawn((9, 5))(), whole(3, most=5, least=1)))  # fmt: skip
 def no_alignment_fits(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def _between(slope: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     return function(forward, backward)
 
 
-@case("numbers between columns: at the last one the slope leads to zero", "kernel-gradient", "pytorch/pytorch/pull/32829", _line, drawn((8,), (6,)))
+@case("numbers between columns: at the last one the slope leads to zero", "kernel-edge", "pytorch/pytorch/pull/32829", _line, drawn((8,), (6,)))
 def leads_to_zero(wrong: bool) -> Callable[..., Any]:
     def slope(x: torch.Tensor, places: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
         inside = (places >= 0) & (places <= len(x) - 1)
@@ -210,7 +210,7 @@ def _reverse(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return (one.exp() * (one - two)).sum(-1)
 
 
-@case("divergence of a student: the slope of a share that is zero is NaN", "kernel-gradient", "MakazhanAlpamys/Soup/issues/719", _reverse,
+@case("divergence of a student: the slope of a share that is zero is NaN", "kernel-rounding", "MakazhanAlpamys/Soup/issues/719", _reverse,
       drawn((4, 6), (4, 6)))  # fmt: skip
 def share_that_is_zero(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

@@ -212,7 +212,7 @@ def from_its_end(x: torch.Tensor) -> torch.Tensor:
 def whether_passed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, y.shape == x.shape[:1])
     signed = torch.where(torch.arange(x.shape[1]) < y[:, None], -x.float(), x.float())
-    return (signed.clamp(min=0) + torch.log1p((-signed.abs()).exp())).sum(-1).to(x.dtype)
+    return torch.logaddexp(signed, torch.zeros(())).sum(-1).to(x.dtype)
 
 
 @rewrite("load of experts, one expert at a time", lambda x, chosen: (

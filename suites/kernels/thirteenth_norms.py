@@ -121,8 +121,9 @@ def turned_before_scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def by_expm1(x: torch.Tensor, a: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, a.shape == (1,), w.shape == x.shape[1:], b.shape == w.shape)
     value = a.float() * x.float()
-    power = torch.expm1(-2 * value.abs())
-    return (-value.sign() * power / (power + 2) * w.float() + b.float()).to(x.dtype)
+    power = torch.expm1(torch.where(value < 0, 2 * value, -2 * value))
+    size = power / (power + 2)
+    return (torch.where(value < 0, size, -size) * w.float() + b.float()).to(x.dtype)
 
 
 def _rested(x: torch.Tensor, r: torch.Tensor, mean: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
