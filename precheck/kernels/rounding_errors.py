@@ -81,7 +81,7 @@ class RoundingErrors:
         return norms > 0 and float((first * second).sum()) / norms < 0.5
 
     def _larger(self, judged: Judged, name: str) -> Judged | None:
-        """Larger sizes, if the error is at least half as large there. A few elements do not show how an error varies."""
+        """Larger sizes, if the fault is there too, or an error half as large. A few elements do not show how an error varies."""
         before = self.bench.dimensions.sizes | dict(judged.trial.sizes)
         least = _ENOUGH if min(before.values(), default=_ENOUGH) < _ENOUGH else 4 * max(before.values())
         sizes = tuple((name, max(size, least)) for name, size in before.items())
@@ -89,7 +89,8 @@ class RoundingErrors:
             return None
         taken = self.bench.takes(judged.trial.but(given=False, sizes=sizes, seed=judged.trial.seed + 1))
         found = None if taken is None else self.replay.fresh(taken)
-        return found if found is not None and 2 * error_of(found, name) >= error_of(judged, name) else None
+        same = found is not None and found.fault is not None and found.fault.subject == name
+        return found if found is not None and (same or 2 * error_of(found, name) >= error_of(judged, name)) else None
 
     def grows(self, judged: Judged, family: str = "") -> bool:
         """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's."""
