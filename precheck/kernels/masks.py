@@ -42,6 +42,8 @@ class _Masked(Exact):
         if self.way == "bound" and _bounds(name) and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
             packet = getattr(torch.ops.aten, name[0] + ("t" if name[1] == "e" else "e"))  # ge and gt, le and lt
             return getattr(packet, overload(func) or "default"), args, kwargs
+        if self.way == "same" and name in ("eq", "ne") and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
+            return func, args, kwargs
         if name == "slice" and self.way in _WINDOWS:
             return _sliced(func, args, *_WINDOWS[self.way])
         ignored = next((place for place, each in enumerate(schema(func).arguments) if each.name == "ignore_index"), len(args))
@@ -190,11 +192,11 @@ def trivial(bench: Bench, judged: Judged) -> bool:
     wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
-    bounded = _asks_bounds(bench, judged, made)
+    bounded, numbered = _asks(bench, judged, made, "bound", "ends late"), _asks(bench, judged, made, "same")
     for place, value in enumerate(made.values):
         if (len(made.values) == 1 and not value.is_floating_point()) or _chooses(bench, judged, made, place):
             continue
-        for plain in (*_plain(value, lengths), *(_full(value, lengths) if bounded else ())):
+        for plain in (*_plain(value, lengths), *(_full(value, lengths) if bounded else ()), *(_one(value) if numbered else ())):
             values = [plain if other == place else each for other, each in enumerate(made.values)]
             if bench.passes_on(judged.trial, Made(values, made.numbers)):
                 return True
@@ -232,19 +234,27 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
 
 
 def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
-    """Integers that may be the used lengths of rows: replaced by full lengths."""
+    """Integers that may be the used lengths of rows: replaced by full lengths. In a cache these are a number of pages times their size."""
     if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool or value.dim() != 1 or not len(value) or bool((value < 0).any()):
         return
-    most = int(value.max())
-    yield from (torch.full_like(value, length) for length in sorted(lengths) if length >= max(most, 1) and bool((value != length).any()))
+    most, full = int(value.max()), {one * other for one in lengths for other in (1, *lengths)}
+    yield from (torch.full_like(value, length) for length in sorted(full) if length >= max(most, 1) and bool((value != length).any()))
 
 
-def _asks_bounds(bench: Bench, judged: Judged, made: Made) -> bool:
-    """Whether the reference compares integers, as to find positions beyond a length."""
-    mode = _Masked("bound")
-    with mode:
-        running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(judged.trial), kind="noise")
-    return mode.changed
+def _one(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Integers that may number the sequence of each row: replaced by those of one sequence."""
+    if not value.is_floating_point() and not value.is_complex() and value.dim() == 1 and len(value) > 1 and bool((value.diff() >= 0).all()):
+        yield value[:1].expand(value.shape).clone()
+
+
+def _asks(bench: Bench, judged: Judged, made: Made, *ways: str) -> bool:
+    """Whether the reference has something that these ways change: it compares integers, as to find positions beyond a length or rows of one
+    sequence, or leaves out the end of a row by a slice."""
+    modes = [_Masked(way) for way in ways]
+    for mode in modes:
+        with mode:
+            running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(judged.trial), kind="noise")
+    return any(mode.changed for mode in modes)
 
 
 def closer(judged: Judged, other: running.Outcome, right: running.Outcome, behind: float = _BEHIND) -> bool:

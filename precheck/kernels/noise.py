@@ -13,6 +13,7 @@ import torch
 
 from precheck import formats, ops
 from precheck.analysis.kernel_floor import ROUNDINGS
+from precheck.kernels.stored_results import StoredResults
 from precheck.observe.exact import widened, written
 from precheck.observe.profiling import UncompiledMode
 from precheck.ops import Kind, base_name
@@ -26,7 +27,7 @@ _LOGARITHMIC = {"logcumsumexp"}
 """Running sums of exponentials. A chain keeps the logarithm of the sum, and each step rounds it, whatever the terms are."""
 _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
 _ATTENTION = "_safe_softmax"
-"""The softmax of torch's attention. Kernels store its weights in the inputs' format, for the product with the values."""
+"""The softmax of torch's attention. Kernels store its weights in the inputs' format, and the gradients of its scores, for the products with them."""
 _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED)
 """Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards."""
@@ -52,6 +53,7 @@ class Rounded(UncompiledMode):
         self.seed, self.fine, self.gemm, self.stored = seed, fine, gemm, stored
         self.generator = torch.Generator().manual_seed(seed)
         self.ambiguous = False  # whether two elements were written to one place
+        self.results = StoredResults()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -76,10 +78,26 @@ class Rounded(UncompiledMode):
         if name in _SOFTMAXES_BACKWARD and len(wide) == 1:
             wide = [self._unshifted(name, wide[0], *args[:3])]
         if name == _ATTENTION and len(wide) == 1:
-            wide = [wide[0] * (1 + 2 * self.stored * self._random(wide[0].shape))]
+            wide = [self._as_stored(wide[0])]
+        self._follow(name, native, func, read, args)
         for result, exact in zip(results, wide, strict=False):
             self._store(result, exact, rounds=name not in _EXACT or bool(writes))
         return native
+
+    def _follow(self, name: str, native: Any, func: Any, read: tuple[tuple[Any, ...], dict[str, Any]], args: tuple[Any, ...]) -> None:
+        """Notes softmaxes, and the gradients that reach them from a product with other operands, as they are stored."""
+        if name in ops.SOFTMAXES and isinstance(native, torch.Tensor):
+            self.results.softmax(native, attention=name == _ATTENTION)
+        elif in_backward() and isinstance(native, torch.Tensor) and self.results.awaited(native):
+            if name in ops.PRODUCTS:
+                right = func(*read[0], **read[1])
+                self.results.note(native, func(*(self._as_stored(each) if _real(each) else each for each in read[0]), **read[1]) - right)
+            elif name in ops.CASTS and isinstance(args[0], torch.Tensor):
+                self.results.copied(args[0], native)
+
+    def _as_stored(self, value: torch.Tensor) -> torch.Tensor:
+        """Values in float64 that were rounded to the inputs' format."""
+        return value * (1 + 2 * self.stored * self._random(value.shape))
 
     def _read(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Disturbed copies of the arguments in float64. Terms of sums also get the error of the sum."""
@@ -145,14 +163,17 @@ class Rounded(UncompiledMode):
     def _unshifted(self, name: str, exact: torch.Tensor, gradient: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
         """The gradient of scores that were shifted by the largest score of their row. The largest score's gradient through the shift is zero in exact
         arithmetic, and a sum of rounding errors here. `output`: the softmax or its logarithm. A softmax's gradient has a sum over its row, which
-        kernels read from stored results, as attention does. So the sum is rounded as these are."""
+        kernels read from stored results: softmax from its own, and attention from the product with the values. So the sum has the error of these."""
         if not exact.dim() or not exact.numel():
             return exact
         terms = gradient.double().abs()
         terms = terms if "log" in name else terms * output.double().abs()
         whole = terms.nan_to_num(posinf=0.0).sum(dim, keepdim=True)
         if "log" not in name:
-            exact = exact - output.double() * (2 * self.stored * whole * self._random(whole.shape))
+            exact = self._as_stored(exact) if self.results.weighs(output) else exact
+            error = self.results.error(gradient)
+            off = 0.0 if error is None or error.shape != output.shape else (output.double() * error).sum(dim, keepdim=True)
+            exact = exact - output.double() * (2 * self.stored * whole * self._random(whole.shape) + off)
         left = ROUNDINGS / 2 * self.fine * whole * self._random(whole.shape).sign()
         return exact.scatter_add(dim, output.argmax(dim, keepdim=True), left.to(exact.dtype))
 

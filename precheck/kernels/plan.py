@@ -58,8 +58,13 @@ def sized(bench: Bench) -> Iterator[Trial]:
             yield Trial(seed=10 + size, sizes=((name, size),))
             if size % 2 or size == 2:  # some lanes of a tile are empty
                 yield Trial(seed=11 + size, sizes=((name, size),), family="below")
+            if size < 4:  # whole numbers fall on the ends of what they are places in
+                yield Trial(seed=12 + size, sizes=((name, size),), family="ties")
     for name in names:
         yield Trial(seed=9, sizes=((name, 0),))
+        least = next((size for size in range(1, bench.dimensions.sizes[name]) if bench.takes(Trial(seed=9, sizes=((name, size),))) is not None), 0)
+        if least not in (0, *SMALL):  # as many as are asked for
+            yield Trial(seed=9, sizes=((name, least),))
     for seed, sizes in enumerate(((1, 1, 1, 1), (3, 5, 2, 7), (17, 3, 9, 2), (33, 37, 5, 11), (7, 129, 4, 6))):
         if len(names) > 1:
             yield Trial(seed=40 + seed, sizes=tuple((name, sizes[place % 4]) for place, name in enumerate(names)))

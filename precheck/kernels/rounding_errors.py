@@ -66,7 +66,7 @@ class RoundingErrors:
         if first is None or self.late():
             return False
         if not carriers(first) >= _CARRIERS:
-            larger = self._larger(judged) if first.numel() < 2 * _CARRIERS else None
+            larger = self._larger(judged, name)
             return larger is not None and error_of(larger, name) < 0.1 and self._erratic(larger, name)
         generator = torch.Generator().manual_seed(3)
         moved = [(each.double() * (1 + (torch.rand(each.shape, generator=generator).double() - 0.5) / 16)).to(each.dtype)
@@ -80,15 +80,17 @@ class RoundingErrors:
         norms = float(first.norm() * second.norm())
         return norms > 0 and float((first * second).sum()) / norms < 0.5
 
-    def _larger(self, judged: Judged) -> Judged | None:
-        """The same fault in larger sizes, if it is there too. A few elements do not show how an error varies."""
-        sizes = tuple((name, max(size, _ENOUGH)) for name, size in self.bench.dimensions.sizes.items())
-        if self.bench.dimensions.elements(dict(sizes)) > PLENTY:
+    def _larger(self, judged: Judged, name: str) -> Judged | None:
+        """Larger sizes, if the fault is there too, or an error half as large. A few elements do not show how an error varies."""
+        before = self.bench.dimensions.sizes | dict(judged.trial.sizes)
+        least = _ENOUGH if min(before.values(), default=_ENOUGH) < _ENOUGH else 4 * max(before.values())
+        sizes = tuple((name, max(size, least)) for name, size in before.items())
+        if dict(sizes) == before or self.bench.dimensions.elements(dict(sizes)) > PLENTY:
             return None
         taken = self.bench.takes(judged.trial.but(given=False, sizes=sizes, seed=judged.trial.seed + 1))
         found = None if taken is None else self.replay.fresh(taken)
-        same = found is not None and found.fault is not None and judged.fault is not None and found.fault.subject == judged.fault.subject
-        return found if same else None
+        same = found is not None and found.fault is not None and found.fault.subject == name
+        return found if found is not None and (same or 2 * error_of(found, name) >= error_of(judged, name)) else None
 
     def grows(self, judged: Judged, family: str = "") -> bool:
         """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's."""

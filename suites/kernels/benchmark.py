@@ -14,6 +14,7 @@
     python suites/kernels/benchmark.py tenth.json --set tenth            # the tenth one; half an hour
     python suites/kernels/benchmark.py eleventh.json --set eleventh      # the eleventh one; an hour
     python suites/kernels/benchmark.py twelfth.json --set twelfth        # the twelfth one; as long
+    python suites/kernels/benchmark.py thirteenth.json --set thirteenth  # the thirteenth one; as long
 """
 
 from __future__ import annotations
@@ -82,6 +83,15 @@ import tenth_broken_more  # noqa: F401
 import tenth_rewrites  # noqa: F401
 import tenth_rewrites_last  # noqa: F401
 import tenth_rewrites_more  # noqa: F401
+import thirteenth_attention  # noqa: F401
+import thirteenth_broken  # noqa: F401
+import thirteenth_broken_last  # noqa: F401
+import thirteenth_broken_more  # noqa: F401
+import thirteenth_losses  # noqa: F401
+import thirteenth_norms  # noqa: F401
+import thirteenth_parts  # noqa: F401
+import thirteenth_sums  # noqa: F401
+import thirteenth_windows  # noqa: F401
 import twelfth_attention  # noqa: F401
 import twelfth_broken  # noqa: F401
 import twelfth_broken_last  # noqa: F401
@@ -95,7 +105,7 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, ELEVENTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, TWELFTH, UNSEEN, Case
+from broken_cases import ALL, EIGHTH, ELEVENTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, THIRTEENTH, TWELFTH, UNSEEN, Case
 
 import precheck
 
@@ -105,6 +115,7 @@ SETS = {
     "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
     "eighth": (EIGHTH, rewrites.EIGHTH), "ninth": (NINTH, rewrites.NINTH),
     "tenth": (TENTH, rewrites.TENTH), "eleventh": (ELEVENTH, rewrites.ELEVENTH), "twelfth": (TWELFTH, rewrites.TWELFTH),
+    "thirteenth": (THIRTEENTH, rewrites.THIRTEENTH),
 }  # fmt: skip
 """The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200

@@ -32,6 +32,8 @@ ELEVENTH: dict[str, Case] = {}
 """Those of `eleventh_broken` and `eleventh_broken_more`."""
 TWELFTH: dict[str, Case] = {}
 """Those of `twelfth_broken`, `twelfth_broken_more` and `twelfth_broken_last`."""
+THIRTEENTH: dict[str, Case] = {}
+"""Those of `thirteenth_broken`, `thirteenth_broken_more` and `thirteenth_broken_last`."""
 
 
 class Case(NamedTuple):

@@ -35,6 +35,8 @@ ELEVENTH: dict[str, Rewrite] = {}
 """Those of `eleventh_norms`, `eleventh_attention`, `eleventh_losses`, `eleventh_sums` and `eleventh_choices`."""
 TWELFTH: dict[str, Rewrite] = {}
 """Those of `twelfth_norms`, `twelfth_attention`, `twelfth_losses`, `twelfth_sums` and `twelfth_choices`."""
+THIRTEENTH: dict[str, Rewrite] = {}
+"""Those of `thirteenth_sums`, `_norms`, `_windows`, `_losses`, `_attention` and `_parts`."""
 
 
 class Rewrite(NamedTuple):

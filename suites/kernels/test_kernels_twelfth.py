@@ -16,7 +16,10 @@ import precheck
 from precheck import formats
 from precheck.analysis import kernel_floor
 from precheck.analysis.cut_off import cut_off
-from precheck.kernels import noise
+from precheck.kernels import dimensions, examples, noise
+from precheck.kernels.bench import Bench
+from precheck.kernels.running import Wishes
+from precheck.kernels.trials import Trial
 
 SAID = {
     # where nothing is looked up, the gradient of a table is zeros, and not nothing
@@ -80,6 +83,23 @@ def test_terms_of_a_gradient_are_as_large_as_the_weights_where_inputs_are_large(
     assert float(sums.max()) == 2
     _, sums = kernel_floor.terms(torch.full((3, 4), 0.01), [torch.ones(3, 2)])
     assert float(sums.max()) == pytest.approx(200)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_attention_that_reads_its_stored_result_passes_where_its_sum_nearly_cancels(dtype: torch.dtype) -> None:
+    """Values about 30 nearly cancel in the product with the incoming gradient. The stored result's errors don't, and keys about 30 enlarge them. With
+    the same numbers a backward pass that leaves the sum out is wrong."""
+    pair = TWELFTH_REWRITES["attention as flash attention has it: shares stored, recomputed backward"]
+    trials = [Trial(seed=seed, family="offset") for seed in (104, 120, 123)]
+
+    def broken(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q.float() @ k.float().T) / q.shape[-1] ** 0.5
+        return ((scores - scores.logsumexp(-1, keepdim=True).detach()).exp() @ v.float()).to(q.dtype)
+
+    for candidate, right in ((pair.candidate, True), (broken, False)):
+        example = next(iter(examples.read(pair.inputs(dtype), None, True)))
+        bench = Bench(candidate, pair.reference, example, dimensions.of(example, None), Wishes())
+        assert [bench.judge(trial).fault is None for trial in trials] == [right] * 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -96,14 +96,14 @@ def _taught(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 def _taught_forward(x: torch.Tensor, t: torch.Tensor) -> Any:
     need(x.dim() == 2, x.shape == t.shape, x.shape[1] > 0)
     one, two = ((each.float() / 2).log_softmax(-1) for each in (x, t))
-    apart = torch.where(two.exp() > 0, two.exp() * (two - one), 0.0).sum(-1)
+    apart = torch.where(two.exp() == 0, 0.0, two.exp() * (two - one)).sum(-1)
     return (4 * apart).to(x.dtype), (one, two, apart)
 
 
 def _taught_backward(saved: Any, gradient: torch.Tensor) -> Any:
     one, two, apart = saved
     given = 2 * gradient.float()[:, None]
-    slope = torch.where(two.exp() > 0, two.exp() * (two - one - apart[:, None]), 0.0)
+    slope = torch.where(two.exp() == 0, 0.0, two.exp() * (two - one - apart[:, None]))
     return (given * (one.exp() - two.exp())).to(gradient.dtype), (given * slope).to(gradient.dtype)
 
 
