@@ -47,7 +47,7 @@ BUGS = [
     Planted(
         name="wrapped-low",
         healthy="    apart = phi[:, :, None] - phi[:, None, :]\n",
-        planted="    phi = phi.to(low)  # culprit\n    apart = (phi[:, :, None] - phi[:, None, :]).float()\n",
+        planted="    phi = phi.to(low)  # culprit\n    apart = (phi[:, :, None] - phi[:, None, :]).float()  # culprit\n",
         precisions=("bf16-mixed",),
         part="function:delta_phi",
         rules=DIFFERENCES,

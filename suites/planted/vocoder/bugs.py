@@ -46,7 +46,7 @@ BUGS = [
     Planted(
         name="emphasis-low",
         healthy="    return wave[:, 1:] - 0.97 * wave[:, :-1]\n",
-        planted="    wave = wave.to(like.dtype)  # culprit\n    return wave[:, 1:] - 0.97 * wave[:, :-1]\n",
+        planted="    wave = wave.to(like.dtype)  # culprit\n    return wave[:, 1:] - 0.97 * wave[:, :-1]  # culprit\n",
         precisions=MIXED,
         part="function:emphasised",
         rules=("cancellation", *DRIFTS),
