@@ -88,8 +88,9 @@ def only_moved(operation: Operation, value: Value) -> bool:
 
 
 def casts_wide(operation: Operation) -> bool:
-    """Whether an op only stores wide numbers, perhaps in a low format."""
-    return operation.base in ops.CASTS | {"copy"} and not any(source.low for source in computed_from(operation))
+    """Whether an op only stores wide numbers, perhaps in a low format: a cast, a copy, or a factory such as `linspace`."""
+    given = computed_from(operation)
+    return (operation.base in ops.CASTS | {"copy"} or not given) and not any(source.low for source in given)
 
 
 def stores_subnormal(operation: Operation, value: Value) -> bool:

@@ -15,7 +15,7 @@ from precheck.analysis.enlarged_differences import amplification
 from precheck.analysis.exemptions import Exempting, outweighed, small
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import Calls
+from precheck.analysis.function_errors import Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dominated
@@ -163,7 +163,7 @@ class Errors:
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)
         elif shaken(value) and value.dead > SHAKEN:
-            self.unstable.update(fact for fact in above if fact is not None)
+            self.unstable.update(fact for fact in above if fact is not None and not _returned(fact, operation))
         if value in self.spoiled:
             return  # downstream of what is suspected already
         if above:
@@ -181,6 +181,7 @@ class Errors:
         own = self.calls.error(operation, value) if operation.call and unexplained else None
         if own is not None:
             self._suspect(own, value, self.calls.stays)
+            self.unstable.update([own] if shaken(value) else [])
             return
         if value in self.mild and not chained:
             return
@@ -213,6 +214,11 @@ class Errors:
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
         return cancels or (bool(sources) and self.nothing.issuperset(sources))
+
+
+def _returned(fact: Fact, operation: Operation) -> bool:
+    """Whether a fact is on what another function has returned. It is wrong there, however chaotic is what follows."""
+    return isinstance(fact, OwnError) and fact.shown.call != operation.call
 
 
 def shaken(value: Value) -> bool:

@@ -194,17 +194,44 @@ def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Va
 def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
     """Whether all readers of whole numbers take them as measures (pixels, or products that happen to be whole), and not as positions or counts.
 
-    `weighed`: only the readers in the forward pass count, and all must be roots or products with weights. (A table of frequencies is no weight.
-    Nobody takes the root of a position, and a root halves the error.)
+    `weighed`: only the readers in the forward pass count, and all must be roots, norms, shares or products with weights. (A table of frequencies is
+    no weight. Nobody takes the root of a position, and a root halves the error.)
     """
-    consumers = [reader for reader in readers.get(value, ()) if not weighed or reader.phase == "forward"]
+    consumers = [reader for reader in readers.get(value, ()) if (not weighed or reader.phase == "forward") and not is_alias(reader, value)]
     counted = any(not reader.outputs or any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
-    return bool(consumers) and not counted and (not weighed or all(reader.base in ops.ROOTS or _weighed(reader, value) for reader in consumers))
+    return bool(consumers) and not counted and (not weighed or all(_as_amounts(reader, value, readers) for reader in consumers))
+
+
+def _as_amounts(reader: Operation, value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether an op, or those that read what it moves, needs of whole numbers only how large they are beside others."""
+    if reader.base in ops.MOVING:
+        return all(measured(each, readers, weighed=True) for each in reader.outputs)
+    return reader.base in ops.ROOTS | ops.NORMS or _weighed(reader, value) or _share(reader, value)
 
 
 def _weighed(reader: Operation, value: Value) -> bool:
     weights = [source.maker for source in reader.inputs if source is not value and source.maker is not None]
     return reader.base in ops.PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
+
+
+def _share(reader: Operation, value: Value) -> bool:
+    """Whether an op makes shares: each number is divided by one of its own, as clicks by views, or all by their own norm, which makes a direction.
+
+    What follows is right up to the roundings of both. A position is divided by a length that its whole row has, and is compared with its neighbours.
+    """
+    if reader.base != "div" or len(reader.inputs) != 2:
+        return False
+    number, divisor = reader.inputs
+    other = number if divisor is value else divisor
+    maker = other.maker
+    if other.shape == value.shape and elements(value) > 1 and (maker is None or maker.base in ops.CASTS):
+        return True
+    walk = Walk([divisor], NEAR)
+    for each in walk:
+        if each.maker is not None and each.maker.base in ops.NORMS and number in each.maker.inputs:
+            return True
+        walk.follow(each.maker.inputs if each.maker is not None and each.maker.base in ops.MOVING | ops.GUARDS else ())
+    return False
 
 
 def dominated(reader: Operation, result: Value, value: Value) -> bool:

@@ -179,6 +179,8 @@ FUSED_SUMS = {name: int(terms(row.law)[1]["c"]) for name, row in REGISTRY.items(
 """Ops a + b·c and a + b/c, by the exponent of c."""
 POWERS = {name: terms(row.law)[0]["a"] for name, row in REGISTRY.items() if row.law.startswith("a^")}
 """Ops whose result has a power of their operand's scale, by its exponent."""
+NORMS = where(lambda op: op.kind is Kind.NORM)
+"""Roots of sums of squares."""
 KEPT = where(lambda op: op.law == "a")
 """Ops whose result has the scale of their first operand."""
 JOINED = where(lambda op: op.kind is Kind.JOIN and bool(op.law))

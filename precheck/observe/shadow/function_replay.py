@@ -78,7 +78,7 @@ class FunctionReplay:
             written = bool(call.written) and any(tensor is each for each in call.written)
             if cell is None and written:
                 cell = memory.seed(tensor, call.mode.replay.wide(tensor.dtype), _NOTHING)
-            if cell is not None and not (cell.value is _CAST and call.plan.base in ops.MULTIPLIED):
+            if cell is not None and not _as_cast(call, cell.value):
                 if written:
                     cell.own()
                 seen[id(tensor)] = memory.view(cell, tensor)
@@ -101,6 +101,14 @@ class FunctionReplay:
                 if anew or each is not call.called:
                     each.memory.drop(tensor)
 
+    def written(self, call: Call, tensor: torch.Tensor, exact: torch.Tensor) -> None:
+        """Begins with a number that the program has written down: the call computes with `exact`, of which `tensor` is the rounding."""
+        called = self._called(1)
+        if called is not None:
+            call.operation.call = called.number
+            called.memory.put(tensor, exact.clone(), _NOTHING)
+            call.operation.outputs[0].call_error = call.operation.outputs[0].drift
+
     def _follow(self, call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:
         """Whether the call's shadows are now those of what the op wrote."""
         mode, plan, operation = call.mode, call.plan, call.operation
@@ -116,7 +124,7 @@ class FunctionReplay:
         made = mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, wide, tensor))
         flips.followed(call, call.results, made, wide)
         foreign = [place[0] for place in call.places] + list(map(storage_key, wide.values()))
-        mark = _CAST if _moves_cast(call, memory, seen) else _NOTHING
+        mark = _mark(call, memory, seen)
         for output, shadow in zip(call.results, made, strict=False):
             if addressable(output) and continuous(output):
                 written = bool(call.written) and any(output is tensor for tensor in call.written)
@@ -169,22 +177,36 @@ def _stored(call: Call) -> bool:
         return False
     if call.operation.plain or call.operation.converts:
         return True
+    return _data(call) and not call.mode.tracker.stack
+
+
+def _data(call: Call) -> bool:
+    """Whether a cast stores numbers that the program has not made itself."""
     maker = call.inputs[-1].maker if call.inputs else None
     if maker is not None:
         return maker.base in ops.WHOLE_COPIES
     return not (call.floats and call.mode.wide.own(call.floats[0], bool(call.mode.tracker.stack)))
 
 
-def _moves_cast(call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:
-    """Whether a result is a cast of an input of the call, or such a cast moved by views and copies.
+def _as_cast(call: Call, mark: Value) -> bool:
+    """Whether an op takes a cast of an input of the call as it is, so that the cast is no error of the function.
 
-    Matrix products take such a cast as it is, since autocast would cast too. For any other op, the cast is the user's decision.
+    Matrix products do, since autocast would cast too. Wide arithmetic on data takes them as they were stored. Any other op computes in the low format
+    because the function's author chose so.
     """
-    if not seen:
-        return call.plan.base in ops.CASTS
-    if call.plan.base not in ops.MOVING or call.written:
-        return False
-    return all(cell is not None and cell.value is _CAST for cell in map(memory.find, call.floats))
+    if call.plan.base in ops.MULTIPLIED:
+        return mark in (_CAST, _DATA)
+    return mark is _DATA and call.plan.base not in ops.MOVING and not all(tensor.dtype in call.mode.low for tensor in call.floats)
 
 
-_NOTHING, _CAST = Value(None, (), "", 0.0), Value(None, (), "", 0.0)
+def _mark(call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> Value:
+    """Whether a result is a cast of an input of the call, or such a cast moved by views and copies. `_DATA`: a cast of data, which may be rounded."""
+    if not seen and call.plan.base in ops.CASTS:
+        return _DATA if _data(call) else _CAST
+    if not seen or call.plan.base not in ops.MOVING or call.written:
+        return _NOTHING
+    marks = {_NOTHING if cell is None else cell.value for cell in map(memory.find, call.floats)}
+    return _NOTHING if _NOTHING in marks else _DATA if _DATA in marks else _CAST
+
+
+_NOTHING, _CAST, _DATA = Value(None, (), "", 0.0), Value(None, (), "", 0.0), Value(None, (), "", 0.0)

@@ -123,6 +123,8 @@ def entered(mode: Shadow, tensor: torch.Tensor) -> None:
         measuring.cast(call, value, tensor, wide, None)
         call.operation.outputs = (value,)
         mode.memory.put(tensor, wide, value)
+        if isinstance(numbers, float) and not call.operation.inputs:
+            mode.function_replay.written(call, tensor, wide)
         mode.record(call.operation)
 
 
