@@ -124,16 +124,14 @@ class Misroundings:
             harm: Severity = "note" if self.healed(value) else "error"
             limit = self._accumulating(operation, value)
             return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
-        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
+        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
         if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("a product", operation, value, gain, PLAIN)
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
-        if not value.norm:
-            return None  # zero in the reference, as what a norm leaves of single numbers: it has no digits to lose
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
-        brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op itself made the error, which is within its limit
+        brought = (value.local or 0.0) < causes.HALF * value.drift and value.norm > 0  # else the op itself made the error, which is within its limit
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and (loses_digits or plainly):

@@ -24,8 +24,8 @@ The messages about [kernels](#kernels-what-is-wrong) and about [pairs](#pairs-wh
 _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
 """Calls whose texts users do not see, or see elsewhere."""
 _READABLE = {
-    "placed": "op at line", "label": "tensor", "share": "share", "percents": "share", "count": "count", "of_norm": "share of its norm",
-    "one_line": "name", "power": "power of two",
+    "placed": "op at line", "label": "tensor", "share": "share", "percents": "share", "digits": "number", "count": "count",
+    "of_norm": "share of its norm", "one_line": "name", "power": "power of two",
 }  # fmt: skip
 """Functions that messages call, and the words that stand for their results."""
 _PLAIN = {

@@ -33,9 +33,10 @@ def test_a_failure_ends_with_op_line_and_what_to_keep_in_float32(pytester: pytes
     result.stdout.fnmatch_lines(
         [
             "accumulated-drift: output of 2: off by * of its norm under 16-true, where rounding explains *",
+            f"    test_it.py:{line}  |  return x [*] torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)",
             "    in module 2",
             f"    by overflow: aten.pow.Tensor_Scalar at test_it.py:{line}: * in the reference is beyond the largest float16, 65504",
-            "    cure: compute this module in float32*",
+            "    cure: call .float() on what this line reads, or scale its input down",
             "with this the check passes (tried):",
             "    from precheck import functions_in_float32",
             '    functions_in_float32(model, [[]"2"], [[]"pow", "mean", "add", "rsqrt"])',

@@ -6,6 +6,7 @@ The error of the clipped elements is compared with the error of rounding. For a 
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from typing import ClassVar
 
 from precheck.analysis.facts import Fact
@@ -15,12 +16,17 @@ from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, WASTED, M
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
 from precheck.rules.clipping.about import ABOUT
-from precheck.rules.rule import Rule
+from precheck.rules.rule import Candidate, Rule
 
 
 class Clipping(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
+
+    def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
+        """Drops what is said of a cast without a scale where `underflow` says it, too."""
+        flushed = {each.operation.blamed for each in found if each.rule == "underflow" and each.severity == "error"}
+        return [each for each in found if not (_without_scale(each) and each.operation.blamed in flushed)]
 
     def words(self, fact: Fact) -> str:
         seen = fact.remark if isinstance(fact, Miscoded) else None
@@ -46,6 +52,11 @@ class Clipping(Rule):
         if isinstance(seen, Late):
             return _late(seen)
         return super().words(fact)
+
+
+def _without_scale(candidate: Candidate) -> bool:
+    seen = candidate.fact.remark if isinstance(candidate.fact, Miscoded) else None
+    return isinstance(seen, Coarse) and not seen.scaled
 
 
 def _late(seen: Late) -> str:

@@ -156,6 +156,7 @@ class Codes:
         if base in ("mul", "div") and len(tracked) > 1:  # a scale that was itself rounded, or is kept beside codes, is still a scale
             data = [each for each in data if self._coded(each)]
         tracked = data if base in ("mul", "div") and data else tracked
+        linear = base in LINEAR and not op.plan.steps  # a quotient may be rounded
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
             copied_codes.copied(self, inputs, result)
@@ -165,7 +166,7 @@ class Codes:
             code_limits.wrapped(self, op, tracks[0], tracked[0], result)
             self.passed(tracks[0], tracked[0], result)
             code_rounding.again(self, op, tracks[0], tracked[0], result)
-        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR | ops.MOVING):
+        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or linear or base in ops.MOVING):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
             scale_products.multiplied(self, op, inputs, tracked[0], result)
@@ -177,7 +178,7 @@ class Codes:
             zero_points.unmoved(self, op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.shifted(self, op, inputs, tracked[0], result)
-        elif base in LINEAR and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
+        elif linear and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
             self._again(op, tracks, result)
             added_terms.joined(self, op, inputs, result)
         else:
