@@ -19,6 +19,7 @@ from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
 from precheck.rules.advice import kept, widened
+from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate
 from precheck.words import of_norm, percents
 
@@ -62,8 +63,8 @@ def explained(
     cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
     if made is not showing:
         cause = f"{placed(made)}{low_since(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
-    advice = kept(made, showing, _wide(observation))
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), showing
+    there = dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made))
+    return dataclasses.replace(there, cause=cause, advice=_advice(made, showing, observation)), showing
 
 
 def confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
@@ -95,7 +96,7 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     alone = f"on the inputs that it gets, the function alone is off by {of_norm(own)}"
     text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
     named = dataclasses.replace(finding, severity="error", op=made.title, source=shortened(made.blamed), via=via(made))
-    return dataclasses.replace(named, cause=text, cause_rule=rule, advice=widened(made, _wide(observation)))
+    return dataclasses.replace(named, cause=text, cause_rule=rule, advice=_advice(made, made, observation))
 
 
 def _chosen(operation: Operation) -> bool:
@@ -150,6 +151,11 @@ def _made_in_call(operation: Operation, showing: Operation) -> bool:
     """Whether both ops are in one call of a user's function, which has made half of the square of the second one's error itself."""
     same = operation.call != 0 and operation.call == showing.call
     return same and any(OWNED * value.drift**2 <= value.call_error**2 < math.inf for value in showing.outputs[:1])
+
+
+def _advice(made: Operation, showing: Operation, observation: Observation) -> str:
+    """What to change on the line of the op that made an error, which another op shows."""
+    return "; or ".join(filter(None, (better_form(made, observation.consumers()), kept(made, showing, _wide(observation)))))
 
 
 def _wide(observation: Observation) -> str:

@@ -33,7 +33,10 @@ def widened(operation: Operation, wide: str) -> str:
         return f"make the tensor that it writes to {wide}" + (f", which is {made} since {line}" if line else "")
     if operation.autocast and operation.base in ops.PRODUCTS:
         return f"run this line with torch.autocast(..., enabled=False) and {call} on what it reads"
-    return f"stay in {wide} from {line} on" if line else f"call {call} on what this line reads"
+    if line:
+        return f"stay in {wide} from {line} on"
+    here = operation.since is not None and operation.since[1] == operation.blamed  # its own line casts
+    return f"stay in {wide} on this line" if here else f"call {call} on what this line reads"
 
 
 def since(operation: Operation) -> str:

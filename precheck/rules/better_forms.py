@@ -50,7 +50,7 @@ def _log_of_one_and_more(operation: Operation, readers: Readers) -> str:
 def _mean_square_less_squared_mean(operation: Operation, readers: Readers) -> str:
     made = [_maker(value) for value in operation.inputs] if _subtracts(operation) else []
     averaged = any(each is not None and each.base in ops.AVERAGES and any(_squares(_maker(value)) for value in each.inputs) for each in made)
-    squared = any(each is not None and _squares(each) and _averages(_maker(each.inputs[0])) for each in made)
+    squared = any(_squares(each) for each in made)
     return "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2, and subtracts the mean first" if averaged and squared else ""
 
 
@@ -59,7 +59,7 @@ def _expanded_distance(operation: Operation, readers: Readers) -> str:
         return ""
     behind = [each for value in operation.inputs for each in _earlier(value, 3)]
     squares = any(each.base in ops.AVERAGES and any(_squares(_maker(value)) for value in each.inputs) for each in behind)
-    products = operation.base in ops.PRODUCTS or any(each.base in ops.PRODUCTS for each in behind)
+    products = operation.base in ops.PRODUCTS or any(each.base in ops.PRODUCTS or _sums_products(each) for each in behind)
     return "(a - b).square().sum(-1) gives |a|**2 + |b|**2 - 2 a.b, and subtracts first" if squares and products else ""
 
 
@@ -126,8 +126,10 @@ def _same(one: Operation | None, other: Operation | None) -> bool:
     return len(both) == 2 and both[0] == both[1]
 
 
-def _averages(operation: Operation | None) -> bool:
-    return operation is not None and operation.base in ops.AVERAGES
+def _sums_products(operation: Operation) -> bool:
+    """Whether an op sums the products of two different tensors, as `(a * b).sum(-1)` does."""
+    made = [_maker(value) for value in operation.inputs] if operation.base in ops.AVERAGES else []
+    return any(each is not None and each.base == "mul" and len(each.inputs) == 2 and not _squares(each) for each in made)
 
 
 def _maker(value: Value) -> Operation | None:

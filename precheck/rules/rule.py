@@ -126,7 +126,7 @@ def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
     if found is not None and found.mechanism == rule.about.name:
         record, held = found.record, run.precision.compute
         text = (f"{label(record.kind, record.name)}: {found.what} under {run.precision} in step {record.step}, where the reference is finite with "
-                f"magnitudes up to {digits(found.reference.amax)} ({held.name} holds up to {digits(held.max)})")  # fmt: skip
+                f"magnitudes up to {digits(found.reference.amax)} ({held.name} holds up to {digits(held.max, 5)})")  # fmt: skip
         yield at(record, found.mechanism, "error", text, measured=float(found.excess), limit=0.0)
 
 

@@ -37,6 +37,10 @@ def apart(a: Tensor, b: Tensor) -> Tensor:
     return (a * a).sum(-1, keepdim=True) + (b * b).sum(-1) - 2 * (a @ b.T)
 
 
+def apart_by_sums(a: Tensor, b: Tensor) -> Tensor:
+    return a.square().sum(-1) + b.square().sum(-1) - 2 * (a * b).sum(-1)
+
+
 def angle(a: Tensor, b: Tensor) -> Tensor:
     return torch.acos((a * b).sum(-1))
 
@@ -57,6 +61,8 @@ FORMS: dict[str, tuple[str, Callable[[torch.dtype], Tensor], Callable[[], Tensor
     "variance": ("x.var(dim, correction=0)", lambda dtype: centred(POINTS.to(dtype)), lambda: POINTS.double().var(-1, correction=0), None),
     "distance": ("(a - b).square().sum(-1)", lambda dtype: apart(POINTS.to(dtype), POINTS.flip(0).to(dtype)),
                  lambda: (POINTS.double()[:, None] - POINTS.flip(0).double()).square().sum(-1), None),
+    "distance by sums": ("(a - b).square().sum(-1)", lambda dtype: apart_by_sums(POINTS.to(dtype), POINTS.flip(0).to(dtype)),
+                         lambda: (POINTS.double() - POINTS.flip(0).double()).square().sum(-1), None),
     "log softmax": ("torch.log_softmax", lambda dtype: torch.softmax(SCORES.to(dtype), -1).log(),
                     lambda: torch.log_softmax(SCORES.double(), -1), None),
     "log sigmoid": ("logsigmoid", lambda dtype: torch.sigmoid((-3 * POINTS).to(dtype)).log(),
@@ -88,7 +94,7 @@ def test_other_formulas_get_no_form() -> None:
 
 
 def test_a_sum_is_given_its_dtype() -> None:
-    assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum, or scale its input down"
+    assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum; or scale its input down"
     for name in sorted(ops.WIDENED):
         packets = [getattr(torch.ops.aten, each) for each in {name, name.strip("_")}]
         schemas = [getattr(packet, overload)._schema for packet in packets for overload in packet.overloads()]
@@ -111,7 +117,12 @@ def test_the_line_that_made_it_low_is_named() -> None:
     found = first(squares)
     assert found.rule == "overflow"
     path, _, line = found.source.rpartition(":")
-    assert found.remedy == f"stay in float32 from {path}:{int(line) - 1} on, or scale its input down"
+    assert found.remedy == f"stay in float32 from {path}:{int(line) - 1} on; or scale its input down"
+
+
+def test_a_line_that_casts_and_computes_is_told_to_stay_wide() -> None:
+    found = first(lambda: (400 * uniform(64)).to(HALF) * (400 * uniform(64)).to(HALF))
+    assert found.remedy == "stay in float32 on this line; or scale its input down"
 
 
 def test_positions_are_made_without_a_dtype() -> None:

@@ -72,7 +72,7 @@ class AmplifiedRounding(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         fact = candidate.fact
         shown = fact.shown if isinstance(fact, (Exponent, Steep, Repeated, Misrounded, OwnError)) else candidate.operation
-        return ", or ".join(filter(None, (better_form(candidate.operation, readers), kept(candidate.operation, shown, wide))))
+        return "; or ".join(filter(None, (better_form(candidate.operation, readers), kept(candidate.operation, shown, wide))))
 
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype

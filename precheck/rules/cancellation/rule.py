@@ -58,7 +58,7 @@ class Cancellation(Rule):
         shown = fact.shown if isinstance(fact, (Misrounded, OwnError)) else operation
         far = shown is not operation and operation.base not in ops.ADDITIONS
         how = kept(operation, shown, wide) if far else f"compute both terms in {wide}, and subtract before either is rounded"
-        return ", or ".join(filter(None, (better_form(shown, readers), how)))
+        return "; or ".join(filter(None, (better_form(operation, readers) or better_form(shown, readers), how)))
 
     def own_error(self, fact: OwnError) -> str:
         return f"a difference of nearly equal numbers, in {fact.operation.outputs[0].dtype}"

@@ -36,7 +36,7 @@ class Overflow(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input down"
-        return ", or ".join(filter(None, ways))
+        return "; or ".join(filter(None, ways))
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """The first boundary that is not finite, in the order of the run."""

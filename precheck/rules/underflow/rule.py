@@ -66,7 +66,7 @@ class Underflow(Rule):
         if candidate.tensor:  # a state of an optimizer
             return f"keep the optimizer's states in {wide}"
         ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input up"
-        return ", or ".join(filter(None, ways))
+        return "; or ".join(filter(None, ways))
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         """Optimizer states that the format rounds to zero: the worst of each name."""

@@ -39,7 +39,7 @@ class VanishedConstant(Rule):
             return super().advice(candidate, readers, wide)
         held = formats.of_dtype(made.dtype)
         added = f", or {held.unit_roundoff:.0e} of what it is added to" if candidate.operation.base in ops.ADDITIONS else ""
-        return f"give a constant that {made.dtype} holds (at least {held.min_subnormal:.0e}{added}), or {widened(candidate.operation, wide)}"
+        return f"give a constant that {made.dtype} holds (at least {held.min_subnormal:.0e}{added}); or {widened(candidate.operation, wide)}"
 
     def own_error(self, fact: OwnError) -> str:
         number, held = coarse_number(fact.operation) or (0.0, 0.0)
