@@ -117,7 +117,8 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
         return None
     made, _ = _cause_and_showing(scores, observation) or (deciding, None)
     cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
-    advice = f"compare in float32: {widened(made, _wide(observation))}"
+    wide = _wide(observation)
+    advice = f"compare in {wide}: {widened(made, wide)}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), deciding
 
 

@@ -194,7 +194,7 @@ def test_a_fault_is_found_where_it_is(name: str) -> None:
     assert (found.severity, found.phase, found.module) == (case.severity, case.phase, case.module), report.summary()
     assert case.says in found.message
     assert "\n" not in found.message
-    assert found.remedy == (found.advice or RULES[found.cause_rule or case.rule].remedy)
+    assert found.advice or found.remedy == RULES[case.rule].remedy
     assert bool(found.advice) == bool(found.cause), report.summary()  # what to change is known where a line is
     assert found.measured is not None
     assert found.limit is not None
