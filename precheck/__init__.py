@@ -47,39 +47,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "benchmark": "precheck.benchmarking",
-    "check": "precheck.checking",
-    "compare": "precheck.comparing",
-    "compare_kernels": "precheck.comparing_kernels",
-    "Kept": "precheck.layer_selection",
-    "layers_to_keep": "precheck.layer_selection",
-    "layers_in": "precheck.observe.layer_recipes",
-    "functions_in_float32": "precheck.observe.float32_parts",
-    "in_float32": "precheck.observe.float32_parts",
-    "measure": "precheck.measurement",
-    "quantised": "precheck.quantisation",
-    "record": "precheck.recording",
-    "remedy": "precheck.remedies",
-    "search": "precheck.searching",
-    "survey": "precheck.surveying",
-    "vary": "precheck.varying",
-    "watch": "precheck.watching",
-    "Benchmark": "precheck.benchmarking",
-    "Counterexample": "precheck.input_search.counterexample",
-    "Finding": "precheck.findings",
-    "PrecisionFailure": "precheck.findings",
-    "Remedy": "precheck.remedies",
-    "Report": "precheck.findings",
-    "RULES": "precheck.findings",
-    "FORMATS": "precheck.formats",
-    "Format": "precheck.formats",
-    "GoldenError": "precheck.goldens.file",
-    "GoldenMissing": "precheck.goldens.file",
-    "InputError": "precheck.observe.job",
-    "PRECISIONS": "precheck.precisions",
-    "Precision": "precheck.precisions",
-    "PrecisionError": "precheck.precisions",
-}
+    name: f"precheck.{module}"
+    for module, names in {
+        "benchmarking": "benchmark Benchmark", "checking": "check", "comparing": "compare", "comparing_kernels": "compare_kernels",
+        "findings": "Finding PrecisionFailure Report RULES", "formats": "FORMATS Format", "goldens.file": "GoldenError GoldenMissing",
+        "input_search.counterexample": "Counterexample", "layer_selection": "Kept layers_to_keep", "measurement": "measure",
+        "observe.float32_parts": "functions_in_float32 in_float32", "observe.job": "InputError", "observe.layer_recipes": "layers_in",
+        "precisions": "PRECISIONS Precision PrecisionError", "quantisation": "quantised", "recording": "record", "remedies": "remedy Remedy",
+        "searching": "search", "surveying": "survey", "varying": "vary", "watching": "watch",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
 __all__ = ["__version__", *_HOMES]
 
 

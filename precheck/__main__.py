@@ -102,27 +102,21 @@ def _report_command(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _rules_command(options: argparse.Namespace) -> tuple[int, str]:
-    if options.messages:
-        return _messages_command(options)
-    if options.write is None:
+    if options.write is None and not options.messages:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
-    from precheck.report import rules  # imported here since it needs torch
+    if options.messages:
+        from precheck.report import messages
 
-    try:
-        for name, page in rules.pages().items():
-            save(page, options.write / name)
-    except OSError as error:
-        raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
-    return SAME, ""
+        pages = {messages.NAME: messages.page()}
+    else:
+        from precheck.report import rules  # imported here since it needs torch
 
-
-def _messages_command(options: argparse.Namespace) -> tuple[int, str]:
-    from precheck.report import messages
-
+        pages = rules.pages()
     if options.write is None:
-        return SAME, messages.page().removesuffix("\n")
+        return SAME, "".join(pages.values()).removesuffix("\n")
     try:
-        save(messages.page(), options.write / messages.NAME)
+        for name, page in pages.items():
+            save(page, options.write / name)
     except OSError as error:
         raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
     return SAME, ""

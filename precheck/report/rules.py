@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 
 from precheck import rules
@@ -12,6 +13,11 @@ from precheck.report.markdown import grid
 from precheck.words import sentence
 
 _MADE = "<!-- made by python -m precheck rules --write docs/rules -->"
+_GIVEN = {
+    "kernels": ["`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.", ""],
+    "pairs": ["`pairs.verdicts` gives the verdict on each tensor, and `pairs.reporting` writes the message.", ""],
+}
+"""Where a verdict comes from that no code of its rule gives."""
 
 
 def pages() -> dict[str, str]:
@@ -40,9 +46,11 @@ def _page(rule: RuleInfo) -> str:
     lines += ["## Example", "", "```python", shown, "```", ""]
     if example_output(rule.name).is_file():
         lines += ["It prints:", "", "```text", example_output(rule.name).read_text(encoding="utf8").rstrip("\n"), "```", ""]
-    lines += ["## How it is found", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
+    module = sys.modules[rule_of(rule.name).__module__]
+    lines += ["## How it is found", "", inspect.getdoc(module) or "", "", *_GIVEN.get(rule.given_by, ())]
     used = [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
-    lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`.{' Analyses that it uses:' if used else ''}", ""]
+    code = Path(module.__file__ or "").relative_to(Path(rules.__path__[0]).parents[1]).as_posix()
+    lines += [f"The code: `{code}`.{' Analyses that it uses:' if used else ''}", ""]
     return "\n".join([*lines, *used, *([""] if used else []), *_limits(rule), *_in_tests(rule)])
 
 

@@ -1,12 +1,13 @@
-"""The rules. Each has a folder with its name and texts (`about.py`), its code and limits (`rule.py`) and an example (`example.py`).
+"""The rules. Each has a folder with its name and texts (`__init__.py`), its code and limits (`rule.py`) and an example (`example.py`).
 
-`catalogue()` imports only `about.py`, which needs neither torch nor numpy. To add a rule, add a folder.
+`catalogue()` imports only the folders themselves, which need neither torch nor numpy. To add a rule, add a folder.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import pkgutil
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def folders() -> list[str]:
 @functools.cache
 def catalogue() -> dict[str, RuleInfo]:
     """All rules by name. Those that explain others come first."""
-    about = [importlib.import_module(f"{__name__}.{folder}.about").ABOUT for folder in folders()]
+    about = [importlib.import_module(f"{__name__}.{folder}").ABOUT for folder in folders()]
     return {rule.name: rule for rule in sorted(about, key=lambda rule: (rule.rank, rule.name))}
 
 
@@ -35,9 +36,14 @@ def classes() -> tuple[type[rule.Rule], ...]:
 
 
 def _class(folder: str) -> type[rule.Rule]:
-    """The subclass of `Rule` that a folder defines."""
+    """The subclass of `Rule` that a folder defines. A folder without code is a verdict of `kernels` or `pairs`."""
+    from precheck.rules import verdicts
     from precheck.rules.rule import Rule
 
+    package = importlib.import_module(f"{__name__}.{folder}")
+    if importlib.util.find_spec(f"{package.__name__}.rule") is None:
+        limits = {"kernels": verdicts.KERNELS, "pairs": verdicts.PAIRS}[package.ABOUT.given_by]
+        return type(folder, (Rule,), {"__module__": package.__name__, "about": package.ABOUT, "limits": () if package.ABOUT.exact else limits})
     module = importlib.import_module(f"{__name__}.{folder}.rule")
     own = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Rule) and each.__module__ == module.__name__)
     return next(own)

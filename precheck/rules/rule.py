@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from precheck import ops
 from precheck.analysis import boundaries
@@ -102,11 +102,6 @@ class Rule:
     def own_error(self, fact: OwnError) -> str:
         """The end of the message on the own error of a function."""
         raise NotImplementedError
-
-    @classmethod
-    def finding(cls, severity: Severity, message: str, **place: Any) -> Finding:
-        """A finding of this rule. `place`: fields of the finding."""
-        return Finding(cls.about.name, severity, message, **place)
 
     def candidate(self, fact: Fact) -> Candidate:
         return Candidate(self.about.name, fact.operation, self.words(fact), fact.measured, fact.limit, fact.severity, fact=fact)

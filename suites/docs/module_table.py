@@ -16,7 +16,7 @@ HEAD = """<!-- made by python suites/docs/module_table.py -->
 # Modules
 
 A line for every module, taken from its docstring. [Architecture](architecture.md) says how they work together. Each folder of
-`rules` has the same three files, so it has one line here.
+`rules` has the same files, so it has one line here.
 """
 FOLDERS = (
     "", "formats", "ops", "recipes", "observe", "observe/shadow", "observe/shadow/probes", "observe/shadow/training", "observe/shadow/quantisers",

@@ -160,7 +160,7 @@ def test_contributing_md_names_what_there_is() -> None:
 def test_contributing_md_shows_a_rule_as_it_is() -> None:
     """Its name, its limit and its exemption stand in the page as in the rule's files."""
     folder = ROOT / "precheck" / "rules" / "absorption"
-    code = "".join((folder / name).read_text(encoding="utf8") for name in ("about.py", "rule.py"))
+    code = "".join((folder / name).read_text(encoding="utf8") for name in ("__init__.py", "rule.py"))
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf8")
     for start in ("ABOUT = RuleInfo(", "TIMES = Limit(", "@exempts("):
         shown = re.search(rf"^( *){re.escape(start)}.*?^\1\)", page, re.MULTILINE | re.DOTALL)

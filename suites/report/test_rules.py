@@ -93,9 +93,8 @@ def test_a_new_folder_is_a_new_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     """And nothing else has to be edited."""
     folder = tmp_path / "too_wide"
     folder.mkdir()
-    (folder / "__init__.py").write_text("")
     about = 'from precheck.findings import RuleInfo\n\nABOUT = RuleInfo("too-wide", "something is too wide", "make it narrow")\n'
-    (folder / "about.py").write_text(about)
+    (folder / "__init__.py").write_text(about)
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
     rules.catalogue.cache_clear()
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck import ops
 from precheck.analysis import causes
@@ -20,7 +19,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, percent, read_at
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back
-from precheck.rules.absorption.about import ABOUT
+from precheck.rules.absorption import ABOUT
 from precheck.rules.advice import since, widened
 from precheck.rules.rule import Candidate, Rule
 
@@ -51,7 +50,7 @@ FEW = Limit(16, "elements", "With fewer elements, half of them may be unchanged 
 
 class Absorption(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, SWALLOWED)
 
     def __init__(self) -> None:
         self.open: dict[str, Operation] = {}  # for each line, the last addition to a value that stands still after too few additions

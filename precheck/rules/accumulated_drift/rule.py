@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Set
-from typing import ClassVar
 
 from precheck.analysis import chance
 from precheck.analysis.boundaries import PLAIN
@@ -26,7 +25,7 @@ from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
-from precheck.rules.accumulated_drift.about import ABOUT
+from precheck.rules.accumulated_drift import ABOUT
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import of_norm, percents
@@ -53,7 +52,7 @@ SAID = 1e-4
 
 class AccumulatedDrift(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
+    limits = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)

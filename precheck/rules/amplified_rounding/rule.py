@@ -7,7 +7,6 @@ if the readers of the result show the error. The op that made most of the input'
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.exponentials import FEW, Exponent
@@ -21,7 +20,7 @@ from precheck.analysis.recurrence import COHERENT, Repeated
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
 from precheck.analysis.steep_functions import Steep
 from precheck.rules.advice import kept
-from precheck.rules.amplified_rounding.about import ABOUT
+from precheck.rules.amplified_rounding import ABOUT
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
 from precheck.words import of_norm, percents
@@ -35,7 +34,7 @@ MISSING = Limit(
 
 class AmplifiedRounding(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (
+    limits = (
         DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
         BRANCHES, SHOWN, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, COHERENT, RECURRENT, MISSING,
     )  # fmt: skip

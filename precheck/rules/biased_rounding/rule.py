@@ -7,20 +7,17 @@ in eight bits, it is measured what their sum loses.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from precheck.analysis.facts import Fact
-from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import AGAIN, BY_CHANCE, REPEATED, SKEWED, VANISHED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
-from precheck.rules.biased_rounding.about import ABOUT
+from precheck.rules.biased_rounding import ABOUT
 from precheck.rules.rule import Rule
 
 
 class BiasedRounding(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SKEWED, BY_CHANCE, REPEATED, AGAIN, VANISHED)
+    limits = (SKEWED, BY_CHANCE, REPEATED, AGAIN, VANISHED)
 
     def words(self, fact: Fact) -> str:
         seen = fact.remark if isinstance(fact, Miscoded) else None

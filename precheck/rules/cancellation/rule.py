@@ -6,8 +6,6 @@ the difference show whether it does harm: if all their results are right up to a
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from precheck import ops
 from precheck.analysis.attribution import GROWN
 from precheck.analysis.differences import PICKED, RESULTS, TERMS
@@ -15,19 +13,18 @@ from precheck.analysis.enlarged_differences import DIGITS, ENLARGED
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent, placed
 from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
-from precheck.rules.cancellation.about import ABOUT
+from precheck.rules.cancellation import ABOUT
 from precheck.rules.rule import Candidate, Rule, difference
 
 
 class Cancellation(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (
+    limits = (
         PLAIN, SUM_ROUNDINGS, PICKED, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
         OWNED, OWN, GROWN, PART,
     )  # fmt: skip

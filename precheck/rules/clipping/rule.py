@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from typing import ClassVar
 
 from precheck.analysis.facts import Fact
-from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, WASTED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
-from precheck.rules.clipping.about import ABOUT
+from precheck.rules.clipping import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
 
 class Clipping(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
+    limits = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Drops what is said of a cast without a scale where `underflow` says it, too."""

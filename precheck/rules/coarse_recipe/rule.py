@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Phase
 from precheck.recipes.survey import Place
-from precheck.rules.coarse_recipe.about import ABOUT
+from precheck.rules.coarse_recipe import ABOUT
 from precheck.rules.rule import Rule
 from precheck.words import of_norm
 
@@ -40,7 +39,7 @@ PHASES: dict[str, Phase] = {"forward": "forward", "input gradient": "backward", 
 
 class CoarseRecipe(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (DROWNED, BEHIND, FAINT, MISSING)
+    limits = (DROWNED, BEHIND, FAINT, MISSING)
 
 
 def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 from precheck import ops
 from precheck.analysis import causes, chance, choices, decisions, guards, nonfinite
@@ -26,7 +25,7 @@ from precheck.observe.shadow.op_notes import Flips, Skew
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
-from precheck.rules.decision_flip.about import ABOUT
+from precheck.rules.decision_flip import ABOUT
 from precheck.rules.rule import Candidate, Rule
 from precheck.words import op_words
 
@@ -55,7 +54,7 @@ SKEWED = Limit(
 
 class DecisionFlip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (
+    limits = (
         ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR, BRANCHES, chance.CHANCE,
     )  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck.analysis import float32_islands, promotion
 from precheck.analysis.errors import BorrowedEpsilon
@@ -11,19 +10,18 @@ from precheck.analysis.exceptions import Mixed
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.float32_islands import LARGE, Island
 from precheck.analysis.labels import label, module_of
-from precheck.analysis.limit import Limit
 from precheck.analysis.promotion import Lowered, Widened
 from precheck.analysis.provenance import placed
 from precheck.analysis.rounding import SUM_ROUNDINGS
 from precheck.findings import Finding
-from precheck.rules.dtype_leak.about import ABOUT
+from precheck.rules.dtype_leak import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
 
 
 class DtypeLeak(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SUM_ROUNDINGS, LARGE)
+    limits = (SUM_ROUNDINGS, LARGE)
 
     def among(self, part: Part) -> list[Candidate]:
         """The facts of the analysis, and formats that spread by type promotion."""

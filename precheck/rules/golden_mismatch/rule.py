@@ -6,15 +6,13 @@ Such a run is beyond the limits of the golden. But it is within the floor beside
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import label
-from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED
 from precheck.findings import Finding
 from precheck.precisions import Precision
-from precheck.rules.golden_mismatch.about import ABOUT
+from precheck.rules.golden_mismatch import ABOUT
 from precheck.rules.rule import Rule, at
 from precheck.words import counted
 
@@ -23,7 +21,7 @@ class GoldenMismatch(Rule):
     """`checking` calls it if a run is compared with a golden and with a reference."""
 
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (FAIL, REASSOCIATED)
+    limits = (FAIL, REASSOCIATED)
 
 
 def mismatched(rows: Sequence[ComparedTensor], precision: Precision, *, flips: int) -> list[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -22,7 +22,7 @@ from precheck.formats import BF16
 from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS
-from precheck.rules.golden_stale.about import ABOUT
+from precheck.rules.golden_stale import ABOUT
 from precheck.rules.rule import Rule
 from precheck.words import counted, of_norm, one_line
 
@@ -37,7 +37,7 @@ class GoldenStale(Rule):
     """`checking` calls it first, since nothing can be measured against a golden of another test."""
 
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (UNLIKE, noise.FAIL, noise.REASSOCIATED)
+    limits = (UNLIKE, noise.FAIL, noise.REASSOCIATED)
 
 
 

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck import formats
 from precheck.analysis.boundaries import FLUSHED, NOTED, lost_share, needed, quantised, starved
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.limit import Limit
 from precheck.analysis.zeros import LOST, Starved
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Observation
-from precheck.rules.gradient_underflow.about import ABOUT
+from precheck.rules.gradient_underflow import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, at
 
 
 class GradientUnderflow(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (LOST, FLUSHED, NOTED)
+    limits = (LOST, FLUSHED, NOTED)
 
     def __init__(self) -> None:
         self.room = ""

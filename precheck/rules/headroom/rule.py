@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck import formats
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding
-from precheck.rules.headroom.about import ABOUT
+from precheck.rules.headroom import ABOUT
 from precheck.rules.rule import Compared, Rule, at
 from precheck.words import digits
 
@@ -26,7 +25,7 @@ HEADROOM_BITS = Limit(
 
 class Headroom(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (HEADROOM_BITS,)
+    limits = (HEADROOM_BITS,)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """A warning on the forward tensor that is closest to float16's maximum, if few bits are left."""

@@ -6,21 +6,18 @@ count. They are recognised by their operands and readers.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import placed
 from precheck.analysis.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
 from precheck.rules.advice import widened
-from precheck.rules.integer_rounding.about import ABOUT
+from precheck.rules.integer_rounding import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
 
 class IntegerRounding(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SEVERAL, FRACTIONAL, AMOUNTS, EXPLAINED)
+    limits = (SEVERAL, FRACTIONAL, AMOUNTS, EXPLAINED)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")

@@ -1,20 +1,16 @@
 """An intermediate has a format that is too low, or a formula cancels.
 
 With a wider format the error disappears, and it does not grow with the length of sums.
-
-`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from precheck.analysis.cut_off import APART, NUMBERS
-from precheck.analysis.limit import Limit
-from precheck.rules.kernel import KernelRule
-from precheck.rules.kernel_rounding.about import ABOUT
+from precheck.rules import verdicts
+from precheck.rules.kernel_rounding import ABOUT
+from precheck.rules.rule import Rule
 
 
-class KernelRounding(KernelRule):
+class KernelRounding(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (*KernelRule.limits, APART, NUMBERS)
+    limits = (*verdicts.KERNELS, APART, NUMBERS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from precheck import formats
 from precheck.analysis.drift import ComparedTensor
@@ -19,7 +18,7 @@ from precheck.observe.selections import Selection
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
-from precheck.rules.local_drift.about import ABOUT
+from precheck.rules.local_drift import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule
 
 LEFT = Limit(
@@ -38,7 +37,7 @@ WHOLE = Limit(
 
 class LocalDrift(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SUM_ROUNDINGS, WHOLE, ROUNDED, OWNED, OWN, LEFT, SEEN)
+    limits = (SUM_ROUNDINGS, WHOLE, ROUNDED, OWNED, OWN, LEFT, SEEN)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "accumulated":

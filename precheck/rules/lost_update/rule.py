@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import ClassVar
 
 from precheck import formats
 from precheck.analysis.displacements import AIMLESS, LOST, LUCK, NOTHING, Displacement, displacements, is_lost, placed_at, update_share
@@ -19,7 +18,7 @@ from precheck.analysis.limit import Limit
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import Update
-from precheck.rules.lost_update.about import ABOUT
+from precheck.rules.lost_update import ABOUT
 from precheck.rules.lost_update.words import Numbers, horizon, worded
 from precheck.rules.rule import Candidate, Compared, Rule
 
@@ -32,7 +31,7 @@ INTENDED = Limit(
 
 class LostUpdate(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (LOST, LUCK, AIMLESS, NOTHING, STALLED_STEPS, INTENDED)
+    limits = (LOST, LUCK, AIMLESS, NOTHING, STALLED_STEPS, INTENDED)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)

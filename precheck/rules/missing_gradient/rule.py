@@ -12,7 +12,7 @@ from precheck.analysis.facts import Part
 from precheck.analysis.labels import module_of
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.rules.missing_gradient.about import ABOUT
+from precheck.rules.missing_gradient import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
 

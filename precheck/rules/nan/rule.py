@@ -6,23 +6,21 @@ An op gives NaN where the reference has a number, and no number before it was be
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck import ops
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.labels import label
-from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
-from precheck.rules.nan.about import ABOUT
+from precheck.rules.nan import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
 
 
 class NotANumber(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WRONG, FILLS)
+    limits = (WRONG, FILLS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)

@@ -6,24 +6,22 @@ They are errors if they do harm: NaN or a wrong result follows, Python or the ba
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck.analysis.boundaries import NEAR
 from precheck.analysis.exceptions import Unstorable
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
-from precheck.rules.overflow.about import ABOUT
+from precheck.rules.overflow import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
 
 
 class Overflow(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WRONG, FILLS, NEAR)
+    limits = (WRONG, FILLS, NEAR)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "beyond the format":

@@ -10,7 +10,7 @@ from precheck.analysis.scaling import HALF_MAX, fits_later, safe
 from precheck.findings import Finding
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Compared, Rule
-from precheck.rules.scaler_collapse.about import ABOUT
+from precheck.rules.scaler_collapse import ABOUT
 
 
 class ScalerCollapse(Rule):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
@@ -16,7 +15,7 @@ from precheck.analysis.scaling import OFTEN, count
 from precheck.findings import Severity
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Rule
-from precheck.rules.scaler_order.about import ABOUT
+from precheck.rules.scaler_order import ABOUT
 
 AHEAD = Limit(
     3, "skipped steps",
@@ -31,7 +30,7 @@ FURTHER = Limit(
 
 class ScalerOrder(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (AHEAD, FURTHER, OFTEN)
+    limits = (AHEAD, FURTHER, OFTEN)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         for event in part.observation.scaling:

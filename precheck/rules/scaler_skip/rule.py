@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
@@ -18,7 +17,7 @@ from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, fits_later,
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
-from precheck.rules.scaler_skip.about import ABOUT
+from precheck.rules.scaler_skip import ABOUT
 
 IN_A_ROW = Limit(
     4, "skips in a row",
@@ -29,7 +28,7 @@ FEW = Limit(3, "skips", "The fewest skips after which the growth may be too freq
 
 class ScalerSkip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (IN_A_ROW, OFTEN, FEW)
+    limits = (IN_A_ROW, OFTEN, FEW)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from skips(part.observation)

@@ -13,7 +13,7 @@ from precheck.analysis.provenance import percent, placed
 from precheck.observe.shadow.op_notes import Outdated
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.rule import Candidate, Rule
-from precheck.rules.stale_cast.about import ABOUT
+from precheck.rules.stale_cast import ABOUT
 
 
 class StaleCast(Rule):

@@ -1,1 +1,13 @@
-"""The rule `undecidable`."""
+"""The verdict that two implementations differ by no more than rounding in this precision.
+
+The exact runs differ by more than float32's floor, and by less than that of the precision.
+"""
+
+from precheck.findings import RuleInfo
+
+ABOUT = RuleInfo(
+    "undecidable",
+    "two results differ by less than rounding explains in this precision, and by more than it explains in float32",
+    "compare under 32-true, which decides",
+    given_by="pairs",
+)

@@ -7,7 +7,6 @@ zero is not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from precheck.analysis.displacements import placed_at
 from precheck.analysis.facts import Fact, Part, Readers
@@ -21,7 +20,7 @@ from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
-from precheck.rules.underflow.about import ABOUT
+from precheck.rules.underflow import ABOUT
 from precheck.words import of_norm
 
 EMPTIED = Limit(
@@ -33,7 +32,7 @@ EMPTIED = Limit(
 
 class Underflow(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (
+    limits = (
         WRONG, LOST, FAIR, STARVED, GONE, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
     )  # fmt: skip
 

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Set
-from typing import ClassVar
 
 from precheck.analysis.boundaries import UNSTABLE as CONTRADICTED
 from precheck.analysis.drift import UNDETERMINED, Sorted, share
 from precheck.analysis.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
-from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule, at
-from precheck.rules.unstable_reference.about import ABOUT
+from precheck.rules.unstable_reference import ABOUT
 from precheck.words import of_norm
 
 
 class UnstableReference(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT, NOTHING)
+    limits = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT, NOTHING)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Turns candidates on values that float32 does not determine into notes."""

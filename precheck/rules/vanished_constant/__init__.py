@@ -1,1 +1,10 @@
-"""The rule `vanished-constant`."""
+"""The rule's name, meaning, remedy and rank."""
+
+from precheck.findings import RuleInfo
+
+ABOUT = RuleInfo(
+    "vanished-constant",
+    "an eps, clamp bound, mask fill or decay given as a Python number is zero or a no-op in this format",
+    "give a constant that the format holds (float16: at least 6e-8, next to 1 at least 1e-3), or guard in float32",
+    rank=40,
+)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
-from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
 from precheck.analysis.provenance import percent, placed, rounded_bound
 from precheck.analysis.recurrence import COHERENT, Repeated
@@ -15,12 +12,12 @@ from precheck.analysis.rounding import FELT, PLAIN, RECURRENT, SUM_ROUNDINGS, Mi
 from precheck.analysis.zeros import Missed
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule, repeated
-from precheck.rules.vanished_constant.about import ABOUT
+from precheck.rules.vanished_constant import ABOUT
 
 
 class VanishedConstant(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WRONG, PLAIN, SUM_ROUNDINGS, FELT, RECURRENT, COHERENT, ROUNDED, OWNED, OWN)
+    limits = (WRONG, PLAIN, SUM_ROUNDINGS, FELT, RECURRENT, COHERENT, ROUNDED, OWNED, OWN)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":

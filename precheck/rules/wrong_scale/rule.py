@@ -9,10 +9,8 @@ numbers made of codes and their scales that are not the data, and integers that 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from precheck.analysis.facts import Fact
-from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
@@ -20,12 +18,12 @@ from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Misc
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
-from precheck.rules.wrong_scale.about import ABOUT
+from precheck.rules.wrong_scale import ABOUT
 
 
 class WrongScale(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
+    limits = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         seen = fact.remark if isinstance(fact, Miscoded) else None

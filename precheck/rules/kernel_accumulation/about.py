@@ -1,9 +1,0 @@
-"""The rule's name, meaning and remedy."""
-
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "kernel-accumulation",
-    "a kernel keeps a sum in a low format: its error grows with the number of terms",
-    "add up in float32, whatever the inputs are stored in",
-)

@@ -1,9 +1,0 @@
-"""The rule's name, meaning and remedy."""
-
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "kernel-gradient",
-    "a kernel's forward pass is right and a gradient is wrong or missing",
-    "derive each input's gradient again, and run torch.autograd.gradcheck on small inputs in float64",
-)

@@ -1,9 +1,0 @@
-"""The rule's name, meaning and remedy."""
-
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "kernel-mask",
-    "a kernel masks other elements than its reference does, or lets what is masked through",
-    "compare indices as the reference does, and give -inf to what is masked before the softmax",
-)

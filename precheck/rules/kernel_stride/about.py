@@ -1,9 +1,0 @@
-"""The rule's name, meaning and remedy."""
-
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "kernel-stride",
-    "a kernel is right for contiguous inputs and wrong for others: strides, an offset, an expanded gradient",
-    "read strides and offset from the tensor, or call contiguous() first",
-)
