@@ -32,6 +32,8 @@ FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsq
     norm.Scalar norm.ScalarOpt_dim""".split()
 FLOAT32_UNLESS_DTYPE = """prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
     linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList""".split()
+_Choice = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Gives the dtype to which an op's arguments are cast, from the arguments. None: they stay."""
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
 
 
@@ -63,19 +65,19 @@ def _install(*chosen: str) -> Any:
 def _kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
     import torch
 
-    groups: tuple[tuple[list[str], Callable[[Any], Callable[..., Any]]], ...] = (
-        (LOW, _in_autocast_dtype),
-        (FLOAT32, _in_float32),
-        (FLOAT32_UNLESS_DTYPE, _in_float32_unless_dtype),
-        (WIDEST, _in_widest),
+    groups: tuple[tuple[list[str], _Choice], ...] = (
+        (LOW, lambda args, kwargs: torch.get_autocast_dtype("cpu")),
+        (FLOAT32, lambda args, kwargs: torch.float32),
+        (FLOAT32_UNLESS_DTYPE, lambda args, kwargs: None if kwargs.get("dtype") is not None else torch.float32),
+        (WIDEST, _widest),
     )
     found = []
-    for names, kernel in groups:
+    for names, choose in groups:
         for name in names:
             packet, _, overload = name.partition(".")
             op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
             if op is not None:  # an op that this torch does not have needs no policy
-                found.append((name, kernel(op)))
+                found.append((name, _in_dtype(op, choose)))
     return tuple(found)
 
 
@@ -97,7 +99,7 @@ def _cast(value: Any, dtype: Any) -> Any:
     return value
 
 
-def _in_dtype(op: Any, choose: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Callable[..., Any]:
+def _in_dtype(op: Any, choose: _Choice) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _below_autocast():
             dtype = choose(args, kwargs)
@@ -108,33 +110,12 @@ def _in_dtype(op: Any, choose: Callable[[tuple[Any, ...], dict[str, Any]], Any])
     return kernel
 
 
-def _in_autocast_dtype(op: Any) -> Callable[..., Any]:
+def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     import torch
 
-    return _in_dtype(op, lambda args, kwargs: torch.get_autocast_dtype("cpu"))
-
-
-def _in_float32(op: Any) -> Callable[..., Any]:
-    import torch
-
-    return _in_dtype(op, lambda args, kwargs: torch.float32)
-
-
-def _in_float32_unless_dtype(op: Any) -> Callable[..., Any]:
-    import torch
-
-    return _in_dtype(op, lambda args, kwargs: None if kwargs.get("dtype") is not None else torch.float32)
-
-
-def _in_widest(op: Any) -> Callable[..., Any]:
-    import torch
-
-    def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensors = [item for value in (*args, *kwargs.values()) for item in (value if isinstance(value, (list, tuple)) else (value,))]
-        dtypes = {item.dtype for item in tensors if isinstance(item, torch.Tensor) and item.is_floating_point()}
-        return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("cpu")
-
-    return _in_dtype(op, widest)
+    tensors = [item for value in (*args, *kwargs.values()) for item in (value if isinstance(value, (list, tuple)) else (value,))]
+    dtypes = {item.dtype for item in tensors if isinstance(item, torch.Tensor) and item.is_floating_point()}
+    return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("cpu")
 
 
 _policy = Overrides(_install)

@@ -19,15 +19,13 @@ import torch
 from precheck import garbage_collector, interrupts
 from precheck.analysis import drift
 from precheck.closer_look import FIRST_LOOK
-from precheck.diagnosis import diagnose
-from precheck.evidence import Evidence, concluded, depth_of, gathered, record_depth
+from precheck.evidence import Evidence, concluded, depth_of, diagnose, gathered, record_depth
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
 from precheck.judge import allowances, compared_runs
 from precheck.judge.compared_runs import report_on
-from precheck.judge.losses import losses
 from precheck.measurement import Measurement, job_of
 from precheck.observe import listeners
 from precheck.observe.containers import tensors
@@ -125,7 +123,7 @@ class Checking:
         report = Report(precision=self.precision.name)
         stale, rows = self.stale()
         report.add(stale)
-        report.boundaries, report.losses = compared_runs.table(rows), losses(rows)
+        report.boundaries, report.losses = compared_runs.table(rows), compared_runs.losses(rows)
         return report
 
     def stale(self) -> tuple[list[Finding], list[drift.ComparedTensor]]:

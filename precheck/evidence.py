@@ -1,7 +1,8 @@
 """Runs a job once under a precision and keeps the result as `Evidence`: records of boundaries, decisions and, at depth `ops`, every op.
 
 At depth `ops` the run goes through the shadow. It gives the records by which boundaries are judged, and the operations that the rules of `watch`
-read. So a check and a watch come to the same verdict on the same run. Both sets of findings go into one report.
+read. So a check and a watch come to the same verdict on the same run. Both sets of findings go into one report. `diagnose` adds the ops to a report
+on boundaries alone: the op that a rule suspects behind each error, or else the op that added most error.
 """
 
 from __future__ import annotations
@@ -161,3 +162,24 @@ def depth_of(depth: Any) -> Depth:
     if depth not in get_args(Depth):
         raise InputError(f"depth={depth!r}; pass 'ops' (every op beside float32) or 'boundaries' (modules, gradients and weights alone)")
     return depth  # type: ignore[no-any-return]
+
+
+def diagnose(job: Job, precision: Precision, report: Report) -> None:
+    """Writes op, line and cause into the errors of `report`, every op's drift into `report.ops`, and what was covered into `report.facts`.
+
+    Costs one run of the job beside float32. The model is restored as after `measure`. If a model cannot be run this way, the report stays as it is,
+    with the reason in `report.facts["diagnosis"]`.
+    """
+    if not precision.is_low:
+        return
+    first = [finding.step for finding in report.errors if finding.rule in conclusion.EFFECTS]
+    steps = max(first, default=1) if job.optimizer else 1
+    try:
+        with doing("looking at every op"):
+            observation = observed(dataclasses.replace(job, steps=max(1, min(steps, job.steps))), low(precision)).observation
+    except Exception as error:  # the measurement is valid without a diagnosis; some models do not run under a dispatch mode
+        report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
+        return
+    suspects = watched_runs.RunJudge().candidates(observation)
+    report.findings = [conclusion.with_cause(finding, observation, suspects)[0] for finding in report.findings]
+    shown(report, observation)

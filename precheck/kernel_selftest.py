@@ -28,11 +28,11 @@ from precheck.observe import faults
 from precheck.observe.containers import call, mapped, tensors
 from precheck.observe.listeners import doing
 from precheck.precisions import Precision, resolve
-from precheck.selftest import MARGIN, Outcome, percent
+from precheck.selftest import Outcome, Status, first_of, percent, scaled
 
 FAULTS = ("zeroed", "shuffled", "scaled", "stale", "gradient")
-STEP = 8.0
-"""The factor between the sizes at which "scaled" is tried, until it is noticed or the output is twice as large. Formats differ by 2^3 and more."""
+_ORDER: tuple[Status, ...] = ("caught", "allowed", "unnoticed", "same", "inapplicable")
+"""Of several examples: a fault is caught if one of them shows it."""
 
 Change = Callable[[Any, Any], Any]
 """Takes a call's arguments, as one value, and its result. Returns another result, or a text that says why the fault cannot be planted there."""
@@ -60,13 +60,7 @@ def kernel_selftested(
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
             checked_reference(whole)
             found.append(_SelfTest(reduced_example.smaller(whole, sizes) or whole, state, left).outcomes())
-    return [_best(each) for each in zip(*found, strict=True)]
-
-
-def _best(outcomes: Collection[Outcome]) -> Outcome:
-    """The outcome of a fault on several examples: it is caught if one of them shows it."""
-    order = ("caught", "allowed", "unnoticed", "same", "inapplicable")
-    return min(outcomes, key=lambda each: order.index(each.status))
+    return [first_of(_ORDER, each) for each in zip(*found, strict=True)]
 
 
 class _SelfTest:
@@ -99,12 +93,7 @@ class _SelfTest:
             return Outcome(fault, "inapplicable", "gradients are not compared, since they are not asked for or the reference has none")
         if fault != "scaled":
             return self._planted(fault, _CHANGES[fault](self.candidate))
-        share = min(MARGIN * self.limit, 1.0) or STEP**-6
-        while True:
-            outcome = self._planted(fault, _scaled(share))
-            if outcome.status != "unnoticed" or share >= 1:
-                return outcome
-            share = min(STEP * share, 1.0)
+        return scaled(self.limit, lambda share: self._planted(fault, _scaled(share)))
 
     def _planted(self, fault: str, change: Change) -> Outcome:
         effect, refused = faults.Effect(), list[str]()
@@ -116,7 +105,7 @@ class _SelfTest:
                 refused.append(made)
                 return result
             if fault != "gradient":
-                _note(effect, result, made)
+                effect.note_all(_numbers(result), _numbers(made))
             return made
 
         planted.stands_for = self.candidate  # type: ignore[attr-defined]
@@ -150,13 +139,6 @@ def _limit(floors: Collection[Floor]) -> float:
     """The smallest share of its norm by which an output or a gradient may differ and pass."""
     shares = [float(each.bound().norm() / norm) for each in floors if each.exact.is_floating_point() and (norm := each.exact.norm())]
     return min((each for each in shares if 0 < each < 1), default=0.0)
-
-
-def _note(effect: faults.Effect, before: Any, after: Any) -> None:
-    """Notes the size of the first change of all tensors of a result, taken together."""
-    pairs = list(zip(_numbers(before), _numbers(after), strict=True))
-    if pairs:
-        effect.note(*(torch.cat([each[side].detach().reshape(-1).double() for each in pairs]) for side in (0, 1)))
 
 
 def _numbers(result: Any) -> list[torch.Tensor]:
@@ -193,13 +175,9 @@ def _zeroed(inputs: Any, result: Any) -> Any:
 
 
 def _shuffled(inputs: Any, result: Any) -> Any:
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        rows = next((dimension for dimension, size in enumerate(value.shape) if size > 1), None)
-        return value if rows is None else _valued(value, value.detach().roll(1, rows))
-
     if all(value.numel() < 2 for value in _numbers(result)):
         return "what is returned has one element, which has no other place"
-    return mapped(result, moved)
+    return mapped(result, lambda value: _valued(value, faults.rolled(value.detach())))
 
 
 def _scaled(share: float) -> Change:

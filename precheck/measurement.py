@@ -19,8 +19,7 @@ from precheck import evidence, garbage_collector, interrupts
 from precheck.analysis import boundaries, decisions, drift
 from precheck.analysis.noise_sites import noise_for
 from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, CloserLook, is_early, settled, suspicious
-from precheck.diagnosis import diagnose
-from precheck.evidence import Evidence
+from precheck.evidence import Evidence, diagnose
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances

@@ -23,12 +23,12 @@ from precheck.observe.listeners import doing
 from precheck.pairs.sides import Planted
 from precheck.pairs.verdicts import Judged
 from precheck.precisions import Precision
-from precheck.selftest import MARGIN, Outcome, percent
+from precheck.selftest import Outcome, Status, first_of, percent, scaled
 from precheck.varying import Parts, Varied
 
 FAULTS = ("zeroed", "shuffled", "scaled", "stale")
-STEP = 8.0
-"""The factor between the sizes at which "scaled" is tried, until it is noticed or the output is twice as large. Formats differ by 2^3 and more."""
+_ORDER: tuple[Status, ...] = ("unnoticed", "allowed", "caught", "same", "inapplicable")
+"""Of several ways: a fault is caught if nothing worse happened in any of them."""
 RULES = {"different": "different", "less accurate": "less-accurate"}
 """The verdicts that are errors, with their rules."""
 
@@ -83,14 +83,8 @@ def _outcomes(ways: Sequence[Way], tolerated: Collection[str]) -> list[Outcome]:
     limits = [_limit(way.judged(_nothing)) for way in ways]
     for number, fault in enumerate(FAULTS, 1):
         with doing(f"self-test, fault {number} of {len(FAULTS)}, {fault}"):
-            found.append(_gravest([_tried(fault, way, limit, tolerated) for way, limit in zip(ways, limits, strict=True)]))
+            found.append(first_of(_ORDER, [_tried(fault, way, limit, tolerated) for way, limit in zip(ways, limits, strict=True)]))
     return found
-
-
-def _gravest(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcome of a fault in several ways: it is caught if nothing worse happened in any of them."""
-    order = ("unnoticed", "allowed", "caught", "same", "inapplicable")
-    return min(outcomes, key=lambda each: order.index(each.status))
 
 
 @contextlib.contextmanager
@@ -108,12 +102,7 @@ def _limit(rows: Sequence[Judged]) -> float:
 def _tried(fault: str, way: Way, limit: float, tolerated: Collection[str]) -> Outcome:
     if fault != "scaled":
         return _planted(fault, _CHANGES[fault], way, tolerated)
-    share = min(MARGIN * limit, 1.0) or STEP**-6
-    while True:
-        outcome = _planted(fault, _scaled(share), way, tolerated)
-        if outcome.status != "unnoticed" or share >= 1:
-            return outcome
-        share = min(STEP * share, 1.0)
+    return scaled(limit, lambda share: _planted(fault, _scaled(share), way, tolerated))
 
 
 def _planted(fault: str, change: Change, way: Way, tolerated: Collection[str]) -> Outcome:
@@ -126,7 +115,7 @@ def _planted(fault: str, change: Change, way: Way, tolerated: Collection[str]) -
             if isinstance(made, str):
                 refused.append(made)
                 return result
-            _note(effect, result, made)
+            effect.note_all(_numbers(result), _numbers(made))
             return made
 
         handle = module.register_forward_hook(hook, with_kwargs=True)
@@ -156,15 +145,6 @@ def _planted(fault: str, change: Change, way: Way, tolerated: Collection[str]) -
     return Outcome(fault, "unnoticed", told, _ADVICE[fault], effect.size)
 
 
-def _note(effect: faults.Effect, before: Any, after: Any) -> None:
-    """Notes the size of the first change of all tensors of a result, taken together."""
-    if effect.size is not None:
-        return
-    pairs = list(zip(_numbers(before), _numbers(after), strict=True))
-    if pairs:
-        effect.note(*(torch.cat([each[side].detach().reshape(-1).to(torch.float64) for each in pairs]) for side in (0, 1)))
-
-
 def _numbers(result: Any) -> list[torch.Tensor]:
     held = [each for part in result.parts for _, each in tensors(part)] if isinstance(result, Parts) else [each for _, each in tensors(result)]
     return [each.abs() if each.is_complex() else each for each in held]
@@ -179,15 +159,11 @@ def _zeroed(module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> Any
 
 
 def _shuffled(module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        rows = next((dimension for dimension, size in enumerate(value.shape) if size > 1), None)
-        return value if rows is None else value.roll(1, rows)
-
     if isinstance(result, Parts):
         return "of parts of a batch the loss alone is compared, which need not depend on the order of rows"
     if all(value.numel() < 2 for value in _numbers(result)):
         return "what is returned has one element, which has no other place"
-    return _each(result, moved)
+    return _each(result, faults.rolled)
 
 
 def _scaled(share: float) -> Change:

@@ -8,7 +8,7 @@ the run that is compared with the golden.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,10 @@ FAULTS = ("lost update", "skipped step", "overflow", "drift", "zeroed", "shuffle
 MARGIN = 4.0
 """The size of a planted drift, in limits. Twice the limit is an error even where later layers heal it (`boundaries.PLAIN`). A sketch gives a distance
 to within a third at worst (5 standard deviations of 6 %), and noise floors differ from run to run by less."""
+
+
+STEP = 8.0
+"""The factor between the sizes at which "scaled" is tried, until it is noticed or the output is twice as large. Formats differ by 2^3 and more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +87,19 @@ def expected(rule: str, planted: Sequence[str] = FAULTS) -> list[Outcome]:
     """The outcomes for a test that expects `rule`: its model has a fault already, and it fails where the fault is not found."""
     text = f"the test demands {rule} (expect_finding), and so has failed without a fault"
     return [Outcome(fault, "inapplicable", text) for fault in planted]
+
+
+def scaled(limit: float, planted: Callable[[float], Outcome]) -> Outcome:
+    """The outcome of an output that is scaled by a share, at the smallest share beyond `limit` that is noticed. `planted` tries one."""
+    share = min(MARGIN * limit, 1.0) or STEP**-6
+    while (outcome := planted(share)).status == "unnoticed" and share < 1:
+        share = min(STEP * share, 1.0)
+    return outcome
+
+
+def first_of(order: Sequence[Status], outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome of a fault that was planted several times: the one whose status comes first in `order`."""
+    return min(outcomes, key=lambda each: order.index(each.status))
 
 
 def watched(*, compared: bool, precision: Precision) -> list[Outcome]:

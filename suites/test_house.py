@@ -29,8 +29,8 @@ FLOORS = [
     {"judge"},
     {"goldens", "pairs"},
     {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "layer_selection", "smallest_set"}
-    | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence", "unchanged"}
-    | {"kernel_selftest", "pair_selftest", "remedy_screening", "closer_look", "other_references", "remedy_trials"}
+    | {"measurement", "checking", "benchmarking", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence", "unchanged"}
+    | {"kernel_selftest", "pair_selftest", "closer_look", "other_references", "remedy_trials"}
     | {"input_search", "searching", "strategies"},
     {"report", "kernel_command", "record_command"},
     {"plugin"},

@@ -10,17 +10,16 @@ import dataclasses
 from collections.abc import Set
 
 from precheck import ops
-from precheck.analysis import constants, whole_numbers
+from precheck.analysis import causes, whole_numbers
 from precheck.analysis.enlarged_differences import amplification
 from precheck.analysis.exemptions import Exempting, outweighed, small
-from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dominated
-from precheck.analysis.provenance import Origins, effective_roundoff
-from precheck.analysis.rounding import AMPLIFICATION, PLAIN, SUM_ROUNDINGS, Misroundings
+from precheck.analysis.provenance import Origins, constant, effective_roundoff, rounded_bound
+from precheck.analysis.rounding import AMPLIFICATION, PLAIN, SUM_ROUNDINGS, Misrounded, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -37,6 +36,8 @@ NOTHING = Limit(
     """A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a
     sum is rounding error whatever its terms are.""",
 )  # fmt: skip
+NEAR = 8
+"""The most ops between a constant and the op that shows its rounding: a power, a product, a cast."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -105,7 +106,7 @@ class Errors:
     def _about(self, observation: Observation, readers: Readers) -> None:
         """Creates the analyses of this part's operations."""
         self.calls, self.misroundings = Calls(observation, readers), Misroundings(observation, readers)
-        self.steepness, self.exponents = Steepness(observation, readers), Exponents(observation, readers)
+        self.steepness = Steepness(observation, readers)
 
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains the error of the inputs. It does not if they are right again up to a few roundings."""
@@ -146,7 +147,7 @@ class Errors:
             self._suspect(fact, value, explained_by=(*self.under[value], None))
 
     def _exponent(self, operation: Operation, value: Value) -> None:
-        fact = self.exponents.error(operation, value)
+        fact = self.steepness.exponent(operation, value)
         if fact is not None and value not in self.spoiled:
             self._suspect(fact, value, outweighed)
 
@@ -174,7 +175,7 @@ class Errors:
             if fact is not None and fact.how == "accumulated":
                 self._suspect(fact, value)
             return
-        fact = constants.behind(self.misroundings.of(operation, value))
+        fact = _of_constant(self.misroundings.of(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
         fact = fact if chained or value not in self.mild else None
         unexplained = fact is None or (fact.healed and not self.misroundings.healed(value))
@@ -214,6 +215,29 @@ class Errors:
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
         return cancels or (bool(sources) and self.nothing.issuperset(sources))
+
+
+def _of_constant(fact: Misrounded | None) -> Misrounded | None:
+    """Returns the error, blamed on a Python number if it comes from one that the format rounds to 1, so that it has no effect any more.
+
+    If a share of 0.999 is rounded to 1, its difference to 1 is lost: in 1 - β, log(p), a sum of powers.
+    """
+    if fact is None or fact.mechanism not in ("cancellation", "amplified-rounding"):
+        return fact
+    cause = _only_cause(max(fact.shown.inputs, key=causes.absolute, default=None))
+    return fact if cause is None or rounded_bound(cause) is None else dataclasses.replace(fact, mechanism="vanished-constant", operation=cause)
+
+
+def _only_cause(value: Value | None) -> Operation | None:
+    """The constant that makes the whole error of a value: no other input on the way has half as much error."""
+    for _ in range(NEAR):
+        maker = None if value is None else value.maker
+        if maker is None or constant(maker):
+            return maker
+        value = maker.drifting
+        if value is None or any(2 * source.drift > value.drift for source in maker.inputs if source is not value):
+            return None
+    return None
 
 
 def _returned(fact: Fact, operation: Operation) -> bool:

@@ -113,3 +113,14 @@ def step_near_zero(fmt: Format) -> float:
     """The spacing of values near zero: float16's subnormals. In formats with float32's range, some hardware flushes numbers below the smallest
     normal one to zero (oneDNN's bfloat16 kernels on x86). It also flushes each term of a sum, here of 4096 as above."""
     return fmt.min_subnormal if fmt is FP16 else 4096 * fmt.min_normal
+
+
+STRANGE = Limit(
+    64, "times the noise of the reference",
+    "The noise of another implementation where a tensor is zero in exact arithmetic. A chain of 4 096 terms has 64 times that of a tree.",
+)  # fmt: skip
+VANISHING = Limit(
+    2.0**-20, "share of what the run gives",
+    """A tensor that float64 leaves at most this share of is zero in exact arithmetic. It is its own rounding, and float64's is 2^-29 of float32's:
+    nine powers of two are left for amplification.""",
+)  # fmt: skip

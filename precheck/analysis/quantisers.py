@@ -10,25 +10,8 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.quantisers.code_notes import (
-    Changed,
-    Clipped,
-    Coarse,
-    Dead,
-    Flushed,
-    Late,
-    Misread,
-    Mixed,
-    Remark,
-    Repeated,
-    Skewed,
-    Uncancelled,
-    Unfolded,
-    Unrotated,
-    Vanished,
-    Wrapped,
-)
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.quantisers import code_notes as notes
 
 CANCELLED = Limit(
     2.0**-6, "relative error",
@@ -90,54 +73,50 @@ BY_CHANCE = Limit(6.0, "standard errors", "The largest mean error that chance ex
 class Miscoded(Fact):
     """A fault of a quantiser."""
 
-    remark: Remark
+    remark: notes.Remark
 
 
 def facts(observation: Observation) -> Iterator[Miscoded]:
     """The facts on the operations that are judged now."""
     for operation in observation.judged:
-        remark = operation.coded
-        if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
-            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole and not remark.fault else "error")
-        elif isinstance(remark, Unrotated) and remark.off > CANCELLED:
-            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
-        elif isinstance(remark, Dead | Wrapped | Mixed):
-            yield _fact("wrong-scale", operation, remark, remark.share, 0.0)
-        elif isinstance(remark, Unfolded):
-            yield _fact("wrong-scale", operation, remark, 1.0, 0.0)
-        elif isinstance(remark, Flushed) and remark.lost > SEEN:
-            yield _fact("clipping", operation, remark, remark.lost, SEEN)
-        elif isinstance(remark, Changed) and remark.off > max(SEEN, CLIPPED * remark.rounding):
-            yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), CLIPPED * remark.rounding))
-        elif isinstance(remark, Misread) and remark.off > max(SEEN, MISREAD * remark.rounding):
-            yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), MISREAD * remark.rounding))
-        elif isinstance(remark, Vanished) and remark.lost > VANISHED:
-            yield _fact("biased-rounding", operation, remark, remark.lost, VANISHED)
-        elif isinstance(remark, Coarse) and remark.lost > max(SEEN, CLIPPED * remark.rounding) and -math.log2(remark.share) >= WASTED * remark.bits:
-            yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding))
-        elif isinstance(remark, Clipped):
-            yield from _clipping(operation, remark)
-        elif isinstance(remark, Late):
-            yield from _late(operation, remark)
-        elif isinstance(remark, Skewed) and abs(remark.mean) > max(SKEWED, BY_CHANCE * remark.chance):
-            yield _fact("biased-rounding", operation, remark, abs(remark.mean), SKEWED)
-        elif isinstance(remark, Repeated) and remark.calls >= AGAIN and remark.grown > REPEATED:
-            yield _fact("biased-rounding", operation, remark, remark.grown, REPEATED)
+        if operation.coded is not None:
+            rule, measured, limit, severity = _judged(operation.coded)
+            if measured > limit:
+                yield Miscoded(mechanism=rule, operation=operation, measured=measured, limit=float(limit), remark=operation.coded, severity=severity)
 
 
-def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:
-    """The fact on clipping: an error if most calls of a line clip. Otherwise a warning, since a delayed scale must lag behind when data grows."""
-    if remark.lost > max(SEEN, CLIPPED * remark.rounding):
-        severity: Severity = "error" if remark.clips >= MOSTLY * remark.calls else "warning"
-        yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding), severity)
-
-
-def _late(operation: Operation, remark: Late) -> Iterator[Miscoded]:
-    """The fact on a delayed scale: an error if it is wrong more often than chance explains, since it does not suit the data. Otherwise a warning."""
-    limit = max(float(SEEN), CLIPPED * remark.rounding)
-    if remark.lost > limit:
-        by_chance = chance_of_records(remark.calls, remark.small + remark.large)
-        yield _fact("clipping", operation, remark, remark.lost, limit, "error" if by_chance < GROWS else "warning")
+def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
+    """The rule for a note, what was measured and its limit, and the severity beyond that. Clipping is an error if most calls of a line clip, and a
+    delayed scale if it is wrong more often than chance explains: it must lag behind when data grows."""
+    rounding = max(float(SEEN), CLIPPED * getattr(seen, "rounding", 0.0))
+    if isinstance(seen, notes.Uncancelled):
+        return "wrong-scale", seen.off, CANCELLED, "warning" if seen.whole and not seen.fault else "error"
+    if isinstance(seen, notes.Unrotated):
+        return "wrong-scale", seen.off, CANCELLED, "error"
+    if isinstance(seen, notes.Dead | notes.Wrapped | notes.Mixed):
+        return "wrong-scale", seen.share, 0.0, "error"
+    if isinstance(seen, notes.Unfolded):
+        return "wrong-scale", 1.0, 0.0, "error"
+    if isinstance(seen, notes.Changed):
+        return "wrong-scale", seen.off, rounding, "error"
+    if isinstance(seen, notes.Misread):
+        return "wrong-scale", seen.off, max(float(SEEN), MISREAD * seen.rounding), "error"
+    if isinstance(seen, notes.Flushed):
+        return "clipping", seen.lost, SEEN, "error"
+    if isinstance(seen, notes.Coarse) and seen.lost > rounding and -math.log2(seen.share) >= WASTED * seen.bits:
+        return "clipping", seen.lost, rounding, "error"
+    if isinstance(seen, notes.Clipped):
+        return "clipping", seen.lost, rounding, "error" if seen.clips >= MOSTLY * seen.calls else "warning"
+    if isinstance(seen, notes.Late):
+        often = seen.lost > rounding and chance_of_records(seen.calls, seen.small + seen.large) < GROWS
+        return "clipping", seen.lost, rounding, "error" if often else "warning"
+    if isinstance(seen, notes.Vanished):
+        return "biased-rounding", seen.lost, VANISHED, "error"
+    if isinstance(seen, notes.Skewed) and abs(seen.mean) > BY_CHANCE * seen.chance:
+        return "biased-rounding", abs(seen.mean), SKEWED, "error"
+    if isinstance(seen, notes.Repeated) and seen.calls >= AGAIN:
+        return "biased-rounding", seen.grown, REPEATED, "error"
+    return "", 0.0, 0.0, "error"
 
 
 def chance_of_records(calls: int, records: int) -> float:
@@ -154,7 +133,3 @@ def _numbers_of_records(calls: int) -> list[float]:
         chances = [chance - gone + come for chance, gone, come in zip(chances, more, [0.0, *more], strict=False)]
         chances[MOST] += more[MOST]
     return chances
-
-
-def _fact(mechanism: str, operation: Operation, remark: Remark, measured: float, limit: float, severity: Severity = "error") -> Miscoded:
-    return Miscoded(mechanism=mechanism, operation=operation, measured=measured, limit=float(limit), remark=remark, severity=severity)

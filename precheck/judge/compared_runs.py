@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy
+import torch
 
 from precheck.analysis import drift
 from precheck.analysis.displacements import displacements
 from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import module_of
-from precheck.findings import Finding, Report, Row
-from precheck.judge.losses import losses
-from precheck.observe.records import Trace
+from precheck.findings import Finding, Loss, Report, Row
+from precheck.observe.records import Record, Trace
+from precheck.observe.sketch import inner, sketch
 from precheck.precisions import Precision
 from precheck.rules import classes
 from precheck.rules.rule import Compared
@@ -54,6 +58,19 @@ def _row(comparison: ComparedTensor) -> Row:
         record.name, record.kind, record.step, record.shape, record.dtype, comparison.r, comparison.allowed, comparison.drift,
         comparison.floor, comparison.relative, comparison.excess_nonfinite,
     )  # fmt: skip
+
+
+def losses(rows: Iterable[ComparedTensor]) -> list[Loss]:
+    """The losses in the order of the rows. A record holds the norm. The sign comes from the sketch, which for a scalar is the number times ±1."""
+    turn = sketch(torch.ones(1))
+    found = [row for row in rows if row.record.kind == "loss"]
+    return [Loss(row.record.step, _number(row.record, turn), _number(row.reference, turn), row.floor) for row in found]
+
+
+def _number(record: Record, turn: numpy.ndarray) -> float:
+    if record.nonfinite:
+        return math.nan if record.nan else math.inf * (record.posinf - record.neginf)
+    return math.copysign(record.norm, inner(record.sketch, turn))
 
 
 def located(finding: Finding, rows: Sequence[ComparedTensor], makers: Mapping[str, str]) -> Finding:

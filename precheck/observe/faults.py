@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,11 @@ class Effect:
         norm = float(torch.linalg.vector_norm(before.to(wide)))
         moved = float(torch.linalg.vector_norm(after.to(wide) - before.to(wide)))
         self.size = moved / norm if norm else float("inf")
+
+    def note_all(self, before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> None:
+        """The same for all tensors of a result, taken together."""
+        if before and self.size is None:
+            self.note(*(torch.cat([each.detach().reshape(-1).double() for each in some]) for some in (before, after)))
 
 
 class _Planting(Boundaries):
@@ -180,10 +185,13 @@ def zeroed(values: torch.Tensor) -> None:
 
 
 def shuffled(values: torch.Tensor) -> None:
-    """Moves each row to the place of the next one, along the first dimension with several."""
+    values.copy_(rolled(values))
+
+
+def rolled(values: torch.Tensor) -> torch.Tensor:
+    """Returns the values with each row at the place of the next one, along the first dimension with several."""
     rows = next((dimension for dimension, size in enumerate(values.shape) if size > 1), None)
-    if rows is not None:
-        values.copy_(values.roll(1, rows))
+    return values if rows is None else values.roll(1, rows)
 
 
 def replaced(by: torch.Tensor) -> Change:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from precheck.analysis import noise
-from precheck.analysis.exact_zeros import STRANGE
+from precheck.analysis.noise import STRANGE
 from precheck.observe.sketch import distance, sketch
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject

@@ -125,7 +125,7 @@ class CheckPrecision(Verdicts):
                 report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, depth=self.depth, allow=allow, **settings)
             report.facts["golden"] = self.shown(golden)
             return report
-        from precheck.diagnosis import diagnose
+        from precheck.evidence import diagnose
         from precheck.measurement import job_of, measure
 
         report = measure(model, inputs, precision=self.precision, depth=self.depth, allow=allow, **settings)

@@ -59,7 +59,7 @@ FORMS: dict[str, Form] = {
         Form("json", "precheck.report.session:text", "precheck.report.changes:plain"),
         Form("markdown", "precheck.report.markdown:text", "precheck.report.changes:markdown"),
         Form("sarif", "precheck.report.sarif:text", "precheck.report.sarif:compared", ops=False),
-        Form("html", "precheck.report.html:page", "precheck.report.comparison:page", needs="jinja2", extra="report"),
+        Form("html", "precheck.report.html:page", "precheck.report.html:compared", needs="jinja2", extra="report"),
     )
 }
 ALIASES = {"md": "markdown"}

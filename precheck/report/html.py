@@ -10,22 +10,25 @@ Imports neither torch nor numpy. Needs jinja2 (extra `report`) to write a page.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from precheck.findings import RULES
+from precheck.findings import RULES, Row
 from precheck.formats import FORMATS, FP32
 from precheck.report import sensitivity
 from precheck.report.binades import COLUMNS, Histograms, ranges
+from precheck.report.changes import between, headline, left_out
 from precheck.report.excerpts import excerpt
 from precheck.report.facts import excused_keys, followed, in_words
-from precheck.report.session import Session
-from precheck.report.verdicts import determined, excess, line, passed, short, totals, whole
+from precheck.report.session import Session, report_of
+from precheck.report.verdicts import line, short, totals, whole
 from precheck.words import LONGEST, cut, one_line, op_words
 
 SCRIPTS = (
@@ -34,6 +37,7 @@ SCRIPTS = (
     "sizeplot", "sizes", "updates", "checks", "main",
 )  # fmt: skip
 """The files of the page's code in the order of their concatenation. They share one scope."""
+COMPARED = ("text", "data", "panels", "theme", "grid", "changes")
 _OPS = ("op", "phase", "module", "source", "dtype", "calls", "drift", "inherited", "nonfinite", "zeros", "flips", "opaque", "first")
 _WORDS = frozenset({"op", "phase", "module", "source", "dtype", "opaque", "tensor", "kind", "shape", "nodeid", "precision", "words"})
 _ROWS = ("tensor", "kind", "step", "shape", "dtype", "r", "allowed", "drift", "floor", "relative", "nonfinite")
@@ -48,6 +52,17 @@ def page(session: Session) -> str:
     words: dict[str, Any] = {"title": "drift report", "totals": totals([each["verdict"] for each in lines]), "versions": made_by(session)}
     words |= {"selftest": _selftest(session.get("selftest"))}
     return rendered("page.html", SCRIPTS, summary, checks, **words)
+
+
+def compared(before: Session, now: Session) -> str:
+    """The page of what changed between two sessions: a table of the changes, worst first. Needs jinja2."""
+    changes = between(before, now)
+    versions = list(dict.fromkeys(filter(None, (made_by(before), made_by(now)))))
+    rows = [dataclasses.asdict(change) | {"factor": change.factor if change.factor < math.inf else "inf"} for change in changes]
+    summary = {"changes": columns(rows, ("kind", "nodeid", "precision", "words", "factor", "count"))}
+    counts = " and ".join(f"{len(session['tests'])} {when}" for session, when in ((before, "before"), (now, "now")))
+    words = {"headline": headline(changes), "left_out": left_out(before, now, changes), "totals": [("", f"checks: {counts}")]}
+    return rendered("changes.html", COMPARED, summary, title="what changed", versions=" → ".join(versions), **words)
 
 
 def rendered(template: str, scripts: Iterable[str], summary: Any, checks: Iterable[Any] = (), **words: Any) -> str:
@@ -119,14 +134,14 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
     report = whole(test)
     if report is None:
         return {}
-    culprits, histograms, made = _Culprits(report["ops"]), Histograms(report), passed(report)
+    culprits, histograms, made = _Culprits(report["ops"]), Histograms(report), report_of(report)
     excused = excused_keys(report["facts"])
     return {
-        "findings": [_finding(finding, report, culprits, histograms, start) for finding in report["findings"]],
+        "findings": [_finding(finding, made.boundaries, culprits, histograms, start) for finding in report["findings"]],
         "ops": columns(map(_in_words, report["ops"]), _OPS),
         "rows": columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
-        | {"determined": [int(determined(row)) for row in report["boundaries"]], "binades": list(map(histograms.of_row, report["boundaries"]))}
-        | {"excused": [int((row["kind"], row["tensor"], row["step"]) in excused) for row in report["boundaries"]]},
+        | {"determined": [int(row.determined) for row in made.boundaries], "binades": list(map(histograms.of_row, report["boundaries"]))}
+        | {"excused": [int((row.kind, row.tensor, row.step) in excused) for row in made.boundaries]},
         "losses": [[loss[name] for name in ("step", "low", "reference", "floor", "source")] for loss in report["losses"]],
         "exponents": columns(map(_in_words, report["exponents"]), COLUMNS) | {"scale": [each["scale"] for each in report["exponents"]]},
         "counts": [each["counts"] for each in report["exponents"]],
@@ -140,12 +155,12 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
     }
 
 
-def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprits, histograms: Histograms, start: Path) -> dict[str, Any]:
+def _finding(finding: dict[str, Any], boundaries: Sequence[Row], culprits: _Culprits, histograms: Histograms, start: Path) -> dict[str, Any]:
     """A finding with the rule's meaning and remedy, lines of source, and the indices of its op and tensor in the tables."""
     cure = RULES.get(finding["cause_rule"] or finding["rule"])
     rule = RULES.get(finding["rule"])
-    rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]
-    at_op, at_row = culprits.of(finding), max(rows, key=lambda index: excess(report["boundaries"][index]), default=-1)
+    rows = [index for index, row in enumerate(boundaries) if finding["tensor"] and row.tensor == finding["tensor"]]
+    at_op, at_row = culprits.of(finding), max(rows, key=lambda index: boundaries[index].r / boundaries[index].allowed, default=-1)
     return _in_words(finding) | {
         "meaning": rule.meaning if rule else "",
         "remedy": finding.get("advice") or (cure.remedy if cure else ""),

@@ -6,13 +6,12 @@ Imports neither torch nor numpy.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from precheck.findings import Finding, Report, Row
-from precheck.report.facts import COARSE, excused_keys
+from precheck.findings import Finding, Report
 from precheck.report.reasons import Reasons
+from precheck.report.session import report_of
 
 VERDICTS = (
     ("error", "error", "with errors"),
@@ -23,7 +22,6 @@ VERDICTS = (
 )
 """The possible verdicts, worst first: the name in the data, the CSS class, and the words for a count."""
 _DIGITS = 4  # kept of a float; the page shows three
-_ROW = [field.name for field in dataclasses.fields(Row)]
 _FINDING = dataclasses.asdict(Finding("", "note", ""))
 
 
@@ -37,27 +35,24 @@ def totals(verdicts: Sequence[str]) -> list[tuple[str, str]]:
 
 def line(test: dict[str, Any]) -> dict[str, Any]:
     """A check as a line of the list: its verdict, its numbers of findings, and the row closest to its limit or furthest beyond it."""
-    report = whole(test)
     entry: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
-    if report is None:
+    plain = whole(test)
+    if plain is None:
         return entry | {"verdict": "refused" if test.get("does_not_run") else "none", "error": test["error"]}
-    standing = [finding for finding in report["findings"] if finding["rule"] not in test.get("tolerated", {})]
-    counts = {severity: sum(finding["severity"] == severity for finding in standing) for severity in ("error", "warning", "note")}
-    counts["allowed"] = len(report["findings"]) - len(standing)
+    report = report_of(plain)
+    standing = [finding for finding in report.findings if finding.rule not in test.get("tolerated", {})]
+    counts = {severity: sum(finding.severity == severity for finding in standing) for severity in ("error", "warning", "note")}
+    counts["allowed"] = len(report.findings) - len(standing)
     verdict = next((severity for severity in ("error", "warning") if counts[severity]), "good")
-    excused = excused_keys(report["facts"])
-    rows = [row for row in report["boundaries"] if determined(row) and (row["kind"], row["tensor"], row["step"]) not in excused]
-    worst = max(rows, key=excess, default=None)
     entry |= {"verdict": verdict, "counts": counts}
-    return entry | {"worst": worst and {name: short(worst[name]) for name in ("tensor", "kind", "r", "allowed")} | _reason(report, worst)}
-
-
-def _reason(report: dict[str, Any], worst: dict[str, Any]) -> dict[str, str]:
-    """Why a tensor beyond its limit does not fail the check. Empty if it is within."""
-    findings = [Finding(**{field.name: finding[field.name] for field in dataclasses.fields(Finding)}) for finding in report["findings"]]
-    row = Row(**{name: worst[name] for name in _ROW} | {"r": float(worst["r"]), "allowed": float(worst["allowed"])})
-    words = Reasons(Report(precision=report["precision"], findings=findings, facts=report["facts"])).reason(row)
-    return {"reason": words} if words else {}
+    why = Reasons(report)
+    rows = zip(report.boundaries, plain["boundaries"], strict=True)
+    judged = [(row, shown) for row, shown in rows if row.determined and (row.kind, row.tensor, row.step) not in why.excused]
+    if not judged:
+        return entry | {"worst": None}
+    row, shown = max(judged, key=lambda each: each[0].r / each[0].allowed)
+    reason = {"reason": words} if (words := why.reason(row)) else {}
+    return entry | {"worst": {name: short(shown[name]) for name in ("tensor", "kind", "r", "allowed")} | reason}
 
 
 def whole(test: dict[str, Any]) -> dict[str, Any] | None:
@@ -67,26 +62,6 @@ def whole(test: dict[str, Any]) -> dict[str, Any] | None:
     report: dict[str, Any] = dataclasses.asdict(Report()) | test["report"]
     report["findings"] = [_FINDING | finding for finding in report["findings"]]
     return report
-
-
-def passed(report: dict[str, Any]) -> Report:
-    """The part of a report that its facts in words need: facts, loss scale, tensors that pass on a closer look or far off."""
-    excused = excused_keys(report["facts"])
-    failed = any(finding["severity"] == "error" for finding in report["findings"])
-    least = math.inf if failed else COARSE
-    rows = [row for row in report["boundaries"] if (row["kind"], row["tensor"], row["step"]) in excused or float(row["relative"]) >= least]
-    named = [Row(**{name: row[name] for name in _ROW} | {name: float(row[name]) for name in ("r", "allowed", "relative")}) for row in rows]
-    return Report(precision=report["precision"], facts=report["facts"], scaler=report["scaler"], boundaries=named)
-
-
-def excess(row: dict[str, Any]) -> float:
-    return float(row["r"]) / float(row["allowed"])
-
-
-def determined(row: dict[str, Any]) -> bool:
-    """Whether a tensor is more than rounding error, as in `Row.determined`."""
-    relative = float(row["relative"])
-    return bool(row["nonfinite"]) or relative <= 0.5 * float(row["r"]) or relative == 0
 
 
 def short(value: Any) -> Any:

@@ -23,16 +23,13 @@ def better_form(operation: Operation, readers: Readers) -> str:
     return next(filter(None, (form(operation, readers) for form in _FORMS)), "")
 
 
-def _exponential_less_one(operation: Operation, readers: Readers) -> str:
-    return "torch.expm1(x) gives exp(x) - 1 without this difference" if _less_a_number(operation, "exp") else ""
-
-
-def _one_less_sigmoid(operation: Operation, readers: Readers) -> str:
-    return "torch.sigmoid(-x) gives 1 - sigmoid(x) without this difference" if _less_a_number(operation, "sigmoid") else ""
-
-
-def _one_less_cosine(operation: Operation, readers: Readers) -> str:
-    return "2 * torch.sin(x / 2) ** 2 gives 1 - cos(x) without this difference" if _less_a_number(operation, "cos") else ""
+def _less_another(operation: Operation, readers: Readers) -> str:
+    alone = _maker(operation.inputs[0]) if _subtracts(operation) and len(operation.inputs) == 1 else None
+    form = {
+        "exp": "torch.expm1(x) gives exp(x) - 1", "sigmoid": "torch.sigmoid(-x) gives 1 - sigmoid(x)",
+        "cos": "2 * torch.sin(x / 2) ** 2 gives 1 - cos(x)",
+    }.get(alone.base if alone is not None else "")  # fmt: skip
+    return f"{form} without this difference" if form else ""
 
 
 def _one_less_square(operation: Operation, readers: Readers) -> str:
@@ -63,14 +60,12 @@ def _expanded_distance(operation: Operation, readers: Readers) -> str:
     return "(a - b).square().sum(-1) gives |a|**2 + |b|**2 - 2 a.b, and subtracts first" if squares and products else ""
 
 
-def _log_of_softmax(operation: Operation, readers: Readers) -> str:
-    logarithm = operation.base == "_softmax" and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 2))
-    return "torch.log_softmax(x, dim) gives the log of this softmax without its zeros" if logarithm else ""
-
-
-def _log_of_sigmoid(operation: Operation, readers: Readers) -> str:
-    logarithm = operation.base == "sigmoid" and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 2))
-    return "torch.nn.functional.logsigmoid(x) gives the log of this sigmoid without its zeros" if logarithm else ""
+def _log_of_share(operation: Operation, readers: Readers) -> str:
+    form = {
+        "_softmax": "torch.log_softmax(x, dim) gives the log of this softmax without its zeros",
+        "sigmoid": "torch.nn.functional.logsigmoid(x) gives the log of this sigmoid without its zeros",
+    }.get(operation.base, "")
+    return form if form and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 2)) else ""
 
 
 def _log_of_summed_exponentials(operation: Operation, readers: Readers) -> str:
@@ -96,15 +91,9 @@ def _angle_by_its_cosine(operation: Operation, readers: Readers) -> str:
 
 
 _FORMS: tuple[Callable[[Operation, Readers], str], ...] = (
-    _exponential_less_one, _one_less_sigmoid, _one_less_cosine, _one_less_square, _log_of_one_and_more, _mean_square_less_squared_mean,
-    _expanded_distance, _log_of_softmax, _log_of_sigmoid, _log_of_summed_exponentials, _root_of_summed_squares, _angle_by_its_cosine,
+    _less_another, _one_less_square, _log_of_one_and_more, _mean_square_less_squared_mean, _expanded_distance, _log_of_share,
+    _log_of_summed_exponentials, _root_of_summed_squares, _angle_by_its_cosine,
 )  # fmt: skip
-
-
-def _less_a_number(operation: Operation, base: str) -> bool:
-    """Whether an op is the difference of a Python number and what an op of that name made."""
-    alone = _maker(operation.inputs[0]) if _subtracts(operation) and len(operation.inputs) == 1 else None
-    return alone is not None and alone.base == base
 
 
 def _subtracts(operation: Operation) -> bool:

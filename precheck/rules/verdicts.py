@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from precheck.analysis.chance import CHANCE, LUCK
-from precheck.analysis.exact_zeros import STRANGE, VANISHING
 from precheck.analysis.kernel_floor import BLOCK, CANCELLED, CHOICES, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
-from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.noise import FAIL, REASSOCIATED, STRANGE, VANISHING, WARN
 
 KERNELS = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE, CHOICES)
 PAIRS = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK, STRANGE, VANISHING)

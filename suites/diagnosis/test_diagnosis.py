@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import precheck
-import precheck.diagnosis
+import precheck.evidence
 import precheck.measurement
-from precheck.diagnosis import diagnose
+from precheck.evidence import diagnose
 from precheck.measurement import job_of
 from precheck.precisions import resolve
 from precheck.words import op_words
@@ -154,7 +154,6 @@ def test_at_the_depth_of_ops_a_failing_measurement_is_observed_once(monkeypatch:
         return observed(*given, **named)
 
     monkeypatch.setattr(precheck.evidence, "observed", counted)
-    monkeypatch.setattr(precheck.diagnosis, "observed", counted)
     report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true")
     assert report.errors[0].op == "aten.pow.Tensor_Scalar"
     assert len(runs) == 1
@@ -170,12 +169,12 @@ def test_where_no_mechanism_is_known_the_rounding_behind_the_op_that_added_most_
     assert first.remedy.startswith("leave out this cast, and round after aten.cos.default at ")
 
 
-@pytest.mark.parametrize(("depth", "where"), [("ops", precheck.evidence), ("boundaries", precheck.diagnosis)])
-def test_a_model_that_no_mode_can_watch_keeps_its_report(depth: Any, where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("depth", ["ops", "boundaries"])
+def test_a_model_that_no_mode_can_watch_keeps_its_report(depth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*given: Any, **named: Any) -> None:
         raise RuntimeError("not under a dispatch mode")
 
-    monkeypatch.setattr(where, "observed", refuses)
+    monkeypatch.setattr(precheck.evidence, "observed", refuses)
     report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true", depth=depth)
     assert report.errors[0].op == ""
     assert report.facts["diagnosis"] == "none: RuntimeError: not under a dispatch mode"

@@ -10,12 +10,12 @@ from faulty import Functional, Site, Stack, job, measured, squared
 from torch import nn
 
 import precheck
-from precheck import remedies, remedy_screening, remedy_trials
+from precheck import remedies, remedy_trials
 from precheck.measurement import Measurement
 from precheck.observe.run import run
 from precheck.precisions import resolve
 from precheck.remedies import searched
-from precheck.remedy_screening import Screening
+from precheck.remedy_trials import Screening
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_trials_of_a_fault_in_the_forward_pass_end_after_it(whole: list[Any], mo
     )
     report = measured(it, "bf16-mixed")
     settings = []
-    monkeypatch.setattr(remedy_screening, "run", lambda job, setting: settings.append(setting) or run(job, setting))
+    monkeypatch.setattr(remedy_trials, "run", lambda job, setting: settings.append(setting) or run(job, setting))
     cure = searched(it, resolve("bf16-mixed"), report, most=12)
     assert cure is not None
     assert cure.modules == ("2",)

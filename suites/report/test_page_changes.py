@@ -12,7 +12,7 @@ from test_html import Elements
 from views import focus, text, texts
 
 from precheck.report.changes import between, left_out
-from precheck.report.comparison import page
+from precheck.report.html import compared as page
 
 drawn = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
-from precheck.analysis.exponentials import FEW, Exponent
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
@@ -18,7 +17,7 @@ from precheck.analysis.output_impact import DEAD as SHOWN
 from precheck.analysis.provenance import elements, percent, placed
 from precheck.analysis.recurrence import COHERENT, Repeated
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
-from precheck.analysis.steep_functions import Steep
+from precheck.analysis.steep_functions import FEW, Exponent, Steep
 from precheck.rules.advice import kept
 from precheck.rules.amplified_rounding import ABOUT
 from precheck.rules.better_forms import better_form

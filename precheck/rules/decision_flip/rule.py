@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from precheck import ops
-from precheck.analysis import causes, chance, choices, decisions, guards, nonfinite
+from precheck.analysis import causes, chance, choices, decisions, nonfinite
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
@@ -55,7 +55,7 @@ SKEWED = Limit(
 class DecisionFlip(Rule):
     about = ABOUT
     limits = (
-        ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR, BRANCHES, chance.CHANCE,
+        ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, choices.CLEAR, BRANCHES, chance.CHANCE,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
@@ -68,7 +68,7 @@ class DecisionFlip(Rule):
             flips, skew = operation.flips, operation.skew
             if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
                 yield _skewed(operation, skew)
-            divided = guards.divided_by(operation, part.readers)
+            divided = choices.divided_by(operation, part.readers)
             if divided is not None and part.spoiled.isdisjoint(operation.inputs):
                 yield _let_through(operation, divided)
             if flips is None or operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
@@ -112,7 +112,7 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
     assert seen is not None
     text = (f"this guard keeps out numbers up to {seen.bound:.2g}, but {seen.count} of {seen.total} numbers that pass it are rounding noise: one is "
             f"{seen.became:.2g} here and {seen.was:.2g} in the reference. {placed(divided)} divides by them")  # fmt: skip
-    return Candidate("decision-flip", operation, text, seen.apart, guards.CLEAR)
+    return Candidate("decision-flip", operation, text, seen.apart, choices.CLEAR)
 
 
 def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:

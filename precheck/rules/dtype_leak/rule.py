@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.analysis import float32_islands, promotion
+from precheck.analysis import promotion
 from precheck.analysis.errors import BorrowedEpsilon
 from precheck.analysis.exceptions import Mixed
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.float32_islands import LARGE, Island
 from precheck.analysis.labels import label, module_of
-from precheck.analysis.promotion import Lowered, Widened
+from precheck.analysis.promotion import LARGE, Island, Lowered, Widened
 from precheck.analysis.provenance import placed
 from precheck.analysis.rounding import SUM_ROUNDINGS
 from precheck.findings import Finding
@@ -25,8 +24,7 @@ class DtypeLeak(Rule):
 
     def among(self, part: Part) -> list[Candidate]:
         """The facts of the analysis, and formats that spread by type promotion."""
-        spread = [*promotion.leaks(part.observation), *float32_islands.islands(part.observation, part.readers)]
-        return [*super().among(part), *(self.candidate(fact) for fact in spread)]
+        return [*super().among(part), *map(self.candidate, promotion.leaks(part.observation, part.readers))]
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, BorrowedEpsilon):

@@ -70,41 +70,35 @@ def _next(step: ScalerStep) -> float:
 
 
 def _order(event: ScalingEvent) -> Candidate:
-    scale, scaled, other, severity = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other), "error"
-    if event.kind == "mixed" and event.text == "number":
-        text = f"a number that is not scaled is added to one that {scaled}: divide that by scaler.get_scale() first"
-    elif event.kind == "mixed" and event.text == "function":
-        text = f"an exponential is taken of a number that {scaled}: divide that by scaler.get_scale() first"
-    elif event.kind == "mixed" and event.text == "backward":
-        text = (f"this backward pass gives a gradient that is not scaled, and it is added to one that {scaled if event.factor != 1 else other}: "
-                "multiply it by the gradient that comes in")  # fmt: skip
-    elif event.kind == "compared" and event.text == "backward":
-        text = (f"a backward pass cuts a gradient that {scaled} at a fixed number, or compares it with one, so the loss scale decides what is cut. "
-                "Cut gradients after scaler.unscale_(optimizer), or cut the derivative before the incoming gradient multiplies it")  # fmt: skip
-    elif event.kind == "mixed":
-        text = f"a number that {scaled} is added to one that {other}: pass every loss through scaler.scale, or unscale_ first"
-    elif event.kind == "compared":
-        text = f"a number that {scaled} is compared with, or clipped by, one that {other}: call scaler.unscale_(optimizer) first"
-    elif event.kind == "applied":
-        text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
-    elif event.kind == "rescaled":
-        text = f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}: read the scale before scaler.update()"
-        severity = "error" if event.text else "warning"
-    elif event.kind == "read":
-        text, severity = f"Python reads a number that is scaled by {scale}: divide it by scaler.get_scale() first", "warning"
-    elif event.kind == "half":
-        text = f"{event.factor:.0f} parameters are float16, and a GradScaler unscales float32 gradients only: keep weights in float32, use autocast"
-    elif event.kind == "repeated":
-        text = "this step has been taken already, on the same gradients: scaler.step(optimizer) calls optimizer.step(), so call only one of them"
-    elif event.kind == "fresh":
-        text = "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict"
-    elif event.kind == "scheduled":
-        text = (f"the learning rate schedule went on {event.factor:.0f} times although the scaler had skipped the step: "
-                "call scheduler.step() only after a step that was taken")  # fmt: skip
-    else:
-        text = f"the scaler raised ({event.text}): for each step call backward(), then unscale_ once for each optimizer, then step, then update()"
-    chosen: Severity = "warning" if severity == "warning" else "error"
-    return Candidate("scaler-order", event.operation, text, event.factor, event.other, chosen)
+    scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
+    raised = f"the scaler raised ({event.text}): for each step call backward(), then unscale_ once for each optimizer, then step, then update()"
+    told = {
+        ("mixed", "number"): f"a number that is not scaled is added to one that {scaled}: divide that by scaler.get_scale() first",
+        ("mixed", "function"): f"an exponential is taken of a number that {scaled}: divide that by scaler.get_scale() first",
+        ("mixed", "backward"):
+            f"this backward pass gives a gradient that is not scaled, and it is added to one that {scaled if event.factor != 1 else other}: "
+            "multiply it by the gradient that comes in",
+        ("compared", "backward"):
+            f"a backward pass cuts a gradient that {scaled} at a fixed number, or compares it with one, so the loss scale decides what is cut. "
+            "Cut gradients after scaler.unscale_(optimizer), or cut the derivative before the incoming gradient multiplies it",
+        ("mixed", ""): f"a number that {scaled} is added to one that {other}: pass every loss through scaler.scale, or unscale_ first",
+        ("compared", ""): f"a number that {scaled} is compared with, or clipped by, one that {other}: call scaler.unscale_(optimizer) first",
+        ("applied", ""):
+            f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step",
+        ("rescaled", ""): f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}: read the scale before scaler.update()",
+        ("read", ""): f"Python reads a number that is scaled by {scale}: divide it by scaler.get_scale() first",
+        ("half", ""):
+            f"{event.factor:.0f} parameters are float16, and a GradScaler unscales float32 gradients only: keep weights in float32, use autocast",
+        ("repeated", ""):
+            "this step has been taken already, on the same gradients: scaler.step(optimizer) calls optimizer.step(), so call only one of them",
+        ("fresh", ""): "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict",
+        ("scheduled", ""):
+            f"the learning rate schedule went on {event.factor:.0f} times although the scaler had skipped the step: "
+            "call scheduler.step() only after a step that was taken",
+    }  # fmt: skip
+    text = told.get((event.kind, event.text)) or told.get((event.kind, ""), raised)
+    severity: Severity = "warning" if event.kind == "read" or (event.kind == "rescaled" and not event.text) else "error"
+    return Candidate("scaler-order", event.operation, text, event.factor, event.other, severity)
 
 
 def _scale_text(factor: float) -> str:

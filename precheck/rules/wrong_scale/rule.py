@@ -46,64 +46,42 @@ class WrongScale(Rule):
         if isinstance(seen, Wrapped):
             return (f"{percent(seen.share)}% of the codes of {shortened(seen.rounded)} have wrapped round in {seen.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
-        if isinstance(fact, Miscoded) and isinstance(fact.remark, Mixed):
-            return (f"{percent(fact.remark.share)}% of these integers have bits of two different codes of {shortened(fact.remark.rounded)}, "
+        if isinstance(seen, Mixed):
+            return (f"{percent(seen.share)}% of these integers have bits of two different codes of {shortened(seen.rounded)}, "
                     "and the others are codes: look at the shifts and masks that take them out")  # fmt: skip
         return super().words(fact)
 
 
 def _uncancelled(seen: Uncancelled) -> str:
-    if seen.fault == "inverse":
-        return (
-            f"the scale of the codes of {shortened(seen.rounded)} is used the wrong way round, to multiply instead of to divide or the reverse: "
-            f"the whole result is {seen.middle:.4g} times what it should be, which is that scale squared"
-        )
-    if seen.fault == "twice":
-        return (
-            f"the scale of the codes of {shortened(seen.rounded)} is multiplied by once more than it was divided by: the whole result is "
-            f"{seen.middle:.4g} times what it should be, which is that scale"
-        )
-    if seen.fault == "forgotten":
-        return (
-            f"one of the two scales of the codes of {shortened(seen.rounded)} is missing here: the whole result is {seen.middle:.4g} times "
-            "what it should be, which is one over that scale"
-        )
-    if seen.fault == "foreign":
-        return (
-            f"codes of {shortened(seen.rounded)} are multiplied by another tensor's scale: the whole result is {seen.middle:.4g} times "
-            "what it should be, which is one scale over the other"
-        )
-    if seen.fault == "end":
-        return (
-            f"the scale of the codes of {shortened(seen.rounded)} was made with the largest number of a format, which is forgotten here or is not "
-            f"taken out: the whole result is {seen.middle:.4g} times what it should be"
-        )
-    if seen.fault == "unscaled":
-        return (
-            f"the numbers of {shortened(seen.rounded)} were cast without a scale, and one that is made of them is taken out here: "
-            f"the whole result is {seen.middle:.4g} times what it should be"
-        )
-    if seen.fault == "left":
-        return (
-            f"a scale is missing here, that of the codes of {shortened(seen.rounded)} or of the tensor that they are multiplied with: "
-            f"what reads the result gets numbers {seen.middle:.4g} times as large as they should be"
-        )
+    line = shortened(seen.rounded)
+    told = {
+        "inverse": f"the scale of the codes of {line} is used the wrong way round, to multiply instead of to divide or the reverse: "
+                   f"the whole result is {seen.middle:.4g} times what it should be, which is that scale squared",
+        "twice": f"the scale of the codes of {line} is multiplied by once more than it was divided by: the whole result is {seen.middle:.4g} times "
+                 "what it should be, which is that scale",
+        "forgotten": f"one of the two scales of the codes of {line} is missing here: the whole result is {seen.middle:.4g} times what it should be, "
+                     "which is one over that scale",
+        "foreign": f"codes of {line} are multiplied by another tensor's scale: the whole result is {seen.middle:.4g} times what it should be, "
+                   "which is one scale over the other",
+        "end": f"the scale of the codes of {line} was made with the largest number of a format, which is forgotten here or is not taken out: "
+               f"the whole result is {seen.middle:.4g} times what it should be",
+        "unscaled": f"the numbers of {line} were cast without a scale, and one that is made of them is taken out here: "
+                    f"the whole result is {seen.middle:.4g} times what it should be",
+        "left": f"a scale is missing here, that of the codes of {line} or of the tensor that they are multiplied with: what reads the result gets "
+                f"numbers {seen.middle:.4g} times as large as they should be",
+    }  # fmt: skip
+    if seen.fault:
+        return told[seen.fault]
     if math.isinf(seen.off):
-        return (f"codes of {shortened(seen.rounded)} times these scales make Inf or NaN without any rounding, where the numbers that were "
-                "quantised make none")  # fmt: skip
+        return f"codes of {line} times these scales make Inf or NaN without any rounding, where the numbers that were quantised make none"
     if seen.whole:
-        return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times the numbers that were quantised, "
-                "all over the tensor: "
-                "they were quantised with another scale, unless this factor is intended")  # fmt: skip
+        return (f"codes of {line} times this scale are {seen.middle:.4g} times the numbers that were quantised, all over the tensor: they were "
+                "quantised with another scale, unless this factor is intended")  # fmt: skip
     if seen.joined:
-        return (
-            f"a term was added to a product of the codes of {shortened(seen.rounded)} before it was multiplied by this scale, so the scale "
-            f"multiplies the term too: without any rounding the result is off by {percent(seen.off)}%"
-        )
-    return (
-        f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
-        f"{percent(seen.off)}%, by factors that differ {seen.spread:.3g}-fold among its elements"
-    )
+        return (f"a term was added to a product of the codes of {line} before it was multiplied by this scale, so the scale multiplies the term "
+                f"too: without any rounding the result is off by {percent(seen.off)}%")  # fmt: skip
+    return (f"these scales do not cancel those of {line}: without any rounding the result is off by {percent(seen.off)}%, by factors that differ "
+            f"{seen.spread:.3g}-fold among its elements")  # fmt: skip
 
 
 def _unfolded(seen: Unfolded) -> str:
@@ -119,16 +97,12 @@ def _unfolded(seen: Unfolded) -> str:
     )
 
 
-def _unrotated(remark: Unrotated) -> str:
-    if not remark.other:
-        return (f"what was rotated at {shortened(remark.rotated)} is rotated once more by the same Hadamard matrix; "
-                "multiplied by its transpose it would be rotated back")  # fmt: skip
-    if remark.other == "nowhere":
-        return (
-            f"one operand of this product was rotated by a Hadamard matrix at {shortened(remark.rotated)}, in the backward pass alone, "
-            f"and the other was not: without any rounding the result is off by {percent(remark.off)}%"
-        )
-    return (
-        f"the operands of this product were rotated by Hadamard matrices at {shortened(remark.rotated)} and {shortened(remark.other)}, which "
-        f"do not cancel: without any rounding the result is off by {percent(remark.off)}%"
-    )
+def _unrotated(seen: Unrotated) -> str:
+    line = shortened(seen.rotated)
+    if not seen.other:
+        return f"what was rotated at {line} is rotated once more by the same Hadamard matrix; multiplied by its transpose it would be rotated back"
+    if seen.other == "nowhere":
+        return (f"one operand of this product was rotated by a Hadamard matrix at {line}, in the backward pass alone, and the other was not: without "
+                f"any rounding the result is off by {percent(seen.off)}%")  # fmt: skip
+    return (f"the operands of this product were rotated by Hadamard matrices at {line} and {shortened(seen.other)}, which do not cancel: without any "
+            f"rounding the result is off by {percent(seen.off)}%")  # fmt: skip
