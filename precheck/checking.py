@@ -184,7 +184,7 @@ class Checking:
         """Compares `trace` with the golden. None where the golden has no noise floor, or other tensors."""
         if not self._judges or trace.records.keys() - self.recorded.records.keys():
             return None
-        spreads = self._spreads(self.precision.placement, self.precision.roundoff)
+        spreads = {key: floors[self.precision.placement] * self.precision.roundoff for key, floors in self.floors.items()}
         return drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
 
     @functools.cached_property
@@ -212,6 +212,3 @@ class Checking:
         report = report_on(trace, self.recorded, rows, self.precision)
         amiss = report.findings or any(row.failed or row.doubtful for row in rows if row.record.kind != "update")
         return None if amiss else report
-
-    def _spreads(self, placement: str, roundoff: float) -> dict[str, float]:
-        return {key: floors[placement] * roundoff for key, floors in self.floors.items()}

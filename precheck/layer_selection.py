@@ -164,7 +164,7 @@ class _Search:
                 f"{self.what}_error={self.within:g} cannot be reached: with all {len(order)} layers in {keep_in} it is {least:.2%}, "
                 f"and {without:.2%} with none of them; state a larger one"
             )
-        alone = self._alone(order) if len(order) <= self.most // 2 else {}
+        alone = {name: self._error([other for other in order if other != name]) for name in order if len(order) <= self.most // 2}
         order = sorted(order, key=lambda name: -alone[name]) if alone else order
         kept, minimal = self._fewest(order)
         return Kept(
@@ -185,9 +185,6 @@ class _Search:
         if not layers:
             raise InputError(f"{self.precision.name} quantises no layer of this model; its products are not those of nn.Linear with a weight")
         return layers
-
-    def _alone(self, order: Sequence[str]) -> dict[str, float]:
-        return {name: self._error([other for other in order if other != name]) for name in order}
 
     def _fewest(self, order: Sequence[str]) -> tuple[tuple[str, ...], bool]:
         """The layers to keep, in the order of the model, and whether none can be left out."""

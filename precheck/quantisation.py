@@ -103,15 +103,10 @@ def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, 
 def _judge_kernel(
     report: Report, name: str, row: dict[str, Any], seen: effective_weight.InputAndResult, weight: torch.Tensor, bias: torch.Tensor
 ) -> None:
-    roundoff = _roundoff(seen.made.dtype)
+    roundoff = max(formats.of_dtype(seen.made.dtype).unit_roundoff, formats.BF16.unit_roundoff)  # many kernels keep their scales in bfloat16
     result, _, explained = quantised_results.expected(seen.given, weight, bias, roundoff)
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)
     if off > quantised_results.KERNEL * explained and not quantised_results.reproduced(seen.given, weight, bias, seen.made, roundoff):
         row["verdict"] = "kernel"
         report.add([misproduced(name, off, explained)])
-
-
-def _roundoff(dtype: torch.dtype) -> float:
-    """The unit roundoff of a kernel's results. At least that of bfloat16, in which many kernels keep their scales."""
-    return max(formats.of_dtype(dtype).unit_roundoff, formats.BF16.unit_roundoff)

@@ -36,7 +36,7 @@ class Survey:
         """
         return [
             {"layer": place.layer, "product": place.product, "outlier": place.channel}
-            | {name: _finite(place.decibels(name)) for name in self.precisions}
+            | {name: round(each, 2) if abs(each := place.decibels(name)) < math.inf else None for name in self.precisions}
             | {"flushed": {name: {kind: round(share, 4) for kind, share in place.flushed(name).items()} for name in self.precisions}}
             | {"blocks": {name: place.shares(name) for name in self.precisions}}
             for place in self.places
@@ -57,7 +57,11 @@ class Survey:
         """The survey as a table, with the median of each product below."""
         width = max((len(place.layer) for place in self.places), default=5)
         head = f"{'layer':{width}}  {'product':15}  " + "  ".join(f"{name:>10.10}" for name in self.precisions) + "  outlier"
-        lines = [f"{_line(place, width)}  {self._cells(place)}  {_outlier(place)}".rstrip() for place in self.places]
+        lines = []
+        for place in self.places:
+            cells = "  ".join(f"{place.decibels(name):10.1f}" for name in self.precisions)
+            outlier = "" if place.channel is None else f"channel {place.channel}, {place.excess:.0f} times the median"
+            lines.append(f"{place.layer:{width}}  {place.product:15}  {cells}  {outlier}".rstrip())
         return "\n".join([head, *lines, *self._medians(width), *self._blocks()])
 
     def blocks(self, precision: str) -> list[tuple[str, str, str, dict[str, Any]]]:
@@ -75,9 +79,6 @@ class Survey:
                 lines.append(f"{name}: of {what}, {clip:.3g}% clip and {flush:.3g}% round something to zero; no operand has more")
         return lines
 
-    def _cells(self, place: Place) -> str:
-        return "  ".join(f"{place.decibels(name):10.1f}" for name in self.precisions)
-
     def _medians(self, width: int) -> list[str]:
         lines = []
         for product in dict.fromkeys(place.product for place in self.places):
@@ -85,18 +86,6 @@ class Survey:
             cells = "  ".join(f"{statistics.median(place.decibels(name) for place in among):10.1f}" for name in self.precisions)
             lines.append(f"{'median':{width}}  {product:15}  {cells}")
         return lines
-
-
-def _line(place: Place, width: int) -> str:
-    return f"{place.layer:{width}}  {place.product:15}"
-
-
-def _outlier(place: Place) -> str:
-    return "" if place.channel is None else f"channel {place.channel}, {place.excess:.0f} times the median"
-
-
-def _finite(value: float) -> float | None:
-    return round(value, 2) if abs(value) != float("inf") else None
 
 
 @interrupts.holding

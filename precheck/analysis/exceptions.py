@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
 
 from precheck import formats
 from precheck.analysis.causes import kind
@@ -57,8 +56,9 @@ def behind(observation: Observation) -> list[Fact]:
     last = observation.operations[-1]
     if last.refused is not None:
         return _unstorable(last, last.refused) or _mixed(observation, last, last.refused)
-    last_ops = list(_since_floats(observation))
-    decisions = [(operation, zero) for operation in last_ops if (zero := _zero(operation)) is not None]
+    last_ops = list(itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations)))
+    zeros = [(operation, [value for value in operation.inputs if value.zeros and value.maker is not None]) for operation in last_ops]
+    decisions = [(operation, found[0]) for operation, found in zeros if found]
     for operation, zero in decisions:
         if operation.flips is not None and operation.flips.changed:
             return [missed(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
@@ -71,16 +71,6 @@ def behind(observation: Observation) -> list[Fact]:
         if operation.reads and observation.raised in REFUSALS:
             return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
     return []
-
-
-def _since_floats(observation: Observation) -> Iterator[Operation]:
-    """The comparisons and reads after the last op that made floats, the latest first. One of them made the block raise."""
-    return itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations))
-
-
-def _zero(operation: Operation) -> Value | None:
-    """A zero of the run that a comparison or a read saw."""
-    return next((value for value in operation.inputs if value.zeros and value.maker is not None), None)
 
 
 def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:

@@ -61,7 +61,8 @@ def _lowered(operation: Operation) -> Lowered | None:
 def _widened(operation: Operation) -> Widened | None:
     if operation.base not in ops.PRODUCTS or operation.outputs[0].dtype not in WIDE:
         return None
-    weights = [value for value in operation.inputs if value.dtype in LOW and _given(value)]  # a cast to float32 keeps the low values
+    # weights that the block was given, or that a conversion of the model made; a cast to float32 keeps the low values
+    weights = [value for value in operation.inputs if value.dtype in LOW and (value.maker is None or value.maker.converts)]
     others = [value for value in operation.inputs if value not in weights]
     cause = next((found for value in others if (found := _promoted(value))), None) if weights else None
     if cause is None:
@@ -70,11 +71,6 @@ def _widened(operation: Operation) -> Widened | None:
     return Widened(
         mechanism="dtype-leak", operation=cause, measured=32, limit=16, severity="warning", product=operation, low=low, wide=wide
     )
-
-
-def _given(value: Value) -> bool:
-    """Whether the block was given the value, or a conversion of the model's weights made it."""
-    return value.maker is None or bool(value.maker.converts)
 
 
 def _promoted(value: Value) -> Operation | None:

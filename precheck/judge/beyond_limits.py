@@ -7,7 +7,7 @@ import math
 from precheck.analysis import noise
 from precheck.analysis.displacements import LOST, lost
 from precheck.analysis.labels import module_of, phase_of
-from precheck.findings import Finding, Report, Row
+from precheck.findings import Report
 from precheck.judge.known_failures import Fault, Observed, Reach
 
 CLOSE = noise.WARN / noise.FAIL
@@ -19,7 +19,10 @@ for healthy tensors."""
 
 def errors_and_places(report: Report) -> Observed:
     """Returns the errors of a report, and the modules that are beyond their limits or close to them."""
-    faults = {(finding.rule, place_name(finding.phase, finding.module)): finding for finding in report.errors}
+    faults: dict[tuple[str, str], Fault] = {}
+    for finding in report.errors:
+        at, measured = place_name(finding.phase, finding.module), finding.measured
+        faults[finding.rule, at] = Fault(finding.rule, at, None if measured is None or math.isnan(measured) else measured)
     healthy = set(report.facts.get("excused", ()))
     beyond: dict[str, Reach] = {}
     excused: dict[str, float] = {}
@@ -28,28 +31,19 @@ def errors_and_places(report: Report) -> Observed:
         if f"{row.kind}:{row.tensor}@{row.step}" in healthy:
             excused[where] = max(excused.get(where, 0.0), row.r / row.allowed)
         elif row.determined:
-            _keep(beyond, where, _reach(row))
+            times = row.r / row.allowed  # `allowed` has what chance may do to r: 1.5 for large tensors, Fisher's F for small ones
+            _keep(beyond, where, Reach(times, row.allowed / noise.WARN, clear=times > CLEAR))
     if any(rule == "lost-update" for rule, _ in faults):
         for update in report.updates:
             if lost(update):
                 times = (1 - update["arrived"]) / (1 - LOST)
                 _keep(beyond, place_name("optimizer", module_of(update["parameter"], "update")), Reach(times, math.inf, clear=True))
-    return Observed(tuple(Fault(rule, where, _measured(finding)) for (rule, where), finding in faults.items()), beyond, excused)
+    return Observed(tuple(faults.values()), beyond, excused)
 
 
 def place_name(phase: str, module: str) -> str:
     """The name of a place, as in `forward layers.0.norm`. For the model itself it is `forward`."""
     return f"{phase} {module}".strip()
-
-
-def _measured(finding: Finding) -> float | None:
-    return None if finding.measured is None or math.isnan(finding.measured) else finding.measured
-
-
-def _reach(row: Row) -> Reach:
-    """How far a row is beyond its limit. `allowed` already contains what chance may do to r: 1.5 for large tensors, Fisher's F for small ones."""
-    times = row.r / row.allowed
-    return Reach(times, row.allowed / noise.WARN, clear=times > CLEAR)
 
 
 def _keep(beyond: dict[str, Reach], where: str, reach: Reach) -> None:

@@ -234,7 +234,7 @@ def _largest_error(finding: Finding, observation: Observation, record: Record | 
     if record is not None and record.place is not None:
         own = [operation for operation in in_phase if lies_in(operation, record.place)]
     else:
-        own = [operation for operation in in_phase if not finding.module or _inside_module(operation.module, finding.module)]
+        own = [operation for operation in in_phase if not finding.module or f"{operation.module}.".startswith(f"{finding.module}.")]
     made = [(operation, value) for operation in own or in_phase for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
     same_shape = [(operation, value) for operation, value in made if record is not None and value.shape == record.shape]
     furthest = max(same_shape or made, key=lambda each: each[1].drift, default=None)
@@ -248,7 +248,3 @@ def lies_in(operation: Operation, function: tuple[str, int, int] | None) -> bool
     file, first, last = function
     path, _, line = operation.blamed.rpartition(":")
     return path == file and first <= int(line) <= last
-
-
-def _inside_module(module: str, blamed: str) -> bool:
-    return module == blamed or module.startswith(f"{blamed}.")

@@ -134,14 +134,11 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
     than under noise.
     """
     amplified = finding.rule in boundary_causes.AMPLIFIED and _mechanism_and_line(finding) in required
-    if finding.severity == "error" and (amplified or (choices and finding.rule == "decision-flip" and _is_choice_by_difference(finding))):
+    choice = choices and finding.rule == "decision-flip" and finding.op.split(".")[1:2] in [[name] for name in BY_DIFFERENCE]
+    if finding.severity == "error" and (amplified or choice):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
         return dataclasses.replace(finding, severity="note", message=text)
     return finding
-
-
-def _is_choice_by_difference(finding: Finding) -> bool:
-    return finding.op.split(".")[1:2] in [[name] for name in BY_DIFFERENCE]
 
 
 def _not_reported_yet(ops: Iterable[Finding], reported: Sequence[Finding]) -> Iterable[Finding]:

@@ -13,12 +13,9 @@ def merged(findings: Mapping[int, Sequence[Finding]], size: int) -> list[Finding
     by_place: dict[tuple[object, ...], dict[int, Finding]] = {}
     for rank in sorted(findings):
         for finding in findings[rank]:
-            by_place.setdefault(_place(finding), {}).setdefault(rank, finding)
+            place = finding.rule, finding.severity, finding.phase, finding.source, finding.via
+            by_place.setdefault(place, {}).setdefault(rank, finding)
     return [_named(found, size) for found in by_place.values()]
-
-
-def _place(finding: Finding) -> tuple[object, ...]:
-    return finding.rule, finding.severity, finding.phase, finding.source, finding.via
 
 
 def _named(found: dict[int, Finding], size: int) -> Finding:

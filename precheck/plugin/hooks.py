@@ -220,14 +220,10 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.pluginmanager.register(_Listener(session.config.stash[_RESULTS]), "precheck-listener")
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")  # the terminal reporter exists from here on
-    if getattr(reporter, "isatty", False):
+    if getattr(reporter, "isatty", False) or session.config.stash[KEY].named or session.config.stash[KEY].refresh:
         from precheck.plugin import progress
 
         progress.register(session.config)
-    elif session.config.stash[KEY].named or session.config.stash[KEY].refresh:
-        from precheck.plugin import progress_log
-
-        progress_log.register(session.config)
 
 
 @pytest.hookimpl(trylast=True)

@@ -27,7 +27,8 @@ def lines(results: Results, *, table: bool) -> list[str]:
     allowed += [f"known: {known} in {check.nodeid}" for check in checks for known in check.excused]
     allowed += _not_needed(checks)
     ends = [*results.known, *_alone(checks), *_refreshed(results), *_unused(results)]
-    told = [*counts, *_refused(checks), *rows, *allowed, *ends, *_durations(checks, results.settings.durations)]
+    refused = [f"{one_line(check.error)} in {check.nodeid}" for check in checks if check.does_not_run]
+    told = [*counts, *refused, *rows, *allowed, *ends, *_durations(checks, results.settings.durations)]
     return [printable(line) for line in told]
 
 
@@ -97,10 +98,6 @@ def _duration(check: Check) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def _refused(checks: list[Check]) -> list[str]:
-    return [f"{one_line(check.error)} in {check.nodeid}" for check in checks if check.does_not_run]
 
 
 def _worst(checks: list[Check]) -> str:

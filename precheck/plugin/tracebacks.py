@@ -26,15 +26,12 @@ def users_frames(error: BaseException) -> TracebackType | None:
     foreign = (_PRECHECK, *([str(Path(torch.__file__).parent) + os.sep] if torch and torch.__file__ else []))
     kept = [frame for frame in frames if _is_users(frame.tb_frame.f_code.co_filename, foreign)]
     if not kept:
-        return None if any(_called_by_precheck(frame) for frame in frames) and not _in_precheck(frames[-1]) else error.__traceback__
+        outside = not frames[-1].tb_frame.f_code.co_filename.startswith(_PRECHECK)
+        return None if outside and any(map(_called_by_precheck, frames)) else error.__traceback__
     chain = None
     for frame in reversed(kept):
         chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return chain
-
-
-def _in_precheck(frame: TracebackType) -> bool:
-    return frame.tb_frame.f_code.co_filename.startswith(_PRECHECK)
 
 
 def _called_by_precheck(frame: TracebackType) -> bool:

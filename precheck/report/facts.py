@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from precheck.findings import Report, Row
+from precheck.findings import Report
 from precheck.words import LONGEST, cut, one_line, portion, tensor_name
 
 Key = tuple[str, str, int]
@@ -140,21 +140,14 @@ def _decisions(total: int, flips: Any) -> str:
 
 
 def _sentence(report: Report, keys: Collection[Key], why: str) -> str:
-    rows = sorted((row for row in report.boundaries if _key(row) in keys), key=lambda row: row.r / row.allowed, reverse=True)
+    rows = sorted((row for row in report.boundaries if (row.kind, row.tensor, row.step) in keys), key=lambda row: row.r / row.allowed, reverse=True)
     named = [f"{tensor_name(row.kind, row.tensor, row.step)} (r {row.r:.3g} of {row.allowed:.3g} allowed)" for row in rows[:LISTED]]
     left = len(keys) - len(named)
     which = f": {', '.join(named)}" + (f" and {left} more" if left else "") if named else ""
+    alone = why.replace("their error", "its error").replace("for them", "for it")
     if len(keys) == 1:
-        return f"1 tensor beyond or near its limit at the first look passes a closer one, because {_single(why)}{which}."
+        return f"1 tensor beyond or near its limit at the first look passes a closer one, because {alone}{which}."
     return f"{len(keys)} tensors beyond or near their limits at the first look pass a closer one, because {why}{which}."
-
-
-def _single(why: str) -> str:
-    return why.replace("their error", "its error").replace("for them", "for it")
-
-
-def _key(row: Row) -> Key:
-    return row.kind, row.tensor, row.step
 
 
 def _keys(value: Any) -> set[Key]:

@@ -113,28 +113,24 @@ def _apart(loss: Loss) -> float:
 
 def _worst_rows(report: Report) -> list[str]:
     rows, why = worst(report, _ROWS), Reasons(report)
-    table = [(_drift(row), f"{row.allowed:.2f}", code(row.tensor), row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row in rows]
+    numbers = [(_or_broken(row, f"{row.r:.2f}"), f"{row.allowed:.2f}") for row in rows]
+    places = [(code(row.tensor), row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row in rows]
+    table = [(*cells, *place) for cells, place in zip(numbers, places, strict=True)]
     head = ("r", "allowed", "tensor", "kind", "dtype", "step", "why it is no error")
     some = any(cells[-1] for cells in table)
     title = "worst tensors (r: the error, divided by what correct rounding explains)"
     return _folded(title, head if some else head[:-1], table if some else [cells[:-1] for cells in table])
 
 
-def _drift(row: Row) -> str:
-    return f"{row.nonfinite} Inf/NaN" if row.nonfinite else f"{row.r:.2f}"
+def _or_broken(row: Row | Op, shown: str) -> str:
+    return f"{row.nonfinite} Inf/NaN" if row.nonfinite else shown
 
 
 def _worst_ops(report: Report) -> list[str]:
-    table = [
-        (_added(row), str(row.calls), code(op_words(row.op)), code(row.source), code(row.module), row.dtype) for row in worst_ops(report, _ROWS)
-    ]  # fmt: skip
-    return _folded(
-        "ops that added most drift, as a share of the norm of their results", ("added here", "calls", "op", "line", "module", "dtype"), table
-    )
-
-
-def _added(row: Op) -> str:
-    return f"{row.nonfinite} Inf/NaN" if row.nonfinite else portion(row.added)
+    head = ("added here", "calls", "op", "line", "module", "dtype")
+    rows = ((row, _or_broken(row, portion(row.added))) for row in worst_ops(report, _ROWS))
+    table = [(added, str(row.calls), code(op_words(row.op)), code(row.source), code(row.module), row.dtype) for row, added in rows]
+    return _folded("ops that added most drift, as a share of the norm of their results", head, table)
 
 
 def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -8,7 +8,7 @@ import re
 import pytest
 from projects import FAKED_LIGHT, HEALTHY, Project
 
-from precheck.plugin import progress_log
+from precheck.plugin import progress
 
 if os.name != "posix":
     pytest.skip("the line is for terminals of POSIX", allow_module_level=True)
@@ -116,7 +116,7 @@ def test_nothing_is_said_into_a_pipe_or_a_file(works: pytest.Pytester) -> None:
 
 def logged(every: float) -> str:
     """The conftest, with that many seconds between two lines of the log."""
-    return f"{WORKS}\nfrom precheck.plugin import progress_log\n\nprogress_log.EVERY = {every}\n"
+    return f"{WORKS}\nfrom precheck.plugin import progress\n\nprogress.EVERY = {every}\n"
 
 
 @pytest.mark.parametrize("options", [("--precision=32-true",), ("--precision=32-true", "-q")], ids=["plain", "quiet"])
@@ -183,7 +183,7 @@ def test_a_debugger_finds_the_line_gone(works: pytest.Pytester) -> None:
 
 
 def test_a_log_hears_of_recording(pytester: pytest.Pytester, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_log, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
     project(HEALTHY, record=False)
     result = pytester.runpytest_inprocess("--golden-refresh")
     result.stdout.fnmatch_lines(["precheck: after 0 min, test 1 of 1: recording the golden: noise run 3 of 4 in test_it.py::test_healthy[[]32-true]"])

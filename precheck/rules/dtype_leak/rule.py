@@ -58,8 +58,5 @@ class DtypeLeak(Rule):
         low = [record for record in run.low.records.values() if record.kind == "output" and record.dtype in ("bfloat16", "float16")]
         if low:
             text = f"{label('output', low[0].name)} is stored in {low[0].dtype} under {run.precision} ({counted(len(low), 'output')} in all)"
-            yield _leak(low[0].name, text, float(len(low)))
-
-
-def _leak(name: str, text: str, measured: float) -> Finding:
-    return Finding("dtype-leak", "warning", text, module=module_of(name, "output"), tensor=name, measured=measured, limit=0.0)
+            name = low[0].name
+            yield Finding("dtype-leak", "warning", text, module=module_of(name, "output"), tensor=name, measured=float(len(low)), limit=0.0)

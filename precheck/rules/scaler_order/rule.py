@@ -51,7 +51,9 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
         for step in (each for each in steps if each.optimizer == optimizer):
             if first is None or former is None or step.scaler != former.scaler:
                 anew = first is not None and step.made is not None and step.made.number >= first.operation.number
-                first, found = step, _next(former) if anew and former is not None else math.inf
+                first, found = step, math.inf
+                if anew and former is not None:
+                    found = former.scale / 2 if former.skipped else former.scale  # with torch's default backoff
             if step.skipped and step.scale > found:
                 lost.append((step, found))
             former = step
@@ -62,11 +64,6 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
             f"{many} of {count(steps)} steps are skipped until it has come down again; make one scaler for the whole training")  # fmt: skip
     severity: Severity = "error" if many > max(1.0, OFTEN * count(steps)) else "warning"
     return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity)]
-
-
-def _next(step: ScalerStep) -> float:
-    """The scale after a step, with torch's default backoff."""
-    return step.scale / 2 if step.skipped else step.scale
 
 
 def _order(event: ScalingEvent) -> Candidate:
