@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precheck import __version__, kernel_command, record_command
+from precheck import __version__, commands
 from precheck.findings import RULES
 from precheck.report.changes import WORSE, between
 from precheck.report.forms import ALIASES, FORMS, named, save
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status, text = options.run(options)
-    except (_Trouble, SessionError, kernel_command.Trouble) as error:
+    except (_Trouble, SessionError, commands.Trouble) as error:
         print(printable(str(error)), file=sys.stderr)
         return TROUBLE
     if text:
@@ -145,8 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("a", type=Path, metavar="A", help="the earlier golden")
     diff.add_argument("b", type=Path, metavar="B", help="the later golden")
     diff.set_defaults(run=_golden_diff_command)
-    kernel_command.add(_command, what)
-    record_command.add(_command, what)
+    commands.add_kernel(_command, what)
+    commands.add_record(_command, what)
     _add_report(what)
     listed = _command(what, "rules", "list the rules, or write a page of each", "Exit status: 0 done, 2 not writable.")
     listed.add_argument("--messages", action="store_true", help="print every message of every rule as a table, or write it with --write")

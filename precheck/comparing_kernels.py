@@ -91,7 +91,6 @@ def compare_kernels(
 
 
 def _check(candidate: Any, reference: Any, gradients: Any, budget: Any, speed: Any) -> None:
-    """Raises InputError for an argument that cannot be used."""
     for name, given in (("candidate", candidate), ("reference", reference)):
         if not callable(given):
             raise InputError(f"{name}={given!r:.80} cannot be called; pass a function of tensors or a module")

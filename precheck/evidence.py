@@ -39,7 +39,6 @@ class Evidence:
     found: list[Candidate] | None = None  # what the rules on ops found, once it was asked for
 
     def candidates(self) -> list[Candidate]:
-        """What the rules on ops found."""
         if self.found is None:
             unwatched = self.observation is None or self.verdict is None
             self.found = [] if unwatched else self.verdict.candidates(self.observation)  # type: ignore[union-attr, arg-type]

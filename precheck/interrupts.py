@@ -175,7 +175,6 @@ def _opening_code() -> CodeType | None:
 
 
 def _switching(frame: FrameType | None, around: CodeType | None) -> bool:
-    """Whether the program is inside a function that must not be interrupted."""
     torch = sys.modules.get("torch")
     own = (_PRECHECK, *(torch.__path__ if torch is not None else ()))
     inner = _CONTEXTLIB

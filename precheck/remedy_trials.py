@@ -121,7 +121,6 @@ class Trials:
             return None
 
     def _whole(self, key: Kept) -> Report | None:
-        """Makes a whole measurement of a set that passed one low run."""
         self.measured.add(key)
         try:
             with doing("looking for a remedy, the last measurement"), float32_parts.exempted(self.job.model, *key):

@@ -76,7 +76,6 @@ class Sensitivity:
 
 
 def _allowed(row: drift.ComparedTensor) -> float:
-    """The allowed error as a share of the tensor's norm."""
     return row.allowed * row.floor / row.reference.norm
 
 

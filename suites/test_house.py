@@ -32,7 +32,7 @@ FLOORS = [
     | {"measurement", "checking", "benchmarking", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence", "unchanged"}
     | {"kernel_selftest", "pair_selftest", "closer_look", "other_references", "remedy_trials"}
     | {"input_search", "searching", "strategies"},
-    {"report", "kernel_command", "record_command"},
+    {"report", "commands"},
     {"plugin"},
 ]
 UPWARD = {

@@ -114,7 +114,6 @@ class Iterations:
         return found.values()
 
     def keep(self, values: Set[Value]) -> None:
-        """Forgets all other values."""
         self.states = {value: state for value, state in self.states.items() if value in values}
 
 

@@ -64,7 +64,6 @@ class Fit:
 
     @property
     def decibels(self) -> float:
-        """The signal-to-quantisation-noise ratio."""
         return float(-20 * torch.log10(torch.tensor(max(self.error, 1e-12))))
 
 

@@ -77,7 +77,6 @@ class Recurrence:
         return found
 
     def keep(self, values: Set[Value]) -> None:
-        """Forgets all other values."""
         self.iterations.keep(values)
 
 

@@ -253,7 +253,6 @@ class Misroundings:
         return not self._in_one_function(stored, operation) and (causes.casts_wide(stored) or attribution.makes_most(stored, term.drift))
 
     def _in_one_function(self, cause: Operation, operation: Operation) -> bool:
-        """Whether both ops are in one function."""
         return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:

@@ -76,7 +76,6 @@ def stored_to_others(operation: Operation, value: Value) -> Moved | None:
 
 
 def exemptions(operation: Operation) -> list[Exempting]:
-    """The exemptions that may apply to this op."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in ops.MULTIPLYING or operation.base == "_to_copy" else []
     return [drawn, float32_rounding, added, divisor, *converted, *measures]

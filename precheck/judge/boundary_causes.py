@@ -165,7 +165,6 @@ def _wide(observation: Observation) -> str:
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:
-    """Returns `finding` with a candidate as its cause."""
     first = finding_of(behind)
     cause = f"{first.rule}: {first.message}"
     module = finding.module or (first.module if place is not None else "")

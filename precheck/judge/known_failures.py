@@ -106,7 +106,6 @@ def expired(known: Sequence[Known], seen: Observed, today: datetime.date) -> lis
 
 
 def present(known: Sequence[Known], seen: Observed) -> list[Known]:
-    """The known faults that are still present."""
     table = _table(known)
     return [each for each in known if any(_owner(fault, known, table) is each for fault in seen.faults)]
 

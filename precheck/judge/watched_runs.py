@@ -62,11 +62,9 @@ class RunJudge:
         return causes.past(value)
 
     def origin(self, value: Value) -> Operation | None:
-        """The op that brought the error of a value in."""
         return self.analysis.origins.of(value)
 
     def keep(self, values: set[Value]) -> None:
-        """Drops what is stored about all other values."""
         self.analysis.keep(values, {each.fact for each in self.earliest.values() if each.fact is not None})
         for rule in self.rules:
             rule.keep(values)

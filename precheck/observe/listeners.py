@@ -29,13 +29,17 @@ _doing: ContextVar[tuple[str, ...]] = ContextVar("precheck_doing", default=())
 
 
 @contextlib.contextmanager
-def telling(hears: Hears) -> Iterator[None]:
-    """Inside the block, `hears` is called. It must not raise, since the verb would raise the same."""
-    token = _hears.set(hears)
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[Any]:
+    token = variable.set(value)
     try:
-        yield
+        yield value
     finally:
-        _hears.reset(token)
+        variable.reset(token)
+
+
+def telling(hears: Hears) -> contextlib.AbstractContextManager[Any]:
+    """Inside the block, `hears` is called. It must not raise, since the verb would raise the same."""
+    return _set(_hears, hears)
 
 
 @contextlib.contextmanager
@@ -98,24 +102,14 @@ class Stopwatch:
         return monotonic() - self.begun
 
 
-@contextlib.contextmanager
-def timed(stopwatch: Stopwatch) -> Iterator[None]:
+def timed(stopwatch: Stopwatch) -> contextlib.AbstractContextManager[Any]:
     """Inside the block `stopwatch` is told how long each part takes."""
-    token = _stopwatch.set(stopwatch)
-    try:
-        yield
-    finally:
-        _stopwatch.reset(token)
+    return _set(_stopwatch, stopwatch)
 
 
-@contextlib.contextmanager
-def judging(judges: Judges | None) -> Iterator[None]:
+def judging(judges: Judges | None) -> contextlib.AbstractContextManager[Any]:
     """Inside the block, `judges` is called after each check. None: nothing is called."""
-    token = _judges.set(judges)
-    try:
-        yield
-    finally:
-        _judges.reset(token)
+    return _set(_judges, judges)
 
 
 def judged(job: Any, precision: Any, golden: Any, report: Any) -> None:
@@ -126,15 +120,9 @@ def judged(job: Any, precision: Any, golden: Any, report: Any) -> None:
             judges(job, precision, golden, report)
 
 
-@contextlib.contextmanager
-def collecting() -> Iterator[list[Any]]:
+def collecting() -> contextlib.AbstractContextManager[list[Any]]:
     """Inside the block, the list gets each `Measurement` that finds errors. A search for a remedy then uses its runs instead of repeating them."""
-    failures: list[Any] = []
-    token = _failures.set(failures)
-    try:
-        yield failures
-    finally:
-        _failures.reset(token)
+    return _set(_failures, [])
 
 
 def failed(measurement: Any) -> None:

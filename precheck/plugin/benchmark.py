@@ -80,7 +80,6 @@ class Benchmarks:
             terminalreporter.write_line(line, yellow=True)
 
     def _otherwise(self) -> list[str]:
-        """A line for each saved run that used another device or driver."""
         own: dict[str, Any] = next(iter(self.told.values())).facts
         lines = []
         for when, theirs in self.compared.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from precheck.goldens.place import golden_files
-from precheck.plugin import fixtures, markers, xdist
+from precheck.plugin import fixtures, markers
 from precheck.plugin.fixtures import check_invariance as check_invariance
 from precheck.plugin.fixtures import check_kernel as check_kernel
 from precheck.plugin.fixtures import check_parity as check_parity
@@ -25,7 +25,7 @@ from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
 from precheck.plugin.fixtures import watch_precision as watch_precision
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
-from precheck.plugin.results import CHECKS, KNOWN, Results
+from precheck.plugin.results import CHECKS, KNOWN, Controller, Results, hand_over, is_worker
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
 from precheck.words import counted
 
@@ -55,8 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(SelfTest(), "precheck-selftest")
     config.pluginmanager.register(_benchmarks(config), "precheck-benchmark")
-    if config.pluginmanager.hasplugin("xdist") and not xdist.is_worker(config):
-        config.pluginmanager.register(xdist.Controller(config.stash[_RESULTS]), "precheck-xdist")
+    if config.pluginmanager.hasplugin("xdist") and not is_worker(config):
+        config.pluginmanager.register(Controller(config.stash[_RESULTS]), "precheck-xdist")
 
 
 def _benchmarks(config: pytest.Config) -> object:
@@ -131,7 +131,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _impossible(item: pytest.Item) -> str:
-    """Why a test cannot run here according to its markers. "" if it can."""
     excluded = "" if given_precision(item) else markers.restricted(item, item.config.stash[KEY].precisions)[1]
     return excluded or next((reason for mark in item.iter_markers("gpu") if (reason := markers.no_gpu(mark, item.config.stash[KEY].device))), "")
 
@@ -229,8 +228,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config, results = session.config, session.config.stash[_RESULTS]
-    if xdist.is_worker(config):
-        xdist.hand_over(config, results)
+    if is_worker(config):
+        hand_over(config, results)
         return
     if config.option.collectonly:
         return

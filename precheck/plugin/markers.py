@@ -116,7 +116,6 @@ def no_gpu(mark: pytest.Mark, device: str = "auto") -> str:
 
 
 def _needs(mark: pytest.Mark) -> tuple[float, tuple[int, int]]:
-    """The memory in GiB and the compute capability that a `gpu` marker requires."""
     if mark.args or set(mark.kwargs) - {"min_memory", "min_capability"}:
         raise MarkerError("@pytest.mark.gpu takes min_memory=GiB and min_capability=(major, minor), and nothing else")
     memory = mark.kwargs.get("min_memory", 0)

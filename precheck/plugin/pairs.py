@@ -10,7 +10,6 @@ import pytest
 
 from precheck.plugin import selftest
 from precheck.plugin.naming import golden_of
-from precheck.plugin.settings import KEY
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
 from precheck.precisions import resolve
@@ -25,14 +24,13 @@ class _Pair(Verdicts):
     There is no golden: both sides also run under --golden-refresh.
     """
 
-    def _judged(self, made: Callable[[], Report], precision: Any = "", tried: Callable[..., Any] | None = None) -> Report:
+    def _judged(self, made: Callable[[], Report], precision: Any, tried: Callable[..., Any]) -> Report:
         """Judges what `made` reports. `tried` makes the same comparison with planted faults, under --precheck-selftest."""
         __tracebackhide__ = True
         from precheck.observe.job import InputError
         from precheck.words import printable
 
-        number = self.number
-        place = golden_of(self.item, number)
+        place = golden_of(self.item, self.number)
         message = ""
         try:
             with self.timed():
@@ -45,12 +43,7 @@ class _Pair(Verdicts):
         if message:
             self.note(place, watched=True, error=message)
             pytest.fail(message, pytrace=False)
-        verdict = self.verdict(report)
-        self.keep(place, verdict, watched=True)
-        if verdict.failed:
-            self.fail(verdict)
-        if tried is not None and not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
-            selftest.compared(self.item, self.name, number, resolve(precision), verdict.wishes, tried)
+        self.judge(place, report, lambda number, verdict: selftest.compared(self.item, self.name, number, resolve(precision), verdict.wishes, tried))
         return report
 
 

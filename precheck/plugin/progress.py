@@ -18,8 +18,8 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from precheck.observe.listeners import telling
+from precheck.plugin.results import is_worker
 from precheck.plugin.settings import KEY
-from precheck.plugin.xdist import is_worker
 from precheck.words import cut, one_line
 
 EVERY = 60.0

@@ -1,4 +1,6 @@
-"""Collects the results of a session's checks as plain data, which xdist workers send with their test reports."""
+"""Collects the results of a session's checks as plain data. xdist's workers send them with their test reports to the controller, which writes the
+summary, and at their end what they have collected.
+"""
 
 from __future__ import annotations
 
@@ -155,3 +157,28 @@ class Results:
         """Whether nothing happened that must be reported under -q."""
         touched = any(check.failed or check.error or check.refreshed in ("written", "changed") for check in self.checks)
         return not (touched or self.known or self.failed or self.trouble or (self.unused and self.settings.unused != "ignore"))
+
+
+
+def is_worker(config: Any) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def hand_over(config: Any, results: Results) -> None:
+    """Sends a worker's collection at the end of its session. Only the first worker does, since all collect the same tests."""
+    if config.workerinput["workerid"] == "gw0":
+        config.workeroutput["precheck"] = results.collection()
+
+
+class Controller:
+    """The hooks that xdist calls in the controller. Registered only if xdist is installed, since pluggy refuses unknown hooks."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+
+    def pytest_testnodedown(self, node: Any, error: object | None) -> None:
+        if error:
+            self.results.partial.append(f"xdist worker {node.gateway.id} crashed")
+        found = getattr(node, "workeroutput", {}).get("precheck")
+        if found:
+            self.results.take_over(found)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from precheck.observe.listeners import judging
-from precheck.plugin import xdist
 from precheck.plugin.markers import Expectations
 from precheck.plugin.naming import plain_id
+from precheck.plugin.results import is_worker
 from precheck.precisions import Precision
 from precheck.report.sensitivity import fails, failure, table
 
@@ -136,7 +136,7 @@ class SelfTest:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Makes the session fail if a check could not have failed, also if its test is marked xfail."""
-        if self.deaf and not xdist.is_worker(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        if self.deaf and not is_worker(session.config) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(trylast=True)

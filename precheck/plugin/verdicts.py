@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -104,6 +104,17 @@ class Verdicts:
             **facts,
         )
         self.item.user_properties += _properties(report, shown["worst"], [finding.rule for finding in warnings])
+
+    def judge(self, place: Path, report: Report, tried: Callable[[int, Verdict], None]) -> None:
+        """Stores a report without a golden, and fails the test if errors are left. `tried` plants faults into what has passed, under
+        --precheck-selftest."""
+        __tracebackhide__ = True
+        number, verdict = self.number, self.verdict(report)
+        self.keep(place, verdict, watched=True)
+        if verdict.failed:
+            self.fail(verdict)
+        if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
+            tried(number, verdict)
 
     def fail(self, verdict: Verdict) -> NoReturn:
         __tracebackhide__ = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,7 +63,8 @@ class WatchPrecision(Verdicts):
         if message:
             self.note(place, watched=True, error=message)
             pytest.fail(message, pytrace=False)
-        self._judged(place, report)
+        compared = bool(report.facts["shadowed"])
+        self.judge(place, report, lambda number, verdict: selftest.store_watched(self.item, number, self.precision, verdict.wishes, compared))
 
     def _unwatched(self, report: Report) -> str:
         """The message for a block in which nothing was in the low format of its precision. "" if something was."""
@@ -74,13 +74,4 @@ class WatchPrecision(Verdicts):
             f"nothing in this block is stored in {self.precision.param.dtype_name}, so it did not run under {self.precision.name}: cast in it, "
             f"as in model.to({self.name}.dtype), or name the precisions that it runs under, as in @pytest.mark.precision(\"bf16-mixed\")"
         )
-
-    def _judged(self, place: Path, report: Report) -> None:
-        __tracebackhide__ = True
-        number, verdict = self.number, self.verdict(report)
-        self.keep(place, verdict, watched=True)
-        if verdict.failed:
-            self.fail(verdict)
-        if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
-            selftest.store_watched(self.item, number, self.precision, verdict.wishes, bool(report.facts["shadowed"]))
 

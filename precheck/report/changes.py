@@ -100,7 +100,6 @@ def left_out(before: Session, now: Session, changes: list[Change]) -> list[str]:
 
 
 def _common(before: dict[str, Any], now: dict[str, Any]) -> int:
-    """The number of tensors that both reports of a check have."""
     keys = [{(row["kind"], row["tensor"], row["step"]) for row in test.get("report", {}).get("boundaries", ())} for test in (before, now)]
     return len(keys[0] & keys[1])
 

@@ -55,7 +55,6 @@ _ELSEWHERE = {
 
 
 def page() -> str:
-    """The page as Markdown."""
     lines = [_MADE, "", "# Messages", "", _INTRODUCTION, ""]
     for rule in RULES.values():
         lines += _section(rule, _folder() / rule.name.replace("-", "_"))

@@ -153,7 +153,6 @@ def numbers(row: dict[str, Any]) -> str:
 
 
 def _with_reason(words: str, row: dict[str, Any]) -> str:
-    """Adds the reason why a tensor beyond its limit does not fail its check."""
     return f"{words} ({row['reason']})" if row.get("reason") else words
 
 

@@ -101,7 +101,6 @@ def _subtracts(operation: Operation) -> bool:
 
 
 def _squares(operation: Operation | None) -> bool:
-    """Whether an op squares its operand."""
     if operation is None or not operation.inputs:
         return False
     factors = list(operation.inputs) if operation.base == "mul" and len(operation.inputs) == 2 else []

@@ -134,11 +134,11 @@ def test_what_is_proven_is_judged(launcher: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_command_ends_with_2(launcher: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from precheck import __main__, kernel_command
+    from precheck import __main__, commands
 
     monkeypatch.setattr(triton_interpreter, "_answers", [False])
     parts = {"candidate": lambda x: launcher(x, lambda x: None) or x * 2, "reference": lambda x: x + x, "inputs": torch.ones(3, 4).bfloat16()}
-    monkeypatch.setattr(kernel_command, "imported", lambda name: parts[name.partition(":")[2]])
+    monkeypatch.setattr(commands, "imported", lambda name: parts[name.partition(":")[2]])
     assert __main__.main(["kernel", "here:candidate", "here:reference", "--budget", "1"]) == 2
     assert "nothing was judged here" in capsys.readouterr().out
 

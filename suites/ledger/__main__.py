@@ -20,8 +20,8 @@ from programs import ALL, IDIOMS, Program, corpus
 
 from precheck.analysis.ledger import LEDGER, without
 from precheck.analysis.limit import Limit
-from precheck.report.limits import all_limits
 from precheck.report.markdown import grid
+from precheck.report.rules import all_limits
 
 Errors = dict[str, frozenset[tuple[str, str]]]
 Rows = dict[str, tuple[str, ...]]

@@ -15,7 +15,7 @@ import precheck
 from precheck import rules
 from precheck.analysis.ledger import LEDGER, without
 from precheck.findings import RULES
-from precheck.report.limits import all_limits
+from precheck.report.rules import all_limits
 
 PAGE = Path(precheck.__file__).parent.parent / "docs" / "limits-and-exemptions.md"
 rules.classes()  # which enter their exemptions

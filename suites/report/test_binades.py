@@ -10,8 +10,7 @@ from sessions import binades, check, finding, of, op, row
 from test_html import Elements
 
 from precheck.formats import BF16, E4M3FN, E5M2, FP16, Format
-from precheck.report.binades import ranges
-from precheck.report.html import page
+from precheck.report.html import page, ranges
 
 
 def data(told: dict[str, Any]) -> Any:

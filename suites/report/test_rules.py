@@ -17,8 +17,7 @@ from precheck import rules
 from precheck.__main__ import main
 from precheck.analysis.limit import Limit
 from precheck.findings import RULES
-from precheck.report.limits import all_limits, limits_of, rule_of
-from precheck.report.rules import example, example_output, pages
+from precheck.report.rules import all_limits, example, example_output, limits_of, pages, rule_of
 
 ROOT = Path(precheck.__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"

@@ -1,4 +1,6 @@
-"""The command `python -m precheck kernel module:candidate module:reference`: runs `compare_kernels` without pytest."""
+"""The commands that run code named MODULE:NAME: `python -m precheck kernel module:candidate module:reference` runs `compare_kernels` without pytest,
+`python -m precheck record FILE module:model --inputs module:inputs` runs `record` without Python code.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ _ENDS = "Exit status: 0 right up to rounding, 1 wrong, 2 nothing could be judged
 
 
 class Trouble(Exception):
-    """Why nothing could be judged, in one line."""
+    """Why nothing could be judged or recorded, in one line."""
 
 
-def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
+def add_kernel(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
     """Adds this command to the parser."""
     parser = command(what, "kernel", "judge a kernel beside the function that it should compute", _ENDS)
     parser.add_argument("candidate", metavar="MODULE:CANDIDATE", help="the kernel; MODULE is importable, or a file that ends in .py")
@@ -33,10 +35,10 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
     parser.add_argument("--speed", action="store_true", default=None, help="time both sides on a CPU too (default: on a device alone)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--save", type=Path, metavar="TEST.py", help="write a failing input as a test into this file")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_kernel)
 
 
-def run(options: argparse.Namespace) -> tuple[int, str]:
+def run_kernel(options: argparse.Namespace) -> tuple[int, str]:
     """Runs the command. Returns the exit status and the text to print."""
     candidate, reference = imported(options.candidate), imported(options.reference)
     from precheck.comparing_kernels import compare_kernels
@@ -125,3 +127,52 @@ def _save(options: argparse.Namespace, code: str) -> None:
         create(options.save, "\n".join(lines).encode())
     except OSError as error:
         raise Trouble(f"{options.save} cannot be written: {error.strerror}") from None
+
+
+_RECORD_ENDS = """Exit status: 0 written, 2 not. precheck.compare(model, FILE, inputs) compares a model with it, in any process and with any version
+of torch."""
+
+
+def add_record(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
+    """Adds this command to the parser."""
+    does = "run a model and write the results to a file, which precheck.compare can take in place of the second model"
+    parser = command(what, "record", does, _RECORD_ENDS)
+    parser.add_argument("file", type=Path, metavar="FILE.safetensors", help="where to write")
+    parser.add_argument("model", metavar="MODULE:MODEL", help="a module or a function of tensors; with () at its end, what that function returns")
+    given = "the model's inputs: a tensor, a tuple or a dict; with () at its end, what that function returns"
+    parser.add_argument("--inputs", required=True, metavar="MODULE:INPUTS", help=given)
+    parser.add_argument("--loss", metavar="MODULE:LOSS", help="a function of the output that returns a scalar; its gradients are recorded too")
+    parser.add_argument("--optimizer", metavar="MODULE:OPTIMIZER", help="makes an optimizer of parameters; how far weights move is recorded too")
+    parser.add_argument("--steps", type=int, default=1, help="steps of the optimizer (default: 1)")
+    parser.add_argument("--precision", default="32-true", help="as --precision of pytest (default: 32-true)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
+    parser.set_defaults(run=run_record)
+
+
+def run_record(options: argparse.Namespace) -> tuple[int, str]:
+    """Runs the command. Returns the exit status and the text to print."""
+    model, inputs = _made(options.model), _made(options.inputs)
+    loss, optimizer = (None if name is None else imported(name) for name in (options.loss, options.optimizer))
+    from precheck.observe.job import InputError
+    from precheck.precisions import PrecisionError
+    from precheck.recording import record
+
+    try:
+        record(
+            options.file, model, inputs, precision=options.precision, loss=loss, optimizer=optimizer, steps=options.steps, seed=options.seed
+        )
+    except (InputError, PrecisionError) as error:
+        raise Trouble(str(error)) from None
+    except OSError as error:
+        raise Trouble(f"{options.file} cannot be written: {error.strerror or error}") from None
+    return 0, f"{options.file}: compare with precheck.compare(model, {str(options.file)!r}, inputs)"
+
+
+def _made(name: str) -> Any:
+    """The object that MODULE:NAME names, or its result where the name ends in ()."""
+    value = imported(name.removesuffix("()"))
+    if not name.endswith("()"):
+        return value
+    if not callable(value):
+        raise Trouble(f"{name}: {name.removesuffix('()')} is a {type(value).__name__}, which cannot be called; leave () out")
+    return value()
