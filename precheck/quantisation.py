@@ -13,7 +13,7 @@ from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.observe import effective_weight
 from precheck.observe.job import InputError
-from precheck.rules.wrong_scale.layers import misproduced, misquantised
+from precheck.rules.wrong_scale.rule import misproduced, misquantised
 
 
 @interrupts.holding

@@ -69,7 +69,7 @@ def _folder() -> Path:
 
 
 def _section(rule: RuleInfo, folder: Path) -> list[str]:
-    messages = [text for name in ("rule.py", "words.py") if (folder / name).exists() for text in texts(folder / name)]
+    messages = [*texts(folder / "rule.py")] if (folder / "rule.py").exists() else []
     meaning, remedy = _cell(rule.meaning), f"{_cell(rule.remedy)}. [More](rules/{rule.name}.md)"
     head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", "", *_example(rule, folder)]
     return [*head, *grid(("message",), [(_cell(text),) for text in messages]), ""] if messages else head

@@ -43,7 +43,7 @@ def _class(folder: str) -> type[rule.Rule]:
     package = importlib.import_module(f"{__name__}.{folder}")
     if importlib.util.find_spec(f"{package.__name__}.rule") is None:
         limits = {"kernels": verdicts.KERNELS, "pairs": verdicts.PAIRS}[package.ABOUT.given_by]
-        return type(folder, (Rule,), {"__module__": package.__name__, "about": package.ABOUT, "limits": () if package.ABOUT.exact else limits})
+        return type(folder, (Rule,), {"__module__": package.__name__, "limits": () if package.ABOUT.exact else limits})
     module = importlib.import_module(f"{__name__}.{folder}.rule")
     own = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Rule) and each.__module__ == module.__name__)
     return next(own)

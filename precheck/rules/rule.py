@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import ClassVar
 
@@ -55,10 +56,13 @@ class Compared:
 
 
 class Rule:
-    """One rule, applied to one run. Each rule's folder has a subclass."""
+    """One rule, applied to one run. Each rule's folder has a subclass, and says what the rule is about."""
 
     about: ClassVar[RuleInfo]
     limits: ClassVar[tuple[Limit, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.about = sys.modules[cls.__module__.removesuffix(".rule")].ABOUT
 
     def among(self, part: Part) -> Iterable[Candidate]:
         """Candidates from the operations that are judged now. By default one for each fact of the rule's mechanism."""

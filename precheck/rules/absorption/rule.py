@@ -19,7 +19,6 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, percent, read_at
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back
-from precheck.rules.absorption import ABOUT
 from precheck.rules.advice import since, widened
 from precheck.rules.rule import Candidate, Rule
 
@@ -49,7 +48,6 @@ FEW = Limit(16, "elements", "With fewer elements, half of them may be unchanged 
 
 
 class Absorption(Rule):
-    about = ABOUT
     limits = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, SWALLOWED)
 
     def __init__(self) -> None:

@@ -25,7 +25,6 @@ from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
-from precheck.rules.accumulated_drift import ABOUT
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import of_norm, percents
@@ -51,7 +50,6 @@ SAID = 1e-4
 
 
 class AccumulatedDrift(Rule):
-    about = ABOUT
     limits = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
     def among(self, part: Part) -> Iterator[Candidate]:

@@ -19,7 +19,6 @@ from precheck.analysis.recurrence import COHERENT, Repeated
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
 from precheck.analysis.steep_functions import FEW, Exponent, Steep
 from precheck.rules.advice import kept
-from precheck.rules.amplified_rounding import ABOUT
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
 from precheck.words import of_norm, percents
@@ -32,7 +31,6 @@ MISSING = Limit(
 
 
 class AmplifiedRounding(Rule):
-    about = ABOUT
     limits = (
         DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
         BRANCHES, SHOWN, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, COHERENT, RECURRENT, MISSING,

@@ -11,12 +11,10 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import AGAIN, BY_CHANCE, REPEATED, SKEWED, VANISHED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
-from precheck.rules.biased_rounding import ABOUT
 from precheck.rules.rule import Rule
 
 
 class BiasedRounding(Rule):
-    about = ABOUT
     limits = (SKEWED, BY_CHANCE, REPEATED, AGAIN, VANISHED)
 
     def words(self, fact: Fact) -> str:

@@ -18,12 +18,10 @@ from precheck.analysis.provenance import given_back, percent, placed
 from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
-from precheck.rules.cancellation import ABOUT
 from precheck.rules.rule import Candidate, Rule, difference
 
 
 class Cancellation(Rule):
-    about = ABOUT
     limits = (
         PLAIN, SUM_ROUNDINGS, PICKED, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
         OWNED, OWN, GROWN, PART,

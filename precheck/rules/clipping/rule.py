@@ -13,12 +13,10 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, WASTED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
-from precheck.rules.clipping import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
 
 class Clipping(Rule):
-    about = ABOUT
     limits = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:

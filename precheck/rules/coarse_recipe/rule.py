@@ -13,7 +13,6 @@ from precheck.analysis.limit import Limit
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Phase
 from precheck.recipes.survey import Place
-from precheck.rules.coarse_recipe import ABOUT
 from precheck.rules.rule import Rule
 from precheck.words import of_norm
 
@@ -38,7 +37,6 @@ PHASES: dict[str, Phase] = {"forward": "forward", "input gradient": "backward", 
 
 
 class CoarseRecipe(Rule):
-    about = ABOUT
     limits = (DROWNED, BEHIND, FAINT, MISSING)
 
 

@@ -25,7 +25,6 @@ from precheck.observe.shadow.op_notes import Flips, Skew
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
-from precheck.rules.decision_flip import ABOUT
 from precheck.rules.rule import Candidate, Rule
 from precheck.words import op_words
 
@@ -53,7 +52,6 @@ SKEWED = Limit(
 
 
 class DecisionFlip(Rule):
-    about = ABOUT
     limits = (
         ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, choices.CLEAR, BRANCHES, chance.CHANCE,
     )  # fmt: skip

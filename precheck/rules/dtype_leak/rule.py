@@ -13,13 +13,11 @@ from precheck.analysis.promotion import LARGE, Island, Lowered, Widened
 from precheck.analysis.provenance import placed
 from precheck.analysis.rounding import SUM_ROUNDINGS
 from precheck.findings import Finding
-from precheck.rules.dtype_leak import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
 
 
 class DtypeLeak(Rule):
-    about = ABOUT
     limits = (SUM_ROUNDINGS, LARGE)
 
     def among(self, part: Part) -> list[Candidate]:

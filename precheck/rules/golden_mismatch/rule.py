@@ -12,7 +12,6 @@ from precheck.analysis.labels import label
 from precheck.analysis.noise import FAIL, REASSOCIATED
 from precheck.findings import Finding
 from precheck.precisions import Precision
-from precheck.rules.golden_mismatch import ABOUT
 from precheck.rules.rule import Rule, at
 from precheck.words import counted
 
@@ -20,7 +19,6 @@ from precheck.words import counted
 class GoldenMismatch(Rule):
     """`checking` calls it if a run is compared with a golden and with a reference."""
 
-    about = ABOUT
     limits = (FAIL, REASSOCIATED)
 
 

@@ -22,7 +22,6 @@ from precheck.formats import BF16
 from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS
-from precheck.rules.golden_stale import ABOUT
 from precheck.rules.rule import Rule
 from precheck.words import counted, of_norm, one_line
 
@@ -36,7 +35,6 @@ UNLIKE = Limit(
 class GoldenStale(Rule):
     """`checking` calls it first, since nothing can be measured against a golden of another test."""
 
-    about = ABOUT
     limits = (UNLIKE, noise.FAIL, noise.REASSOCIATED)
 
 

@@ -14,12 +14,10 @@ from precheck.analysis.facts import Fact, Part
 from precheck.analysis.zeros import LOST, Starved
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Observation
-from precheck.rules.gradient_underflow import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, at
 
 
 class GradientUnderflow(Rule):
-    about = ABOUT
     limits = (LOST, FLUSHED, NOTED)
 
     def __init__(self) -> None:

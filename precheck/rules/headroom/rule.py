@@ -12,7 +12,6 @@ from precheck import formats
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding
-from precheck.rules.headroom import ABOUT
 from precheck.rules.rule import Compared, Rule, at
 from precheck.words import digits
 
@@ -24,7 +23,6 @@ HEADROOM_BITS = Limit(
 
 
 class Headroom(Rule):
-    about = ABOUT
     limits = (HEADROOM_BITS,)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

@@ -11,12 +11,10 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.provenance import placed
 from precheck.analysis.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
 from precheck.rules.advice import widened
-from precheck.rules.integer_rounding import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
 
 class IntegerRounding(Rule):
-    about = ABOUT
     limits = (SEVERAL, FRACTIONAL, AMOUNTS, EXPLAINED)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:

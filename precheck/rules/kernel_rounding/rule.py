@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from precheck.analysis.cut_off import APART, NUMBERS
 from precheck.rules import verdicts
-from precheck.rules.kernel_rounding import ABOUT
 from precheck.rules.rule import Rule
 
 
 class KernelRounding(Rule):
-    about = ABOUT
     limits = (*verdicts.KERNELS, APART, NUMBERS)

@@ -18,7 +18,6 @@ from precheck.observe.selections import Selection
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
-from precheck.rules.local_drift import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule
 
 LEFT = Limit(
@@ -36,7 +35,6 @@ WHOLE = Limit(
 
 
 class LocalDrift(Rule):
-    about = ABOUT
     limits = (SUM_ROUNDINGS, WHOLE, ROUNDED, OWNED, OWN, LEFT, SEEN)
 
     def words(self, fact: Fact) -> str:

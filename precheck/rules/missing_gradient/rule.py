@@ -12,7 +12,6 @@ from precheck.analysis.facts import Part
 from precheck.analysis.labels import module_of
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.rules.missing_gradient import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
 
@@ -24,7 +23,6 @@ class MissingGradient(Rule):
     becomes the parameter. Neither is a cache of frozen weights, as in a model with adapters.
     """
 
-    about = ABOUT
     limits = ()  # a gradient is there or it is not
 
     def __init__(self) -> None:

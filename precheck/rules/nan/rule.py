@@ -13,13 +13,11 @@ from precheck.analysis.labels import label
 from precheck.analysis.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
-from precheck.rules.nan import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
 
 
 class NotANumber(Rule):
-    about = ABOUT
     limits = (WRONG, FILLS)
 
     def among(self, part: Part) -> Iterator[Candidate]:

@@ -14,13 +14,11 @@ from precheck.analysis.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
-from precheck.rules.overflow import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
 
 
 class Overflow(Rule):
-    about = ABOUT
     limits = (WRONG, FILLS, NEAR)
 
     def words(self, fact: Fact) -> str:

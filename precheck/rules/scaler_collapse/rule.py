@@ -10,11 +10,9 @@ from precheck.analysis.scaling import HALF_MAX, fits_later, safe
 from precheck.findings import Finding
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Compared, Rule
-from precheck.rules.scaler_collapse import ABOUT
 
 
 class ScalerCollapse(Rule):
-    about = ABOUT
     limits = ()  # a scale holds the gradients or it does not
 
     def at_end(self, part: Part) -> Iterator[Candidate]:

@@ -15,7 +15,6 @@ from precheck.analysis.scaling import OFTEN, count
 from precheck.findings import Severity
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Rule
-from precheck.rules.scaler_order import ABOUT
 
 AHEAD = Limit(
     3, "skipped steps",
@@ -29,7 +28,6 @@ FURTHER = Limit(
 
 
 class ScalerOrder(Rule):
-    about = ABOUT
     limits = (AHEAD, FURTHER, OFTEN)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:

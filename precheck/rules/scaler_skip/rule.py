@@ -17,7 +17,6 @@ from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, fits_later,
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
-from precheck.rules.scaler_skip import ABOUT
 
 IN_A_ROW = Limit(
     4, "skips in a row",
@@ -27,7 +26,6 @@ FEW = Limit(3, "skips", "The fewest skips after which the growth may be too freq
 
 
 class ScalerSkip(Rule):
-    about = ABOUT
     limits = (IN_A_ROW, OFTEN, FEW)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:

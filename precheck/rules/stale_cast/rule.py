@@ -13,13 +13,11 @@ from precheck.analysis.provenance import percent, placed
 from precheck.observe.shadow.op_notes import Outdated
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.rule import Candidate, Rule
-from precheck.rules.stale_cast import ABOUT
 
 
 class StaleCast(Rule):
     """Blames a cast by autocast at the call that reads it, and a cast by the program where it was made."""
 
-    about = ABOUT
     limits = ()  # a copy is that of the weight as it is, or it is not
 
     def among(self, part: Part) -> Iterator[Candidate]:

@@ -20,7 +20,6 @@ from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
-from precheck.rules.underflow import ABOUT
 from precheck.words import of_norm
 
 EMPTIED = Limit(
@@ -31,7 +30,6 @@ EMPTIED = Limit(
 
 
 class Underflow(Rule):
-    about = ABOUT
     limits = (
         WRONG, LOST, FAIR, STARVED, GONE, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
     )  # fmt: skip

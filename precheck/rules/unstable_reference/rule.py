@@ -16,12 +16,10 @@ from precheck.analysis.labels import label
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule, at
-from precheck.rules.unstable_reference import ABOUT
 from precheck.words import of_norm
 
 
 class UnstableReference(Rule):
-    about = ABOUT
     limits = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT, NOTHING)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:

@@ -12,11 +12,9 @@ from precheck.analysis.rounding import FELT, PLAIN, RECURRENT, SUM_ROUNDINGS, Mi
 from precheck.analysis.zeros import Missed
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule, repeated
-from precheck.rules.vanished_constant import ABOUT
 
 
 class VanishedConstant(Rule):
-    about = ABOUT
     limits = (WRONG, PLAIN, SUM_ROUNDINGS, FELT, RECURRENT, COHERENT, ROUNDED, OWNED, OWN)
 
     def words(self, fact: Fact) -> str:
