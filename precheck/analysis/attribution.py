@@ -19,16 +19,13 @@ from precheck.analysis.provenance import elements, rms
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.source import Function
 
-TOGETHER = Limit(
-    0.5, "share of the largest share",
-    """A line counts as a cause of an error if its share is at least half the largest share. Among these lines the last is named: a difference has two
-    terms, and the code should be changed at the line where they meet.""",
-)  # fmt: skip
-GROWN = Limit(4.0, "times", "The terms of a difference cancel if it makes an error at least this many times larger: two bits are lost.")
-UNCHANGED = Limit(
-    1e-6, "relative difference",
-    "Two errors count as equal up to this relative difference. One more rounding would change the seventh digit.",
-)  # fmt: skip
+TOGETHER = Limit(0.5, "share of the largest share")
+"""A line counts as a cause of an error if its share is at least half the largest share. Among these lines the last is named: a difference has two
+terms, and the code should be changed at the line where they meet."""
+GROWN = Limit(4.0, "times")
+"""The terms of a difference cancel if it makes an error at least this many times larger: two bits are lost."""
+UNCHANGED = Limit(1e-6, "relative difference")
+"""Two errors count as equal up to this relative difference. One more rounding would change the seventh digit."""
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
 INTERPOLATING = frozenset({"grid_sampler_2d", "grid_sampler_3d"})

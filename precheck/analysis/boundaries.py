@@ -12,26 +12,19 @@ from precheck.analysis.limit import Limit
 from precheck.observe.records import Record, Trace
 from precheck.precisions import Precision
 
-UNSTABLE = Limit(
-    0.25, "share of the error",
-    """The largest distance of float32 from float64, as a share of the run's error. If float32 itself is further off, it is no valid reference for
-    that tensor.""",
-)  # fmt: skip
-PLAIN = Limit(
-    2.0, "times its limit",
-    """A larger error is reported even if later layers heal it. Thousands of rows that lose the same small term have one common error, while
-    independent noise averages out: 1.3 times the limit in the attention of YOLOS over 4197 tokens.""",
-)  # fmt: skip
-NEAR = Limit(
-    16.0, "times",
-    """NaN counts as an overflow if the largest number of the reference is less than this factor below the largest number of the format. Squares on
-    the way, as in a norm, need more range than the result.""",
-)  # fmt: skip
-FLUSHED = Limit(
-    0.5, "share of the norm",
-    "If a parameter's gradient loses a larger share of its norm to zeros, that is an error. Half of the gradient is gone then.",
-)  # fmt: skip
-NOTED = Limit(0.1, "share of the norm", "If a parameter's gradient loses a larger share of its norm to zeros, that is a note.")
+UNSTABLE = Limit(0.25, "share of the error")
+"""The largest distance of float32 from float64, as a share of the run's error. If float32 itself is further off, it is no valid reference for that
+tensor."""
+PLAIN = Limit(2.0, "times its limit")
+"""A larger error is reported even if later layers heal it. Thousands of rows that lose the same small term have one common error, while independent
+noise averages out: 1.3 times the limit in the attention of YOLOS over 4197 tokens."""
+NEAR = Limit(16.0, "times")
+"""NaN counts as an overflow if the largest number of the reference is less than this factor below the largest number of the format. Squares on the
+way, as in a norm, need more range than the result."""
+FLUSHED = Limit(0.5, "share of the norm")
+"""If a parameter's gradient loses a larger share of its norm to zeros, that is an error. Half of the gradient is gone then."""
+NOTED = Limit(0.1, "share of the norm")
+"""If a parameter's gradient loses a larger share of its norm to zeros, that is a note."""
 FIVE_BITS = 32
 """The factor 2^5 above float16's smallest number. Below that a gradient's numbers have fewer than 5 bits; above it they are rounded like others."""
 _NARROW = formats.FP32.max / 2**64

@@ -17,16 +17,12 @@ from precheck.analysis.provenance import determined, elements, passed, rms, zero
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
-HALF = Limit(
-    0.5, "share of the error",
-    "An op made an error if its own rounding is at least this share of it. Squares add up, so the inputs brought the other √(1 - ½²).",
-)  # fmt: skip
+HALF = Limit(0.5, "share of the error")
+"""An op made an error if its own rounding is at least this share of it. Squares add up, so the inputs brought the other √(1 - ½²)."""
 ADDING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.CUTS
 """Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
-SWALLOWED = Limit(
-    0.25, "ratio of root mean squares",
-    "A sum swallows its smaller term if its error is at least this share of that term: less than two bits of the term arrive.",
-)  # fmt: skip
+SWALLOWED = Limit(0.25, "ratio of root mean squares")
+"""A sum swallows its smaller term if its error is at least this share of that term: less than two bits of the term arrive."""
 BEHIND = 64
 """The most ops that a search back from a term of a difference visits."""
 LINEAGE = 512

@@ -7,17 +7,13 @@ import math
 
 from precheck.analysis.limit import Limit
 
-CHANCE = Limit(
-    1e-6, "chance",
-    """The probability of accusing a healthy tensor by chance, as a whole or in one of its blocks. It is the same as for the small samples of
-    `analysis.noise`. A model of a thousand tensors that is compared every day is accused once in three years.""",
-)  # fmt: skip
+CHANCE = Limit(1e-6, "chance")
+"""The probability of accusing a healthy tensor by chance, as a whole or in one of its blocks. It is the same as for the small samples of
+`analysis.noise`. A model of a thousand tensors that is compared every day is accused once in three years."""
 
-LUCK = Limit(
-    1.5, "times",
-    """The largest factor that chance explains. It is the margin of the small samples of `analysis.noise`: FAIL is 1.5 times the largest r of healthy
-    tensors.""",
-)  # fmt: skip
+LUCK = Limit(1.5, "times")
+"""The largest factor that chance explains. It is the margin of the small samples of `analysis.noise`: FAIL is 1.5 times the largest r of healthy
+tensors."""
 ENOUGH = 4
 """The fewest noise runs whose spread gives the number of independent errors."""
 

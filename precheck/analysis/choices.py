@@ -21,16 +21,13 @@ from precheck.analysis.provenance import elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation
 
-ROWS = Limit(5, "rows", "The fewest rows whose choice changed. In healthy programs at most 1 of 32 rows changed.")
-BLURRED = Limit(
-    0.025, "share of the rows",
-    "The smallest share of rows whose choice changed, if rounding hides the differences between their scores. It counts together with `ROWS`.",
-)  # fmt: skip
-BLUR = Limit(
-    16.0, "unit roundoffs",
-    """Rounding hides the differences between scores if it is at least this large relative to their spread in a row. Four bits of a choice's input are
-    lost then, as when all scores have a large common offset. Healthy routers and classifiers lose about one.""",
-)  # fmt: skip
+ROWS = Limit(5, "rows")
+"""The fewest rows whose choice changed. In healthy programs at most 1 of 32 rows changed."""
+BLURRED = Limit(0.025, "share of the rows")
+"""The smallest share of rows whose choice changed, if rounding hides the differences between their scores. It counts together with `ROWS`."""
+BLUR = Limit(16.0, "unit roundoffs")
+"""Rounding hides the differences between scores if it is at least this large relative to their spread in a row. Four bits of a choice's input are
+lost then, as when all scores have a large common offset. Healthy routers and classifiers lose about one."""
 BY_DIFFERENCE = ops.EXTREMES | ops.ORDERED
 
 
@@ -73,11 +70,9 @@ def _whole_by_chance(comparison: Operation, spacing: float) -> float:
     return min((spacing * value.peak for value in (*comparison.inputs, *terms) if value.wholes_moved), default=math.inf)
 
 
-CLEAR = Limit(
-    16.0, "times",
-    """A guard failed if its comparison lets a divisor through that is this far above the bound, while the reference's is below the bound. A few
-    roundings of one number make no such gap.""",
-)  # fmt: skip
+CLEAR = Limit(16.0, "times")
+"""A guard failed if its comparison lets a divisor through that is this far above the bound, while the reference's is below the bound. A few roundings
+of one number make no such gap."""
 PASSED_ON = ops.MOVING | ops.SCATTERING | ops.FILLING | {"sqrt"}
 """Ops that move numbers, or replace some of them."""
 DIVIDING = ops.RECIPROCALS | ops.LOGARITHMS | {"rsqrt"}

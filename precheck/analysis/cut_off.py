@@ -10,15 +10,11 @@ import torch
 from precheck import formats
 from precheck.analysis.limit import Limit
 
-APART = Limit(
-    1 / 20, "of a spacing",
-    "How far a number has to be from both neighbours in the format, so that errors of float32 do not change which is below it.",
-)  # fmt: skip
-NUMBERS = Limit(
-    64, "numbers",
-    """The fewest that say so, all of them. Rounded to nearest, half are the upper neighbour. If something that all share was rounded before, all move
-    by up to half or one spacing, and about a quarter are not the one below.""",
-)  # fmt: skip
+APART = Limit(1 / 20, "of a spacing")
+"""How far a number has to be from both neighbours in the format, so that errors of float32 do not change which is below it."""
+NUMBERS = Limit(64, "numbers")
+"""The fewest that say so, all of them. Rounded to nearest, half are the upper neighbour. If something that all share was rounded before, all move by
+up to half or one spacing, and about a quarter are not the one below."""
 CUT_OFF, TWICE = "the tensor, cut off and not rounded,", 2.0
 """How a tensor is called whose numbers are all cut off. Each is up to one spacing off, which is twice what rounding to nearest is."""
 

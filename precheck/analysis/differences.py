@@ -9,9 +9,12 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
 from precheck.observe.shadow.operations import Operation, Value
 
-TERMS = Limit(4, "terms", "A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane.")
-RESULTS = Limit(8, "results", "If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times.")
-PICKED = Limit(1e-6, "probability", "The chance of accusing numbers that only happen to be small beside those with which they were computed.")
+TERMS = Limit(4, "terms")
+"""A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane."""
+RESULTS = Limit(8, "results")
+"""If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times."""
+PICKED = Limit(1e-6, "probability")
+"""The chance of accusing numbers that only happen to be small beside those with which they were computed."""
 
 
 def reduced(operation: Operation, value: Value) -> bool:

@@ -22,25 +22,17 @@ from precheck.observe.shadow.training.step_records import State, Update
 from precheck.observe.sketch import WIDTH, inner
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}
-LOST = Limit(
-    0.5, "share of the intended update",
-    """An update is lost if a smaller share of it arrives. With pure bfloat16, at learning rates where training suffers, 0.00 (norm weights) and 0.20
-    (matrices) arrived. With healthy optimizers 0.81 and more did. Half is between them.""",
-)  # fmt: skip
-LUCK = Limit(
-    0.4, "share of the intended update",
-    "The largest share that is forgiven as chance. Stochastic rounding of few elements over few steps may move nothing.",
-)  # fmt: skip
-AIMLESS = Limit(
-    0.5, "relative error",
-    "If a gradient is further from float32's, it is another gradient. The step made from it is not lost: it was never the intended one.",
-)  # fmt: skip
-NOTHING = Limit(
-    2.0**6, "times",
-    """If a gradient is this many times larger than float32's, it is nothing but rounding. A gradient that is zero in exact arithmetic is as large as
-    the format's roundoff, 2^13 (float16) or 2^16 (bfloat16) times float32's. The limit is about half of these digits. Gradients that only changed
-    direction, since inputs were rounded, kept their size within a factor of 1.5.""",
-)  # fmt: skip
+LOST = Limit(0.5, "share of the intended update")
+"""An update is lost if a smaller share of it arrives. With pure bfloat16, at learning rates where training suffers, 0.00 (norm weights) and 0.20
+(matrices) arrived. With healthy optimizers 0.81 and more did. Half is between them."""
+LUCK = Limit(0.4, "share of the intended update")
+"""The largest share that is forgiven as chance. Stochastic rounding of few elements over few steps may move nothing."""
+AIMLESS = Limit(0.5, "relative error")
+"""If a gradient is further from float32's, it is another gradient. The step made from it is not lost: it was never the intended one."""
+NOTHING = Limit(2.0**6, "times")
+"""If a gradient is this many times larger than float32's, it is nothing but rounding. A gradient that is zero in exact arithmetic is as large as the
+format's roundoff, 2^13 (float16) or 2^16 (bfloat16) times float32's. The limit is about half of these digits. Gradients that only changed direction,
+since inputs were rounded, kept their size within a factor of 1.5."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,10 +17,8 @@ from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 
-UNDETERMINED = Limit(
-    0.5, "share of the norm",
-    "If correct rounding may change a larger share of a tensor, nothing can be said about it at this precision.",
-)  # fmt: skip
+UNDETERMINED = Limit(0.5, "share of the norm")
+"""If correct rounding may change a larger share of a tensor, nothing can be said about it at this precision."""
 _NONE: Mapping[str, float] = {}
 
 

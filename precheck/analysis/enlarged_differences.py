@@ -21,16 +21,12 @@ from precheck.analysis.provenance import determined, elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-DIGITS = Limit(
-    8.0, "times",
-    "Each of two differences in a row counts from three bits. Both together lose six, and `rounding.PLAIN` is five.",
-)  # fmt: skip
+DIGITS = Limit(8.0, "times")
+"""Each of two differences in a row counts from three bits. Both together lose six, and `rounding.PLAIN` is five."""
 
 
-ENLARGED = Limit(
-    32.0, "times",
-    "A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one.",
-)  # fmt: skip
+ENLARGED = Limit(32.0, "times")
+"""A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one."""
 
 
 def amplification(operation: Operation, value: Value) -> float:

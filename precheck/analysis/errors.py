@@ -24,18 +24,16 @@ from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
-UNSTABLE = Limit(
-    0.5, "ratio of errors",
-    """Float32 does not determine a value if a disturbance of 2^-20 makes at least this share of the run's error. The ratio is 2^-20/u if float32
-    determines the value, and 1 in a chaotic computation.""",
-)  # fmt: skip
-SHAKEN = Limit(0.1, "share of the elements", "The sensitivity of a later value counts if at least this share of its elements have no correct digit.")
-DIGIT = Limit(2.0**-11, "relative error", "The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself.")
-NOTHING = Limit(
-    2.0**-20, "norm of a sum over that of its terms",
-    """A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a
-    sum is rounding error whatever its terms are.""",
-)  # fmt: skip
+UNSTABLE = Limit(0.5, "ratio of errors")
+"""Float32 does not determine a value if a disturbance of 2^-20 makes at least this share of the run's error. The ratio is 2^-20/u if float32
+determines the value, and 1 in a chaotic computation."""
+SHAKEN = Limit(0.1, "share of the elements")
+"""The sensitivity of a later value counts if at least this share of its elements have no correct digit."""
+DIGIT = Limit(2.0**-11, "relative error")
+"""The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself."""
+NOTHING = Limit(2.0**-20, "norm of a sum over that of its terms")
+"""A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a sum
+is rounding error whatever its terms are."""
 NEAR = 8
 """The most ops between a constant and the op that shows its rounding: a power, a product, a cast."""
 

@@ -24,30 +24,20 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
 
-ADDED = Limit(
-    4.0, "unit roundoffs",
-    """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
-    have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0.""",
-)  # fmt: skip
-ROUNDED = Limit(
-    13.0, "unit roundoffs",
-    """The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit
-    roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8.""",
-)  # fmt: skip
-OWNED = Limit(
-    0.5, "share of the square of the error",
-    """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
-    well.""",
-)  # fmt: skip
-OWN = Limit(
-    0.75, "share of the square of the error",
-    "A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½.",
-)  # fmt: skip
-COARSE = Limit(
-    2.0**-8, "unit roundoff",
-    """The unit roundoff for the error of a subnormal number, or of one that became zero. It is bfloat16's, since a subnormal number has as few bits
-    as bfloat16.""",
-)  # fmt: skip
+ADDED = Limit(4.0, "unit roundoffs")
+"""The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
+have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
+ROUNDED = Limit(13.0, "unit roundoffs")
+"""The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
+as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
+OWNED = Limit(0.5, "share of the square of the error")
+"""An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
+well."""
+OWN = Limit(0.75, "share of the square of the error")
+"""A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
+COARSE = Limit(2.0**-8, "unit roundoff")
+"""The unit roundoff for the error of a subnormal number, or of one that became zero. It is bfloat16's, since a subnormal number has as few bits as
+bfloat16."""
 
 Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
 _MECHANISM: dict[Making, str] = {

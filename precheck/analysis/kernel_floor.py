@@ -14,48 +14,31 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.noise import REASSOCIATED
 from precheck.dense_parts import continuous
 
-OWN = Limit(
-    2, "times the largest distance of the reference or its noise runs",
-    "The error that is allowed at one element. Projects allow twice the error of the reference itself.",
-)  # fmt: skip
-NEARBY = Limit(
-    4, "times the root mean square distance in the element's row and column",
-    """The error that is allowed at an element where the few noise runs happened to be close. A normal distribution is beyond four standard deviations
-    once in 16 000 times.""",
-)  # fmt: skip
-BLOCK = Limit(
-    3, "times the distance of the noise runs in a block",
-    """The limit for the error of a block, the same as for a tensor's drift in noise floors (`analysis.noise`). Noise runs round stochastically, which
-    has twice the variance of rounding to nearest.""",
-)  # fmt: skip
-ELEMENTS = Limit(32, "elements", "The fewest elements of a row, column or tensor whose root mean square says more than its single elements.")
-ROUNDINGS = Limit(
-    8, "roundings of float32",
-    "The noise that a noise run adds to each input and intermediate. Measured: tiled attention needs as much where a gradient cancels to 0.",
-)  # fmt: skip
-SPACINGS = Limit(
-    1.5, "spacings of the stored format",
-    "The distance by which two correct implementations may store a result apart: each rounds it once, and some store it twice.",
-)  # fmt: skip
+OWN = Limit(2, "times the largest distance of the reference or its noise runs")
+"""The error that is allowed at one element. Projects allow twice the error of the reference itself."""
+NEARBY = Limit(4, "times the root mean square distance in the element's row and column")
+"""The error that is allowed at an element where the few noise runs happened to be close. A normal distribution is beyond four standard deviations
+once in 16 000 times."""
+BLOCK = Limit(3, "times the distance of the noise runs in a block")
+"""The limit for the error of a block, the same as for a tensor's drift in noise floors (`analysis.noise`). Noise runs round stochastically, which has
+twice the variance of rounding to nearest."""
+ELEMENTS = Limit(32, "elements")
+"""The fewest elements of a row, column or tensor whose root mean square says more than its single elements."""
+ROUNDINGS = Limit(8, "roundings of float32")
+"""The noise that a noise run adds to each input and intermediate. Measured: tiled attention needs as much where a gradient cancels to 0."""
+SPACINGS = Limit(1.5, "spacings of the stored format")
+"""The distance by which two correct implementations may store a result apart: each rounds it once, and some store it twice."""
 
-CANCELLED = Limit(
-    1 / 16, "share of its terms",
-    "A gradient counts as cancelled if less than this share of its terms is left. Four of a format's eight or more bits are lost then.",
-)  # fmt: skip
-TERMS = Limit(
-    4, "roundings of the terms of a gradient that cancels",
-    """The error that is allowed for a gradient whose terms cancel. It has two terms. The kernel stores each, and autograd stores each again when it
-    adds them: four roundings.""",
-)  # fmt: skip
-CHOICES = Limit(
-    4, "times that each choice was seen",
-    """Of equal numbers a correct implementation may choose any. How many choices there are is not known. Those seen count as all once each was seen
-    so often: of eight that are equally likely, one is missing then once in four thousand times, and a fault has to be found in two trials.""",
-)  # fmt: skip
-UNSURE = Limit(
-    2.0**-48, "times the largest input",
-    "A smaller result may be nothing but rounding: 32 roundings of float64, of an intermediate as large as the largest input.",
-)  # fmt: skip
+CANCELLED = Limit(1 / 16, "share of its terms")
+"""A gradient counts as cancelled if less than this share of its terms is left. Four of a format's eight or more bits are lost then."""
+TERMS = Limit(4, "roundings of the terms of a gradient that cancels")
+"""The error that is allowed for a gradient whose terms cancel. It has two terms. The kernel stores each, and autograd stores each again when it adds
+them: four roundings."""
+CHOICES = Limit(4, "times that each choice was seen")
+"""Of equal numbers a correct implementation may choose any. How many choices there are is not known. Those seen count as all once each was seen so
+often: of eight that are equally likely, one is missing then once in four thousand times, and a fault has to be found in two trials."""
+UNSURE = Limit(2.0**-48, "times the largest input")
+"""A smaller result may be nothing but rounding: 32 roundings of float64, of an intermediate as large as the largest input."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -17,22 +17,21 @@ from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record
 from precheck.observe.sketch import distance
 
-WARN = Limit(
-    2.0, "noise floors",
-    "The largest r of a healthy tensor. 7 252 healthy boundary tensors of 12 model families reached at most r = 2.00 (median 0.92, p99.9 1.90).",
-)  # fmt: skip
-FAIL = Limit(
-    3.0, "noise floors",
-    "A larger r is an error. It is 1.5 times the largest r of healthy tensors. The mildest harmful bug of the same study reached 4.6.",
-)  # fmt: skip
+WARN = Limit(2.0, "noise floors")
+"""The largest r of a healthy tensor. 7 252 healthy boundary tensors of 12 model families reached at most r = 2.00 (median 0.92, p99.9 1.90)."""
+FAIL = Limit(3.0, "noise floors")
+"""A larger r is an error. It is 1.5 times the largest r of healthy tensors. The mildest harmful bug of the same study reached 4.6."""
 
-REASSOCIATED = Limit(
-    2.0**-20, "unit roundoff",
-    """The unit roundoff by which a float32 run is judged, so that a sum may be added in any order. A reduction of n terms in float32 has an error of
-    about √n/4 roundings, in whatever order a kernel or another machine adds them. 16 x 2^-24 covers n = 4096, and is what torch.testing allows
-    (1.3e-6). Between any two of eleven settings of a CPU, 99 in 100 tensors of eight models are at most 1.7 floors of it apart, and the furthest 1.8
-    of the 3 that are allowed. Products of 65 536 terms reach 1.5, and of 262 144 terms 3 (docs/portability.md).""",
-)  # fmt: skip
+REASSOCIATED = Limit(2.0**-20, "unit roundoff")
+"""The unit roundoff by which a float32 run is judged, so that a sum may be added in any order. A reduction of n terms in float32 has an error of
+about √n/4 roundings, in whatever order a kernel or another machine adds them. 16 x 2^-24 covers n = 4096, and is what torch.testing allows (1.3e-6).
+Between any two of eleven settings of a CPU, 99 in 100 tensors of eight models are at most 1.7 floors of it apart, and the furthest 1.8 of the 3 that
+are allowed. Products of 65 536 terms reach 1.5, and of 262 144 terms 3 (docs/portability.md)."""
+STRANGE = Limit(64, "times the noise of the reference")
+"""The noise of another implementation where a tensor is zero in exact arithmetic. A chain of 4 096 terms has 64 times that of a tree."""
+VANISHING = Limit(2.0**-20, "share of what the run gives")
+"""A tensor that float64 leaves at most this share of is zero in exact arithmetic. It is its own rounding, and float64's is 2^-29 of float32's: nine
+powers of two are left for amplification."""
 
 _SMALL_SAMPLE = {
     2: (1500.0, 67.0, 24.1, 14.4, 10.5, 8.5, 7.3, 6.5, 5.9, 5.4, 5.1, 4.8, 4.6, 4.4, 4.2, 4.1, 3.9, 3.8, 3.7, 3.6,
@@ -113,14 +112,3 @@ def step_near_zero(fmt: Format) -> float:
     """The spacing of values near zero: float16's subnormals. In formats with float32's range, some hardware flushes numbers below the smallest
     normal one to zero (oneDNN's bfloat16 kernels on x86). It also flushes each term of a sum, here of 4096 as above."""
     return fmt.min_subnormal if fmt is FP16 else 4096 * fmt.min_normal
-
-
-STRANGE = Limit(
-    64, "times the noise of the reference",
-    "The noise of another implementation where a tensor is zero in exact arithmetic. A chain of 4 096 terms has 64 times that of a tree.",
-)  # fmt: skip
-VANISHING = Limit(
-    2.0**-20, "share of what the run gives",
-    """A tensor that float64 leaves at most this share of is zero in exact arithmetic. It is its own rounding, and float64's is 2^-29 of float32's:
-    nine powers of two are left for amplification.""",
-)  # fmt: skip

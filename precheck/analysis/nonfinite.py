@@ -23,12 +23,11 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import Function
 from precheck.words import digits
 
-WRONG = Limit(0.25, "relative error", "Inf or NaN does harm if a result made from it is at least this far off: not one digit of the result is right.")
-FILLS = Limit(
-    3, "different numbers",
-    """A mask of -Inf stands for at most so many different numbers in the reference: its constant, and sums of two or three such masks. Data that
-    overflow have as many different numbers as elements.""",
-)  # fmt: skip
+WRONG = Limit(0.25, "relative error")
+"""Inf or NaN does harm if a result made from it is at least this far off: not one digit of the result is right."""
+FILLS = Limit(3, "different numbers")
+"""A mask of -Inf stands for at most so many different numbers in the reference: its constant, and sums of two or three such masks. Data that overflow
+have as many different numbers as elements."""
 
 How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "not a number", "infinite"]
 

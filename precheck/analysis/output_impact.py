@@ -15,30 +15,25 @@ from precheck.analysis.provenance import effective_roundoff, elements, is_alias,
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-ROUNDINGS = Limit(
-    8.0, "unit roundoffs",
-    "An end of the run is wrong from this error. A few ordinary ops make less. It is the same limit as `rounding.SUM_ROUNDINGS` for a difference.",
-)  # fmt: skip
-DEAD = Limit(0.01, "share of the elements", "An end of the run is wrong if at least this share of its elements have no correct digit.")
-GARBAGE = Limit(
-    0.5, "share of the elements",
-    """A step is wrong if at least this share of its elements have no correct digit, however large the weight to which it is added. The weight shows
-    such an error only after many steps.""",
-)  # fmt: skip
-MISLED = Limit(
-    0.25, "share of the answers",
-    """A program branches on garbage if at least this share of the answers of a comparison's line, in all its calls, differ from the reference, and if
-    most of what is compared is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do.""",
-)  # fmt: skip
-BRANCHES = Limit(8, "answers", "The fewest answers of a line that differ. A loop that ends one iteration early or late has one.")
-PART = Limit(
-    2.0**-10, "roundings of the sum",
-    """The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by
-    chance, to be as much as one rounding of the sum.""",
-)  # fmt: skip
+ROUNDINGS = Limit(8.0, "unit roundoffs")
+"""An end of the run is wrong from this error. A few ordinary ops make less. It is the same limit as `rounding.SUM_ROUNDINGS` for a difference."""
+DEAD = Limit(0.01, "share of the elements")
+"""An end of the run is wrong if at least this share of its elements have no correct digit."""
+GARBAGE = Limit(0.5, "share of the elements")
+"""A step is wrong if at least this share of its elements have no correct digit, however large the weight to which it is added. The weight shows such
+an error only after many steps."""
+MISLED = Limit(0.25, "share of the answers")
+"""A program branches on garbage if at least this share of the answers of a comparison's line, in all its calls, differ from the reference, and if
+most of what is compared is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do."""
+BRANCHES = Limit(8, "answers")
+"""The fewest answers of a line that differ. A loop that ends one iteration early or late has one."""
+PART = Limit(2.0**-10, "roundings of the sum")
+"""The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by chance,
+to be as much as one rounding of the sum."""
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
-WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
+WRONG = Limit(0.5, "relative error")
+"""A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself."""
 
 
 def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:

@@ -98,10 +98,8 @@ WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLES
 """Ops that autocast runs in float32."""
 GATHERING = ops.PRODUCTS | ops.REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED
 """Ops that do not work element by element, or that autocast runs in float32."""
-LARGE = Limit(
-    0.05, "share of the forward pass's elements",
-    "An island is reported if at least this share of all elements that the forward pass makes lie in it: one in twenty.",
-)  # fmt: skip
+LARGE = Limit(0.05, "share of the forward pass's elements")
+"""An island is reported if at least this share of all elements that the forward pass makes lie in it: one in twenty."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -32,11 +32,9 @@ def largest(value: Value) -> float:
     return formats.of_dtype(value.dtype).max if value.low else math.inf
 
 
-FINEST = Limit(
-    2.0**-11, "unit roundoff",
-    """The unit roundoff of float16, the finest format for which the limits on relative errors were measured. A float32 run beside float64 may have as
-    many float32 roundings without harm. It is judged by what would be harm in float16.""",
-)  # fmt: skip
+FINEST = Limit(2.0**-11, "unit roundoff")
+"""The unit roundoff of float16, the finest format for which the limits on relative errors were measured. A float32 run beside float64 may have as
+many float32 roundings without harm. It is judged by what would be harm in float16."""
 
 
 def effective_roundoff(value: Value) -> float:
@@ -72,10 +70,8 @@ class Origins:
         return self.known.get(value) if value is not None else None
 
 
-SHARED = Limit(
-    0.5, "share of the zeros",
-    "An input passed zeros on if it has at least this share of the result's zeros. A single zero does not explain a tensor of zeros.",
-)  # fmt: skip
+SHARED = Limit(0.5, "share of the zeros")
+"""An input passed zeros on if it has at least this share of the result's zeros. A single zero does not explain a tensor of zeros."""
 
 
 def zero_share(value: Value) -> float:

@@ -10,11 +10,9 @@ from precheck.analysis.limit import Limit
 from precheck.formats import E2M1, E2M3, E3M2, E4M3FN, integers, mx, nvfp4, scaled
 from precheck.formats.tiles import ROW, TENSOR
 
-KERNEL = Limit(
-    3.0, "times what rounding explains",
-    """The largest error of a layer whose kernel quantises its input. What rounding explains is measured on this very input: storing the result, and
-    quantising the input.""",
-)  # fmt: skip
+KERNEL = Limit(3.0, "times what rounding explains")
+"""The largest error of a layer whose kernel quantises its input. What rounding explains is measured on this very input: storing the result, and
+quantising the input."""
 MODES: tuple[mx.Mode, ...] = ("floor", "ceil", "even", "rceil")
 OUTPUT = 0.42
 """Root mean square error of one rounding, in unit roundoffs."""

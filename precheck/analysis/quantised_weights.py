@@ -16,33 +16,25 @@ from precheck.analysis.limit import Limit
 
 BLOCKS = (16, 32, 64, 128)
 """The numbers of columns in a group, in existing formats."""
-UNLIKE = Limit(
-    0.6, "cosine",
-    """If the cosine between a weight and its quantised form is smaller, it is another weight. Ternary weights of a Gaussian reach 0.9, binary ones
-    0.8.""",
-)  # fmt: skip
-FOUND = Limit(
-    0.8, "cosine",
-    """A permutation explains the difference if the cosine is at least this after it. The same holds for an orthogonal rotation and the cosine between
-    the angles of rows.""",
-)  # fmt: skip
+UNLIKE = Limit(0.6, "cosine")
+"""If the cosine between a weight and its quantised form is smaller, it is another weight. Ternary weights of a Gaussian reach 0.9, binary ones
+0.8."""
+FOUND = Limit(0.8, "cosine")
+"""A permutation explains the difference if the cosine is at least this after it. The same holds for an orthogonal rotation and the cosine between the
+angles of rows."""
 FEWEST = 6
 """The fewest counting elements of a block that is judged."""
-FACTOR = Limit(
-    0.15, "relative difference",
-    """The scale of a block is wrong if its factor is further from 1. Rounding to 4 bits leaves 0.02, and the best clipping for 4 bits 0.05. In finer
-    formats it is wrong from where the part of the error that is proportional to the weight is larger than the rest.""",
-)  # fmt: skip
-OFFSET = Limit(1.0, "standard deviations of the rounding error", "The largest mean error of a block. A zero point that is off by one makes √12.")
-CHANCE = Limit(6.0, "standard errors", "The largest deviation that chance explains in the worst of 10^9 blocks.")
-BIAS = Limit(
-    0.02, "relative error",
-    "The largest error of a bias, which is not quantised. A bias that is stored and added in bfloat16 is off by 0.003.",
-)  # fmt: skip
-SHARE = Limit(
-    1 / 16, "share of the blocks",
-    "The smallest share of wrong blocks that is reported. Single blocks that are all zero, or that hold one outlier, are no sign of a bug.",
-)  # fmt: skip
+FACTOR = Limit(0.15, "relative difference")
+"""The scale of a block is wrong if its factor is further from 1. Rounding to 4 bits leaves 0.02, and the best clipping for 4 bits 0.05. In finer
+formats it is wrong from where the part of the error that is proportional to the weight is larger than the rest."""
+OFFSET = Limit(1.0, "standard deviations of the rounding error")
+"""The largest mean error of a block. A zero point that is off by one makes √12."""
+CHANCE = Limit(6.0, "standard errors")
+"""The largest deviation that chance explains in the worst of 10^9 blocks."""
+BIAS = Limit(0.02, "relative error")
+"""The largest error of a bias, which is not quantised. A bias that is stored and added in bfloat16 is off by 0.003."""
+SHARE = Limit(1 / 16, "share of the blocks")
+"""The smallest share of wrong blocks that is reported. Single blocks that are all zero, or that hold one outlier, are no sign of a bug."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,60 +13,42 @@ from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.quantisers import code_notes as notes
 
-CANCELLED = Limit(
-    2.0**-6, "relative error",
-    """The largest distance between the data and its codes times their scales, with all rounding left out. Scales that are kept in bfloat16 explain
-    2^-9 each.""",
-)  # fmt: skip
-CLIPPED = Limit(
-    3.0, "times what rounding costs the tensor",
-    """The largest error that clipping may make, or anything else that changes codes after they were rounded. With the best scale for a Gaussian or
-    Laplacian tensor, clipping and rounding make about equal errors (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up
-    to an eighth and lose less by it than by rounding.""",
-)  # fmt: skip
-MISREAD = Limit(
-    2.0, "times what rounding costs the data",
-    """The largest distance between the data and what is decoded from its codes, both sorted. By the rearrangement inequality it is at most what
-    rounding costs, 1, if it is the same data in whatever order. Scales that are kept in a narrow format add to it.""",
-)  # fmt: skip
-SEEN = Limit(0.02, "share of the norm", "Clipping that takes a smaller share is not reported. One rounding to e4m3 takes 0.026.")
-MOSTLY = Limit(
-    0.5, "share of a line's casts",
-    "The scale of a line does not fit if at least this share of its casts clip. If fewer clip, the scale lags behind data that grows.",
-)  # fmt: skip
-WASTED = Limit(
-    0.5, "share of the bits",
-    """The largest share of a code's bits that may always be 0, since its scale was made for a greater number than the tensor has. It is that of the
-    middle one of a line's calls. Eight bits then are worth no more than four. A scale that is shared or lags behind wastes one or two of eight.""",
-)  # fmt: skip
-VANISHED = Limit(
-    2.0**-4, "share of the sum",
-    """The largest part of a sum of numbers of one sign that may be lost since small ones become zero. Rounding takes no more than that of a normal
-    number in e4m3.""",
-)  # fmt: skip
-SKEWED = Limit(
-    0.1, "steps",
-    """The largest mean error of a quantiser. Rounding to nearest has up to 0.02, towards zero or away from it (Gaussian data over 7 steps).
-    Stochastic rounding has none.""",
-)  # fmt: skip
-GROWS = Limit(
-    1e-6, "probability",
-    """The scale of earlier calls is at fault if data in random order would exceed it as often with less than this probability. In random order the
-    k-th call has the largest magnitude so far with probability 1/k, whatever the distribution, and independently of earlier calls (Rényi's theorem on
-    records).""",
-)  # fmt: skip
+CANCELLED = Limit(2.0**-6, "relative error")
+"""The largest distance between the data and its codes times their scales, with all rounding left out. Scales that are kept in bfloat16 explain 2^-9
+each."""
+CLIPPED = Limit(3.0, "times what rounding costs the tensor")
+"""The largest error that clipping may make, or anything else that changes codes after they were rounded. With the best scale for a Gaussian or
+Laplacian tensor, clipping and rounding make about equal errors (Banner et al., arXiv 1810.05723). The scales of the MX specification clip by up to an
+eighth and lose less by it than by rounding."""
+MISREAD = Limit(2.0, "times what rounding costs the data")
+"""The largest distance between the data and what is decoded from its codes, both sorted. By the rearrangement inequality it is at most what rounding
+costs, 1, if it is the same data in whatever order. Scales that are kept in a narrow format add to it."""
+SEEN = Limit(0.02, "share of the norm")
+"""Clipping that takes a smaller share is not reported. One rounding to e4m3 takes 0.026."""
+MOSTLY = Limit(0.5, "share of a line's casts")
+"""The scale of a line does not fit if at least this share of its casts clip. If fewer clip, the scale lags behind data that grows."""
+WASTED = Limit(0.5, "share of the bits")
+"""The largest share of a code's bits that may always be 0, since its scale was made for a greater number than the tensor has. It is that of the
+middle one of a line's calls. Eight bits then are worth no more than four. A scale that is shared or lags behind wastes one or two of eight."""
+VANISHED = Limit(2.0**-4, "share of the sum")
+"""The largest part of a sum of numbers of one sign that may be lost since small ones become zero. Rounding takes no more than that of a normal number
+in e4m3."""
+SKEWED = Limit(0.1, "steps")
+"""The largest mean error of a quantiser. Rounding to nearest has up to 0.02, towards zero or away from it (Gaussian data over 7 steps). Stochastic
+rounding has none."""
+GROWS = Limit(1e-6, "probability")
+"""The scale of earlier calls is at fault if data in random order would exceed it as often with less than this probability. In random order the k-th
+call has the largest magnitude so far with probability 1/k, whatever the distribution, and independently of earlier calls (Rényi's theorem on
+records)."""
 MOST = 64
 """The largest number of records with a probability of its own. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
-REPEATED = Limit(
-    2.0, "times the square of independent errors",
-    """The largest square of the sum of several calls' errors. For independent errors it is 1. If n calls use the same noise it is up to n, and (n +
-    1) / 2 if they round different numbers.""",
-)  # fmt: skip
-AGAIN = Limit(
-    4, "calls",
-    "The fewest calls with the same noise that are reported. Two calls may be a finite difference, which uses the same random numbers on purpose.",
-)  # fmt: skip
-BY_CHANCE = Limit(6.0, "standard errors", "The largest mean error that chance explains. One tensor in 10^9 has a larger one.")
+REPEATED = Limit(2.0, "times the square of independent errors")
+"""The largest square of the sum of several calls' errors. For independent errors it is 1. If n calls use the same noise it is up to n, and (n + 1) /
+2 if they round different numbers."""
+AGAIN = Limit(4, "calls")
+"""The fewest calls with the same noise that are reported. Two calls may be a finite difference, which uses the same random numbers on purpose."""
+BY_CHANCE = Limit(6.0, "standard errors")
+"""The largest mean error that chance explains. One tensor in 10^9 has a larger one."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -30,10 +30,8 @@ from precheck.analysis.rounding import FELT, RECURRENT
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-COHERENT = Limit(
-    0.5, "√n unit roundoffs",
-    "The largest error of a state after n iterations with independent roundings, which make 0.42 √n. A larger error has roundings in one direction.",
-)  # fmt: skip
+COHERENT = Limit(0.5, "√n unit roundoffs")
+"""The largest error of a state after n iterations with independent roundings, which make 0.42 √n. A larger error has roundings in one direction."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -28,34 +28,29 @@ from precheck.analysis.provenance import determined, effective_roundoff, element
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-DEAD = Limit(
-    0.01, "share of the elements",
-    """An op has lost digits if at least this share of its elements have no correct digit. Healthy ops that amplify errors 8 times or more leave at
-    most 0.15 %. The mildest bug leaves 7.6 %.""",
-)  # fmt: skip
-AMPLIFICATION = Limit(
-    16.0, "times",
-    "An op with this amplification loses four bits. It counts together with `DEAD`, since sharp softmaxes reach 14.6.",
-)  # fmt: skip
-PLAIN = Limit(32.0, "times", "An op or subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar.")
-PLAIN_ROUNDINGS = Limit(
-    16.0, "unit roundoffs",
-    "The smallest error that counts together with `PLAIN`. Any op may have it, so it is twice that of a sum.",
-)  # fmt: skip
-FELT = Limit(
-    2.0**-6, "relative error",
-    """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of
-    bfloat16, with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input.""",
-)  # fmt: skip
-SUM_ROUNDINGS = Limit(8.0, "unit roundoffs", "A cancellation counts from this error of the difference. A few ordinary ops make less.")
-GONE = Limit(0.5, "share of the elements", "A result is lost if so many of its elements have no correct digit. Healthy programs reach 0.073.")
-RECURRENT = Limit(
-    8, "iterations",
-    """If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep
-    network with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41.""",
-)  # fmt: skip
-STARVED = Limit(0.25, "share of the elements", "An underflow does harm if so many elements of a later result have no correct digit.")
-FAIR = Limit(0.05, "share of the norm", "Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong.")
+DEAD = Limit(0.01, "share of the elements")
+"""An op has lost digits if at least this share of its elements have no correct digit. Healthy ops that amplify errors 8 times or more leave at most
+0.15 %. The mildest bug leaves 7.6 %."""
+AMPLIFICATION = Limit(16.0, "times")
+"""An op with this amplification loses four bits. It counts together with `DEAD`, since sharp softmaxes reach 14.6."""
+PLAIN = Limit(32.0, "times")
+"""An op or subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar."""
+PLAIN_ROUNDINGS = Limit(16.0, "unit roundoffs")
+"""The smallest error that counts together with `PLAIN`. Any op may have it, so it is twice that of a sum."""
+FELT = Limit(2.0**-6, "relative error")
+"""A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of bfloat16,
+with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input."""
+SUM_ROUNDINGS = Limit(8.0, "unit roundoffs")
+"""A cancellation counts from this error of the difference. A few ordinary ops make less."""
+GONE = Limit(0.5, "share of the elements")
+"""A result is lost if so many of its elements have no correct digit. Healthy programs reach 0.073."""
+RECURRENT = Limit(8, "iterations")
+"""If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep network
+with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41."""
+STARVED = Limit(0.25, "share of the elements")
+"""An underflow does harm if so many elements of a later result have no correct digit."""
+FAIR = Limit(0.05, "share of the norm")
+"""Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong."""
 
 How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 _MECHANISM: dict[How, str] = {

@@ -15,11 +15,9 @@ from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.training.step_records import Backward, ScalerStep
 
 HALF_MAX = formats.FP16.max
-OFTEN = Limit(
-    0.05, "share of the steps",
-    """The largest share of steps that a growing scale may skip: one in N + 1, where N is the growth interval. With the default N of 2000 it is 0.05
-    %. New scalers may skip no more.""",
-)  # fmt: skip
+OFTEN = Limit(0.05, "share of the steps")
+"""The largest share of steps that a growing scale may skip: one in N + 1, where N is the growth interval. With the default N of 2000 it is 0.05 %.
+New scalers may skip no more."""
 
 
 def fits_later(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:

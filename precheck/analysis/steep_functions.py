@@ -27,11 +27,9 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NOT_STEEP = ops.SUMS | ops.REDUCTIONS | ops.MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
 """Ops whose result may have a large error for other reasons: terms cancel, elements are moved or cut, or a small gap is a divisor."""
-FEW = Limit(
-    16, "times",
-    """Numbers are few if they were made from at least this many times as many elements. To store them in float32 then costs at most an eighth of
-    reading those elements.""",
-)  # fmt: skip
+FEW = Limit(16, "times")
+"""Numbers are few if they were made from at least this many times as many elements. To store them in float32 then costs at most an eighth of reading
+those elements."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -19,17 +19,15 @@ KEEPING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.SCALING | ops.CUTS
 """Ops that keep the meaning of numbers: a sum of positions is still a position."""
 INDEX_BITS = 32
 """The fewest bits of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is rounded."""
-SEVERAL = Limit(2, "different whole numbers", "The fewest whole numbers that an op rounds to others. One alone may be a constant, such as a mask's.")
-FRACTIONAL = Limit(
-    2.0**-4, "magnitude times unit roundoff",
-    "Numbers whose root mean square is smaller have at least four bits behind the binary point in their format.",
-)  # fmt: skip
-AMOUNTS = Limit(5, "elements", "The fewest elements that a cast turns into other integers. Fewer are chance.")
-EXPLAINED = Limit(
-    8.0, "times",
-    """The largest ratio of integers that differ to those that one rounding explains. A number of size m crosses a whole number with a probability of
-    at most m u, and after eight ops there are eight roundings.""",
-)  # fmt: skip
+SEVERAL = Limit(2, "different whole numbers")
+"""The fewest whole numbers that an op rounds to others. One alone may be a constant, such as a mask's."""
+FRACTIONAL = Limit(2.0**-4, "magnitude times unit roundoff")
+"""Numbers whose root mean square is smaller have at least four bits behind the binary point in their format."""
+AMOUNTS = Limit(5, "elements")
+"""The fewest elements that a cast turns into other integers. Fewer are chance."""
+EXPLAINED = Limit(8.0, "times")
+"""The largest ratio of integers that differ to those that one rounding explains. A number of size m crosses a whole number with a probability of at
+most m u, and after eight ops there are eight roundings."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -13,7 +13,8 @@ from precheck.analysis.provenance import determined, elements, is_alias, rounded
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-LOST = Limit(0.5, "share of the norm", "A tensor is lost if at least this share became zero, in it or in a result that is made from it.")
+LOST = Limit(0.5, "share of the norm")
+"""A tensor is lost if at least this share became zero, in it or in a result that is made from it."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import importlib
 import inspect
+import itertools
 import math
 import pkgutil
 import sys
@@ -128,7 +131,15 @@ def all_limits() -> dict[tuple[str, str], Limit]:
 
 def _row(limit: Limit) -> Row:
     file, name = next(place for place, each in all_limits().items() if each is limit)
-    return Row(name, _written(limit), limit.unit, file, limit.origin)
+    return Row(name, _written(limit), limit.unit, file, _origins(limit.module)[name])
+
+
+@functools.cache
+def _origins(module: str) -> dict[str, str]:
+    """The docstrings below the constants of a module."""
+    body = ast.parse(inspect.getsource(sys.modules[module])).body
+    documented = ((each, below.value) for each, below in itertools.pairwise(body) if isinstance(each, ast.Assign) and isinstance(below, ast.Expr))
+    return {ast.unparse(each.targets[0]): " ".join(str(ast.literal_eval(text)).split()) for each, text in documented}
 
 
 def _written(value: float) -> str:

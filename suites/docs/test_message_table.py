@@ -29,14 +29,14 @@ def test_each_rule_has_its_meaning_its_remedy_and_what_its_words_are() -> None:
         assert f"rules/{rule.name}.md" in section
         assert f"**Example**: `{rule.name}: " in section
     assert "‹number› in the reference is beyond the largest ‹dtype›" in page
-    assert "of the update of ‹number› steps arrived" in page  # of lost_update/words.py
+    assert "of the update of ‹number› steps arrived" in page
 
 
 def test_what_is_no_message_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text('''
 """A docstring with several words."""
-LIMIT = Limit(4, "unit roundoffs", "of a few things that nobody is told")
+LIMIT = Limit(4, "so many unit roundoffs")
 def words(fact):
     if fact.how == "not a message at all":
         raise TypeError("no words for this at all")

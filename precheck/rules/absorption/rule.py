@@ -22,29 +22,24 @@ from precheck.observe.shadow.probes.additions import takes_back
 from precheck.rules.advice import since, widened
 from precheck.rules.rule import Candidate, Rule
 
-TIMES = Limit(
-    4, "additions in a row",
-    "The fewest additions in a row that left at least half of the elements unchanged. One may be chance, and rounding to even makes two.",
-)  # fmt: skip
-ROUNDINGS = Limit(
-    8.0, "unit roundoffs",
-    "The smallest error of the accumulator that is reported. A sum of a thousand terms with correct rounding has no larger one (0.25 √1024).",
-)  # fmt: skip
-UPDATES = Limit(
-    8, "updates",
-    "The fewest updates after which the share that arrived is reported. After fewer, stochastic rounding may give any share.",
-)  # fmt: skip
-ARRIVED = Limit(0.5, "share of the displacement", "If a smaller share arrives, most of the intended change is lost.")
-INTENDED = Limit(
-    2.0, "unit roundoffs",
-    """The smallest intended change that counts, relative to what the accumulator held. The format could have shown it. (The remainder of a Kahan
-    summation is nothing but rounding error, and in the reference it does not move.)""",
-)  # fmt: skip
-HALF = Limit(0.5, "share of the elements", "An addition may have been absorbed if it leaves at least this share unchanged.")
+TIMES = Limit(4, "additions in a row")
+"""The fewest additions in a row that left at least half of the elements unchanged. One may be chance, and rounding to even makes two."""
+ROUNDINGS = Limit(8.0, "unit roundoffs")
+"""The smallest error of the accumulator that is reported. A sum of a thousand terms with correct rounding has no larger one (0.25 √1024)."""
+UPDATES = Limit(8, "updates")
+"""The fewest updates after which the share that arrived is reported. After fewer, stochastic rounding may give any share."""
+ARRIVED = Limit(0.5, "share of the displacement")
+"""If a smaller share arrives, most of the intended change is lost."""
+INTENDED = Limit(2.0, "unit roundoffs")
+"""The smallest intended change that counts, relative to what the accumulator held. The format could have shown it. (The remainder of a Kahan
+summation is nothing but rounding error, and in the reference it does not move.)"""
+HALF = Limit(0.5, "share of the elements")
+"""An addition may have been absorbed if it leaves at least this share unchanged."""
 ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
 SCALED = frozenset({"mul"})
 """The op that scales a moving average before the addition: `average.mul_(0.9).add_(new, alpha=0.1)`."""
-FEW = Limit(16, "elements", "With fewer elements, half of them may be unchanged by chance.")
+FEW = Limit(16, "elements")
+"""With fewer elements, half of them may be unchanged by chance."""
 
 
 class Absorption(Rule):

@@ -29,18 +29,14 @@ from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import of_norm, percents
 
-INDEPENDENT = Limit(
-    0.5, "√n unit roundoffs",
-    """The largest error of a sum of n gradients with independent roundings. If the sum grows evenly they make 0.24 √n. Recurrent cells and tied
-    weights with 8 to 600 uses made 0.22 to 0.34 √n. A sum of constant size has 0.42 √n. If gradients cancel, as they do near an optimum, sums on the
-    way are larger than the last, and so are their roundings: the limit is as many times higher as they are larger (root mean square). It is also
-    higher for few elements, whose errors chance makes large or small together. If the error is larger, terms are below half a spacing of the sum.""",
-)  # fmt: skip
-ROUNDINGS = Limit(
-    8.0, "unit roundoffs",
-    """The smallest error of a sum of gradients that is reported. No training suffers from less. A thousand terms of a sum that grows evenly make as
-    much.""",
-)  # fmt: skip
+INDEPENDENT = Limit(0.5, "√n unit roundoffs")
+"""The largest error of a sum of n gradients with independent roundings. If the sum grows evenly they make 0.24 √n. Recurrent cells and tied weights
+with 8 to 600 uses made 0.22 to 0.34 √n. A sum of constant size has 0.42 √n. If gradients cancel, as they do near an optimum, sums on the way are
+larger than the last, and so are their roundings: the limit is as many times higher as they are larger (root mean square). It is also higher for few
+elements, whose errors chance makes large or small together. If the error is larger, terms are below half a spacing of the sum."""
+ROUNDINGS = Limit(8.0, "unit roundoffs")
+"""The smallest error of a sum of gradients that is reported. No training suffers from less. A thousand terms of a sum that grows evenly make as
+much."""
 EVEN = 0.42
 """The root mean square of the error of a sum of constant size, in √n unit roundoffs: roundings are even within half a spacing."""
 CERTAIN = 1000

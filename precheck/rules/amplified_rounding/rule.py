@@ -23,11 +23,9 @@ from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
 from precheck.words import of_norm, percents
 
-MISSING = Limit(
-    8, "numbers",
-    """The fewest numbers of the reference that lie more than eight unit roundoffs beyond the end of the run's tail. Rounding moves no number so far.
-    By chance, one or two numbers of a draw may lie there.""",
-)  # fmt: skip
+MISSING = Limit(8, "numbers")
+"""The fewest numbers of the reference that lie more than eight unit roundoffs beyond the end of the run's tail. Rounding moves no number so far. By
+chance, one or two numbers of a draw may lie there."""
 
 
 class AmplifiedRounding(Rule):

@@ -16,23 +16,18 @@ from precheck.recipes.survey import Place
 from precheck.rules.rule import Rule
 from precheck.words import of_norm
 
-DROWNED = Limit(
-    3.0, "decibels",
-    """The ratio of signal to quantisation noise below which the product is lost: the noise has half of its energy. A product whose operands are
-    rounded to zero has 0.""",
-)  # fmt: skip
-BEHIND = Limit(10.0, "decibels", "A layer is too far below the median of the same product in the other layers if it keeps a tenth of what they keep.")
-FAINT = Limit(
-    10.0, "decibels",
-    """A layer with a larger ratio of signal to noise is not reported, however good the other layers are. The noise is less than a third of the
-    product.""",
-)  # fmt: skip
-MISSING = Limit(
-    0.1, "share of a product's energy",
-    """The largest share of a product that may come from elements which the recipe rounds to zero. Their part is missing in every step, whatever the
-    random draw. Training does not average it out, and the layer explains that much less of the variance. From a tenth, recipes fail in
-    docs/formats.md.""",
-)  # fmt: skip
+DROWNED = Limit(3.0, "decibels")
+"""The ratio of signal to quantisation noise below which the product is lost: the noise has half of its energy. A product whose operands are rounded
+to zero has 0."""
+BEHIND = Limit(10.0, "decibels")
+"""A layer is too far below the median of the same product in the other layers if it keeps a tenth of what they keep."""
+FAINT = Limit(10.0, "decibels")
+"""A layer with a larger ratio of signal to noise is not reported, however good the other layers are. The noise is less than a third of the
+product."""
+MISSING = Limit(0.1, "share of a product's energy")
+"""The largest share of a product that may come from elements which the recipe rounds to zero. Their part is missing in every step, whatever the
+random draw. Training does not average it out, and the layer explains that much less of the variance. From a tenth, recipes fail in
+docs/formats.md."""
 PHASES: dict[str, Phase] = {"forward": "forward", "input gradient": "backward", "weight gradient": "backward"}
 
 

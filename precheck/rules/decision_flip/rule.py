@@ -28,27 +28,19 @@ from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule
 from precheck.words import op_words
 
-SHARE = Limit(
-    0.005, "share of the rows",
-    "The smallest share of rows whose top-k changed because of ties. In healthy programs at most 1 of 32 rows changed.",
-)  # fmt: skip
-SWAPPED = Limit(
-    1 / 8, "share of what a row chooses",
-    """The smallest share of a row's choice that ties must swap to do harm: one of eight experts, beams or candidates. Among twenty neighbours, fifty
-    tokens to draw from, or the units of a sparse code, a tie swaps the last one, and the result stays the same.""",
-)  # fmt: skip
+SHARE = Limit(0.005, "share of the rows")
+"""The smallest share of rows whose top-k changed because of ties. In healthy programs at most 1 of 32 rows changed."""
+SWAPPED = Limit(1 / 8, "share of what a row chooses")
+"""The smallest share of a row's choice that ties must swap to do harm: one of eight experts, beams or candidates. Among twenty neighbours, fifty
+tokens to draw from, or the units of a sparse code, a tie swaps the last one, and the result stays the same."""
 
 
-MOST = Limit(
-    0.5, "share of what a row chooses",
-    "If only few rows choose, ties must swap at least this share. If more than half of a choice is swapped, it is not a tie at the end of the row.",
-)  # fmt: skip
+MOST = Limit(0.5, "share of what a row chooses")
+"""If only few rows choose, ties must swap at least this share. If more than half of a choice is swapped, it is not a tie at the end of the row."""
 
-SKEWED = Limit(
-    8.0, "unit roundoffs",
-    """The largest distance between two distributions that are drawn from by cumulative sums. Probabilities that are rounded once and summed in
-    float32 make a quarter of a unit roundoff, or half of one if their sum is less than one.""",
-)  # fmt: skip
+SKEWED = Limit(8.0, "unit roundoffs")
+"""The largest distance between two distributions that are drawn from by cumulative sums. Probabilities that are rounded once and summed in float32
+make a quarter of a unit roundoff, or half of one if their sum is less than one."""
 
 
 class DecisionFlip(Rule):

@@ -25,11 +25,9 @@ from precheck.precisions import PRECISIONS
 from precheck.rules.rule import Rule
 from precheck.words import counted, of_norm, one_line
 
-UNLIKE = Limit(
-    0.5, "share of an update",
-    """If a larger share of an update differs, the optimizer has changed. Adam's first steps are the signs of gradients, and near zero a sign is
-    chance in float32. A learning rate that differs by a few percent is found by its recorded value.""",
-)  # fmt: skip
+UNLIKE = Limit(0.5, "share of an update")
+"""If a larger share of an update differs, the optimizer has changed. Adam's first steps are the signs of gradients, and near zero a sign is chance in
+float32. A learning rate that differs by a few percent is found by its recorded value."""
 
 
 class GoldenStale(Rule):

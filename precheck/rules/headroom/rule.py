@@ -15,11 +15,9 @@ from precheck.findings import Finding
 from precheck.rules.rule import Compared, Rule, at
 from precheck.words import digits
 
-HEADROOM_BITS = Limit(
-    3.0, "bits",
-    """The smallest safe distance between the largest value and 65504. Healthy float16 models keep 11.0 to 14.2 bits. Models that were at risk kept 3
-    to 9.8. With less than 3 bits, values eight times as large (another batch, a few more steps) overflow.""",
-)  # fmt: skip
+HEADROOM_BITS = Limit(3.0, "bits")
+"""The smallest safe distance between the largest value and 65504. Healthy float16 models keep 11.0 to 14.2 bits. Models that were at risk kept 3 to
+9.8. With less than 3 bits, values eight times as large (another batch, a few more steps) overflow."""
 
 
 class Headroom(Rule):

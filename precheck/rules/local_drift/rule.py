@@ -20,18 +20,15 @@ from precheck.precisions import Precision
 from precheck.rules.advice import widened
 from precheck.rules.rule import HEALED, Candidate, Rule
 
-LEFT = Limit(
-    1 / 8, "share of the error",
-    """If the error of a result falls to this share when its selections are computed exactly, the selections made it. A product that really computes,
-    anywhere before the result, leaves a rounding as large as the error was.""",
-)  # fmt: skip
-SEEN = Limit(16.0, "roundoffs of float32", "The smallest error that float32 does not explain. A rounding to tf32 is 8192 of them.")
+LEFT = Limit(1 / 8, "share of the error")
+"""If the error of a result falls to this share when its selections are computed exactly, the selections made it. A product that really computes,
+anywhere before the result, leaves a rounding as large as the error was."""
+SEEN = Limit(16.0, "roundoffs of float32")
+"""The smallest error that float32 does not explain. A rounding to tf32 is 8192 of them."""
 
 
-WHOLE = Limit(
-    0.5, "relative error",
-    "If an op's error on its own inputs is at least this, its kernel may be wrong on this device. Summing in low precision makes no such error.",
-)  # fmt: skip
+WHOLE = Limit(0.5, "relative error")
+"""If an op's error on its own inputs is at least this, its kernel may be wrong on this device. Summing in low precision makes no such error."""
 
 
 class LocalDrift(Rule):

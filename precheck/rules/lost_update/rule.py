@@ -21,11 +21,10 @@ from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
 
-STALLED_STEPS = Limit(8, "steps", "A state is stalled if it has not changed for so many steps, as for other accumulators (`absorption.UPDATES`).")
-INTENDED = Limit(
-    2.0, "unit roundoffs",
-    "The smallest intended change that counts, relative to the state, or to a weight that decays. The format could have shown it.",
-)  # fmt: skip
+STALLED_STEPS = Limit(8, "steps")
+"""A state is stalled if it has not changed for so many steps, as for other accumulators (`absorption.UPDATES`)."""
+INTENDED = Limit(2.0, "unit roundoffs")
+"""The smallest intended change that counts, relative to the state, or to a weight that decays. The format could have shown it."""
 
 
 class LostUpdate(Rule):

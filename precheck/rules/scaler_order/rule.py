@@ -16,15 +16,11 @@ from precheck.findings import Severity
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Rule
 
-AHEAD = Limit(
-    3, "skipped steps",
-    "The fewest skipped steps in which a schedule went on. A scaler that starts too high skips one or two, which does not matter to the schedule.",
-)  # fmt: skip
-FURTHER = Limit(
-    0.05, "share of the learning rate, summed over steps",
-    """The smallest change of the learning rate in these steps that is reported: no training shows a twentieth. Six steps of a schedule of 10 000 are
-    4e-7. Three steps of a warm-up of 8 are nearly all of it.""",
-)  # fmt: skip
+AHEAD = Limit(3, "skipped steps")
+"""The fewest skipped steps in which a schedule went on. A scaler that starts too high skips one or two, which does not matter to the schedule."""
+FURTHER = Limit(0.05, "share of the learning rate, summed over steps")
+"""The smallest change of the learning rate in these steps that is reported: no training shows a twentieth. Six steps of a schedule of 10 000 are
+4e-7. Three steps of a warm-up of 8 are nearly all of it."""
 
 
 class ScalerOrder(Rule):

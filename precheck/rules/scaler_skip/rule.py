@@ -18,11 +18,10 @@ from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
 
-IN_A_ROW = Limit(
-    4, "skips in a row",
-    "The fewest skips in a row that are reported. When the scaler tries a larger scale it doubles it, so a single step back is enough.",
-)  # fmt: skip
-FEW = Limit(3, "skips", "The fewest skips after which the growth may be too frequent. Fewer give no rate.")
+IN_A_ROW = Limit(4, "skips in a row")
+"""The fewest skips in a row that are reported. When the scaler tries a larger scale it doubles it, so a single step back is enough."""
+FEW = Limit(3, "skips")
+"""The fewest skips after which the growth may be too frequent. Fewer give no rate."""
 
 
 class ScalerSkip(Rule):

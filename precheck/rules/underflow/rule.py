@@ -22,11 +22,9 @@ from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
 from precheck.words import of_norm
 
-EMPTIED = Limit(
-    0.01, "share of the elements",
-    """If at least this share of an optimizer's moment becomes zero, that is reported. One element in a hundred then steps by m / eps and not by m /
-    √v.""",
-)  # fmt: skip
+EMPTIED = Limit(0.01, "share of the elements")
+"""If at least this share of an optimizer's moment becomes zero, that is reported. One element in a hundred then steps by m / eps and not by m /
+√v."""
 
 
 class Underflow(Rule):
