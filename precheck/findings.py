@@ -27,8 +27,6 @@ class RuleInfo:
     meaning: str  # "it fires when …"
     remedy: str
     rank: int = 1000  # order in lists, and of rules on one op; rules that explain other findings have low ranks
-    given_by: Literal["", "kernels", "pairs"] = ""  # the package that gives the verdict, if the rule has no code of its own
-    exact: bool = False  # whether such a verdict depends on no number
 
     def finding(self, severity: Severity, message: str, **place: Any) -> Finding:
         """A finding of this rule. `place`: fields of the finding."""

@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from precheck.findings import Finding, Phase, Report, Row
+from precheck.findings import RULES, Finding, Phase, Report, Row
 from precheck.kernels import number_kinds
 from precheck.kernels.bench import Bench
 from precheck.kernels.causes import Cause
 from precheck.kernels.session import SessionResult
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
-from precheck.rules.kernel_contract import ABOUT as CONTRACT
 
 
 def report(told: Sequence[SessionResult], benches: Sequence[Bench], precision: str) -> Report:
@@ -45,20 +44,20 @@ def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
 def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
     found = [Finding(rule, "warning", text) for rule, text in told.warnings]
     if told.unjudged:
-        found.append(CONTRACT.finding("warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
+        found.append(RULES["kernel-contract"].finding("warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
     blank = sorted(told.blank - told.known)
     if blank:
         why = "in every trial the reference's own is NaN or Inf, or correct implementations differ in all of its elements"
         text = f"not judged: {', '.join(blank)}: {why}; pass an example in which it is finite (inputs: {described(Trial(given=True), bench)})"
-        found.append(CONTRACT.finding("warning", text))
+        found.append(RULES["kernel-contract"].finding("warning", text))
     if told.cause is not None and told.judged is not None:
         found.append(_error(told.judged, told.cause, bench))
     elif told.refused:
         why, count = max(told.refused.items(), key=lambda item: item[1])
-        found.append(CONTRACT.finding("warning", f"the candidate refuses {count} of the inputs that the reference takes: {why}"))
+        found.append(RULES["kernel-contract"].finding("warning", f"the candidate refuses {count} of the inputs that the reference takes: {why}"))
     if told.unchecked and told.cause is None:
         text = f"the candidate gives a result for {told.unchecked} of the inputs that the reference refuses, which nothing says is right"
-        found.append(CONTRACT.finding("warning", text))
+        found.append(RULES["kernel-contract"].finding("warning", text))
     return found
 
 

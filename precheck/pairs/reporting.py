@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from precheck.findings import Finding, Phase, Report, Row
+from precheck.findings import RULES, Finding, Phase, Report, Row
 from precheck.pairs import fused
 from precheck.pairs.accuracy_loss import first_loss
 from precheck.pairs.callables import users_name
@@ -17,11 +17,6 @@ from precheck.pairs.recorded_side import Against
 from precheck.pairs.transformations import explanation
 from precheck.pairs.verdicts import GRAVEST, Judged
 from precheck.precisions import Precision
-from precheck.rules.bitwise import ABOUT as BITWISE
-from precheck.rules.different import ABOUT as DIFFERENT
-from precheck.rules.less_accurate import ABOUT as LESS_ACCURATE
-from precheck.rules.rounding import ABOUT as ROUNDING
-from precheck.rules.undecidable import ABOUT as UNDECIDABLE
 from precheck.words import counted, of_norm, percents
 
 _PHASES: dict[str, Phase] = {
@@ -95,7 +90,7 @@ def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
             if each in ("rounding", "bitwise") and found:
                 continue
             found.append(_finding(some, rows, precision))
-    return found or [BITWISE.finding("note", "nothing to compare: no output, loss or gradient is on both sides")]
+    return found or [RULES["bitwise"].finding("note", "nothing to compare: no output, loss or gradient is on both sides")]
 
 
 def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precision) -> Finding:
@@ -108,10 +103,10 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
     }  # fmt: skip
     if first.verdict == "bitwise":
         all_of = "the 1 tensor is" if len(rows) == 1 else f"all {len(rows)} tensors are"
-        return BITWISE.finding("note", f"{all_of} equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
+        return RULES["bitwise"].finding("note", f"{all_of} equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
     if first.verdict == "rounding":
         same = sum(row.verdict == "bitwise" for row in rows)
-        return ROUNDING.finding(
+        return RULES["rounding"].finding(
             "note",
             f"{len(some)} of {counted(len(rows), 'tensor')} {'differs' if len(some) == 1 else 'differ'} under {precision}, by no more than correct "
             f"rounding explains (at most r = {worst.r:.3g}: {worst.subject.title}); equal bit for bit: {same}",
@@ -119,17 +114,19 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         )  # fmt: skip
     if first.why:
         why = f"{title}: {first.why}{more}"
-        return DIFFERENT.finding("error", why, **common) if first.verdict == "different" else UNDECIDABLE.finding("note", why, **common)
+        if first.verdict == "different":
+            return RULES["different"].finding("error", why, **common)
+        return RULES["undecidable"].finding("note", why, **common)
     off = _by(first)
     if first.verdict == "different":
         apart = "it differs from model's exact result" if first.recorded else "even without rounding it differs from model"
-        return DIFFERENT.finding("error", f"{title}: other computes something else: {apart} {off}{more}", **common)
+        return RULES["different"].finding("error", f"{title}: other computes something else: {apart} {off}{more}", **common)
     if first.verdict == "less accurate":
-        return LESS_ACCURATE.finding("error", f"{title}: under {precision} other is off {off}; model is not{more}", **common)
+        return RULES["less-accurate"].finding("error", f"{title}: under {precision} other is off {off}; model is not{more}", **common)
     if first.verdict == "model less accurate":
-        return LESS_ACCURATE.finding("note", f"{title}: under {precision} model, the reference, is off {off}; other is not{more}", **common)
+        return RULES["less-accurate"].finding("note", f"{title}: under {precision} model, the reference, is off {off}; other is not{more}", **common)
     below = f"without rounding the two differ, by less than rounding under {precision} explains"
-    return UNDECIDABLE.finding("note", f"{title}: {below}; 32-true would decide{more}", **common)
+    return RULES["undecidable"].finding("note", f"{title}: {below}; 32-true would decide{more}", **common)
 
 
 def _by(row: Judged) -> str:

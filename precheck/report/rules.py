@@ -57,7 +57,7 @@ def _page(rule: RuleInfo) -> str:
     if example_output(rule.name).is_file():
         lines += ["It prints:", "", "```text", example_output(rule.name).read_text(encoding="utf8").rstrip("\n"), "```", ""]
     module = sys.modules[rule_of(rule.name).__module__]
-    lines += ["## How it is found", "", inspect.getdoc(module) or "", "", *_GIVEN.get(rule.given_by, ())]
+    lines += ["## How it is found", "", inspect.getdoc(module) or "", "", *_GIVEN.get(getattr(module, "GIVEN_BY", ""), ())]
     used = [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
     code = Path(module.__file__ or "").relative_to(Path(rules.__path__[0]).parents[1]).as_posix()
     lines += [f"The code: `{code}`.{' Analyses that it uses:' if used else ''}", ""]

@@ -1,4 +1,4 @@
-"""The rules. Each has a folder with its name and texts (`__init__.py`), its code and limits (`rule.py`) and an example (`example.py`).
+"""The rules. Each has a folder of its name with its texts (`__init__.py`), its code and limits (`rule.py`) and an example (`example.py`).
 
 `catalogue()` imports only the folders themselves, which need neither torch nor numpy. To add a rule, add a folder.
 """
@@ -25,8 +25,12 @@ def folders() -> list[str]:
 @functools.cache
 def catalogue() -> dict[str, RuleInfo]:
     """All rules by name. Those that explain others come first."""
-    about = [importlib.import_module(f"{__name__}.{folder}").ABOUT for folder in folders()]
-    return {rule.name: rule for rule in sorted(about, key=lambda rule: (rule.rank, rule.name))}
+    return {rule.name: rule for rule in sorted(map(_info, folders()), key=lambda rule: (rule.rank, rule.name))}
+
+
+def _info(folder: str) -> RuleInfo:
+    package = importlib.import_module(f"{__name__}.{folder}")
+    return RuleInfo(folder.replace("_", "-"), package.MEANING, package.REMEDY, getattr(package, "RANK", 1000))
 
 
 @functools.cache
@@ -42,8 +46,8 @@ def _class(folder: str) -> type[rule.Rule]:
 
     package = importlib.import_module(f"{__name__}.{folder}")
     if importlib.util.find_spec(f"{package.__name__}.rule") is None:
-        limits = {"kernels": verdicts.KERNELS, "pairs": verdicts.PAIRS}[package.ABOUT.given_by]
-        return type(folder, (Rule,), {"__module__": package.__name__, "limits": () if package.ABOUT.exact else limits})
+        limits = () if getattr(package, "EXACT", False) else {"kernels": verdicts.KERNELS, "pairs": verdicts.PAIRS}[package.GIVEN_BY]
+        return type(folder, (Rule,), {"__module__": package.__name__, "limits": limits})
     module = importlib.import_module(f"{__name__}.{folder}.rule")
     own = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Rule) and each.__module__ == module.__name__)
     return next(own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import ClassVar
 
@@ -24,6 +23,7 @@ from precheck.findings import Finding, RuleInfo, Severity
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.precisions import Precision
+from precheck.rules import catalogue
 from precheck.words import digits, of_norm, percents
 
 
@@ -62,7 +62,7 @@ class Rule:
     limits: ClassVar[tuple[Limit, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        cls.about = sys.modules[cls.__module__.removesuffix(".rule")].ABOUT
+        cls.about = catalogue()[cls.__module__.split(".")[2].replace("_", "-")]
 
     def among(self, part: Part) -> Iterable[Candidate]:
         """Candidates from the operations that are judged now. By default one for each fact of the rule's mechanism."""

@@ -162,7 +162,7 @@ def test_contributing_md_shows_a_rule_as_it_is() -> None:
     folder = ROOT / "precheck" / "rules" / "absorption"
     code = "".join((folder / name).read_text(encoding="utf8") for name in ("__init__.py", "rule.py"))
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf8")
-    for start, end in (("ABOUT = RuleInfo(", r"^\1\)"), ("TIMES = Limit(", '"""$'), ("@exempts(", r"^\1\)")):
+    for start, end in (("MEANING = ", r"RANK = 90"), ("TIMES = Limit(", '"""$'), ("@exempts(", r"^\1\)")):
         shown = re.search(rf"^( *){re.escape(start)}.*?{end}", page, re.MULTILINE | re.DOTALL)
         assert shown, start
         assert " ".join(shown[0].split()) in " ".join(code.split())

@@ -92,8 +92,7 @@ def test_a_new_folder_is_a_new_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     """And nothing else has to be edited."""
     folder = tmp_path / "too_wide"
     folder.mkdir()
-    about = 'from precheck.findings import RuleInfo\n\nABOUT = RuleInfo("too-wide", "something is too wide", "make it narrow")\n'
-    (folder / "__init__.py").write_text(about)
+    (folder / "__init__.py").write_text('MEANING = "something is too wide"\nREMEDY = "make it narrow"\n')
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
     rules.catalogue.cache_clear()
     try:

@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "absorption",
-    "additions left the accumulator unchanged while the reference moved: sums, averages, counters, states, merged weights",
-    "keep the accumulator in float32",
-    rank=90,
-)
+MEANING = "additions left the accumulator unchanged while the reference moved: sums, averages, counters, states, merged weights"
+REMEDY = "keep the accumulator in float32"
+RANK = 90

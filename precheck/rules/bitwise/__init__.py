@@ -3,12 +3,7 @@
 Every tensor of both runs under the precision has the same bits.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "bitwise",
-    "two results are equal bit for bit",
-    "nothing to do: both are the same",
-    given_by="pairs",
-    exact=True,
-)
+MEANING = "two results are equal bit for bit"
+REMEDY = "nothing to do: both are the same"
+GIVEN_BY = "pairs"
+EXACT = True

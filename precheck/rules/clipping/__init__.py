@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "clipping",
-    "a quantiser's scale does not fit the tensor: more is lost at an end of the format than by rounding",
-    "take the scale from this tensor's greatest magnitude (fp8-current instead of fp8-delayed), update its history, round powers of two up",
-    rank=32,
-)
+MEANING = "a quantiser's scale does not fit the tensor: more is lost at an end of the format than by rounding"
+REMEDY = "take the scale from this tensor's greatest magnitude (fp8-current instead of fp8-delayed), update its history, round powers of two up"
+RANK = 32

@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "coarse-recipe",
-    "a recipe of low-precision products works as defined and leaves little of a layer's product: it is too coarse for this layer",
-    "keep this layer in bfloat16 (precheck.layers_to_keep finds which), take a finer recipe for it, or smooth the outlier channel that is named",
-    rank=125,
-)
+MEANING = "a recipe of low-precision products works as defined and leaves little of a layer's product: it is too coarse for this layer"
+REMEDY = "keep this layer in bfloat16 (precheck.layers_to_keep finds which), take a finer recipe for it, or smooth the outlier channel that is named"
+RANK = 125

@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "decision-flip",
-    "top-k, argmax or comparisons chose differently from the reference, more often than rounding explains",
-    "compute what is compared (router logits, distances) in float32",
-    rank=180,
-)
+MEANING = "top-k, argmax or comparisons chose differently from the reference, more often than rounding explains"
+REMEDY = "compute what is compared (router logits, distances) in float32"
+RANK = 180

@@ -4,11 +4,6 @@ The distance between the exact runs of both has no rounding in it. It counts if 
 block of it.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "different",
-    "two implementations of one function compute different results: neither rounding nor a flipped decision explains it",
-    "correct the place named: it is the first at which the two differ",
-    given_by="pairs",
-)
+MEANING = "two implementations of one function compute different results: neither rounding nor a flipped decision explains it"
+REMEDY = "correct the place named: it is the first at which the two differ"
+GIVEN_BY = "pairs"

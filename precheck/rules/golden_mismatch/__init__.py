@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "golden-mismatch",
-    "the run differs from the golden because it decided otherwise; a float32 run that takes the same decisions agrees with it",
-    "nothing, unless the decisions matter: then compute what is compared in float32",
-    rank=210,
-)
+MEANING = "the run differs from the golden because it decided otherwise; a float32 run that takes the same decisions agrees with it"
+REMEDY = "nothing, unless the decisions matter: then compute what is compared in float32"
+RANK = 210

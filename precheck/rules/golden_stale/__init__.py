@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "golden-stale",
-    "the golden was recorded with other inputs, weights or code",
-    "pytest --golden-refresh=changed if you meant the change; if you changed nothing, call torch.manual_seed before model and inputs are made",
-    rank=220,
-)
+MEANING = "the golden was recorded with other inputs, weights or code"
+REMEDY = "pytest --golden-refresh=changed if you meant the change; if you changed nothing, call torch.manual_seed before model and inputs are made"
+RANK = 220

@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "gradient-underflow",
-    "float16 gradients became zero because there is no loss scale, or too small a one",
-    "use a GradScaler (16-mixed), or bfloat16",
-    rank=100,
-)
+MEANING = "float16 gradients became zero because there is no loss scale, or too small a one"
+REMEDY = "use a GradScaler (16-mixed), or bfloat16"
+RANK = 100

@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "headroom",
-    "values come close to the largest that float16 holds",
-    "they overflow if they become a few times larger: keep this module in float32, or scale it down",
-    rank=170,
-)
+MEANING = "values come close to the largest that float16 holds"
+REMEDY = "they overflow if they become a few times larger: keep this module in float32, or scale it down"
+RANK = 170

@@ -2,12 +2,8 @@
 memory of an input is a fault too, unless the reference's lies there as well: who writes into one of them changes the other.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "kernel-mutation",
-    "a kernel writes into its inputs, outside their bounds, or into the gradient that it was given; or returns an input's memory as its own result",
-    "write into newly allocated memory",
-    given_by="kernels",
-    exact=True,
-)
+MEANING = ("a kernel writes into its inputs, outside their bounds, or into the gradient that it was given; or returns an input's memory as its own "
+           "result")  # fmt: skip
+REMEDY = "write into newly allocated memory"
+GIVEN_BY = "kernels"
+EXACT = True

@@ -2,12 +2,7 @@
 stream. The message says by how much.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "kernel-nondeterminism",
-    "a kernel gives other results for the same tensors, and its reference does not",
-    "let one program write each element, or sort before adding",
-    given_by="kernels",
-    exact=True,
-)
+MEANING = "a kernel gives other results for the same tensors, and its reference does not"
+REMEDY = "let one program write each element, or sort before adding"
+GIVEN_BY = "kernels"
+EXACT = True

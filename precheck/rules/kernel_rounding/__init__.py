@@ -3,11 +3,6 @@
 With a wider format the error disappears, and it does not grow with the length of sums.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "kernel-rounding",
-    "a kernel rounds an intermediate that its reference keeps, or overflows, underflows or cancels where its reference does not",
-    "compute in float32 inside and round once, where the result is stored",
-    given_by="kernels",
-)
+MEANING = "a kernel rounds an intermediate that its reference keeps, or overflows, underflows or cancels where its reference does not"
+REMEDY = "compute in float32 inside and round once, where the result is stored"
+GIVEN_BY = "kernels"

@@ -4,11 +4,6 @@ The distance of a run from its own exact run is its rounding error. It is compar
 rounding error.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "less-accurate",
-    "one of two implementations of a function has more error than rounding explains; as a note: it is the reference",
-    "compute in float32 at the place named, as the other of the two does",
-    given_by="pairs",
-)
+MEANING = "one of two implementations of a function has more error than rounding explains; as a note: it is the reference"
+REMEDY = "compute in float32 at the place named, as the other of the two does"
+GIVEN_BY = "pairs"

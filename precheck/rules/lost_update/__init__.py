@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "lost-update",
-    "the optimizer's intended update of a parameter did not arrive",
-    "keep float32 master weights (bf16-master, bf16-mixed), or use stochastic rounding or Kahan summation",
-    rank=140,
-)
+MEANING = "the optimizer's intended update of a parameter did not arrive"
+REMEDY = "keep float32 master weights (bf16-master, bf16-mixed), or use stochastic rounding or Kahan summation"
+RANK = 140

@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "missing-gradient",
-    "a parameter has a gradient in the reference and none here",
-    "look for a cast to integers, .data or .item() that only this precision reaches",
-    rank=130,
-)
+MEANING = "a parameter has a gradient in the reference and none here"
+REMEDY = "look for a cast to integers, .data or .item() that only this precision reaches"
+RANK = 130

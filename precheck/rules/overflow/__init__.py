@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "overflow",
-    "finite inputs gave Inf or NaN where the reference is finite",
-    "compute this module in float32 (a nested torch.autocast(..., enabled=False) and .float()), or scale its input down",
-    rank=10,
-)
+MEANING = "finite inputs gave Inf or NaN where the reference is finite"
+REMEDY = "compute this module in float32 (a nested torch.autocast(..., enabled=False) and .float()), or scale its input down"
+RANK = 10

@@ -3,11 +3,6 @@
 Both lie within the floor of the exact result, and the exact runs agree.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "rounding",
-    "two results differ, each by no more than correct rounding explains",
-    "nothing to do: both are right",
-    given_by="pairs",
-)
+MEANING = "two results differ, each by no more than correct rounding explains"
+REMEDY = "nothing to do: both are right"
+GIVEN_BY = "pairs"

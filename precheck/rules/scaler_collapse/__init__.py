@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "scaler-collapse",
-    "no loss scale down to 1 gave finite gradients",
-    "the overflow is in the model, not in the scale: compute what overflows in float32",
-    rank=110,
-)
+MEANING = "no loss scale down to 1 gave finite gradients"
+REMEDY = "the overflow is in the model, not in the scale: compute what overflows in float32"
+RANK = 110

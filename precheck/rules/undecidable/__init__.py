@@ -3,11 +3,6 @@
 The exact runs differ by more than float32's floor, and by less than that of the precision.
 """
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "undecidable",
-    "two results differ by less than rounding explains in this precision, and by more than it explains in float32",
-    "compare under 32-true, which decides",
-    given_by="pairs",
-)
+MEANING = "two results differ by less than rounding explains in this precision, and by more than it explains in float32"
+REMEDY = "compare under 32-true, which decides"
+GIVEN_BY = "pairs"

@@ -1,10 +1,5 @@
-"""The rule's name, meaning, remedy and rank."""
+"""When the rule fires, what to do about it, and its rank."""
 
-from precheck.findings import RuleInfo
-
-ABOUT = RuleInfo(
-    "vanished-constant",
-    "an eps, clamp bound, mask fill or decay given as a Python number is zero or a no-op in this format",
-    "give a constant that the format holds (float16: at least 6e-8, next to 1 at least 1e-3), or guard in float32",
-    rank=40,
-)
+MEANING = "an eps, clamp bound, mask fill or decay given as a Python number is zero or a no-op in this format"
+REMEDY = "give a constant that the format holds (float16: at least 6e-8, next to 1 at least 1e-3), or guard in float32"
+RANK = 40
