@@ -1,28 +1,37 @@
-"""The object of the fixture `check_precision`: checks a model against the test's golden, or records the golden. Loaded when a test uses it."""
+"""The object of the fixture `check_precision`: checks a model against the test's golden, or records the golden.
+
+Loaded when a test uses the fixture, since it imports torch.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import torch
 
+from precheck.checking import check
+from precheck.evidence import diagnose
+from precheck.findings import Report
+from precheck.goldens.file import GoldenError, GoldenMissing
+from precheck.goldens.lifecycle import refresh
+from precheck.judge.allowances import checked
+from precheck.measurement import Measurement, job_of, measure
+from precheck.observe.job import InputError
 from precheck.observe.listeners import collecting, judging
-from precheck.plugin import selftest
 from precheck.plugin.naming import command, golden_of, plain_id
 from precheck.plugin.remembered import remembered
 from precheck.plugin.settings import KEY, Depth
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
 from precheck.precisions import Precision
-
-if TYPE_CHECKING:
-    import torch
-
-    from precheck.findings import Report
-    from precheck.measurement import Measurement
-    from precheck.observe.job import Job
+from precheck.refusals import refused
+from precheck.remedies import curable, searched
+from precheck.selftest import selftested
+from precheck.words import printable
 
 
 class CheckPrecision(Verdicts):
@@ -49,121 +58,85 @@ class CheckPrecision(Verdicts):
         __tracebackhide__ = True
         self.calls += 1
         golden = golden_of(self.item, self.calls)
-        settings: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}
+        given: dict[str, Any] = {"model": model, "inputs": inputs, "loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}
         self.depth = depth or self.item.config.stash[KEY].depth
         act = self._refreshed if self.item.config.stash[KEY].refresh else self._checked
-        from precheck.goldens.file import GoldenError
-        from precheck.observe.job import InputError
-
         try:
             with self.timed():
-                return act(golden, model, inputs, settings, allow)
+                return act(golden, given, allow)
         except (GoldenError, InputError) as error:
             message = self._explained(golden, error)
         except Exception as error:
-            self._refused(golden, model, inputs, settings, error)
+            self._refused(golden, given, error)
             self.note(golden, error=f"{type(error).__name__}: {error}")
             raise error.with_traceback(users_frames(error)) from error.__cause__
         self.note(golden, error=message)
         pytest.fail(message, pytrace=False)
 
-    def _refreshed(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
+    def _refreshed(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         """Records the golden if it is missing or has changed. The report is empty, and says what was done."""
-        from precheck.goldens.lifecycle import refresh
-        from precheck.judge.allowances import checked
-        from precheck.measurement import job_of
-
         checked(allow)
         which = self.item.config.stash[KEY].refresh or "changed"
-        done = refresh(golden, job_of(model, inputs, **settings), which)
+        done = refresh(golden, job_of(**given), which)
         self.note(golden, refreshed=done.status, changes=list(done.lines))
-        from precheck.findings import Report
-
         return Report(precision=self.precision.name, facts={"golden": self.shown(golden), "refreshed": done.status})
 
-    def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
+    def _checked(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         """Checks the model, stores the check, and fails the test if errors are left. Then plants faults for the self-test, if asked."""
         __tracebackhide__ = True
         with collecting() as measured:
-            report = self._report(golden, model, inputs, settings, allow)
+            report = self._report(golden, given, allow)
         verdict = self.verdict(report)
         if verdict.failed:
             failed = measured[-1] if measured else None
             allowed = {**verdict.tolerated, **(allow or {})}
-            verdict.left.cure = report.cure = self._cure(verdict.left, model, inputs, settings, allowed, failed)
+            verdict.left.cure = report.cure = self._cure(verdict.left, given, allowed, failed)
         self.keep(golden, verdict, alone=plain_id(self.item) if not self.needs_golden and not golden.exists() else "")
-        if verdict.failed:
-            self.fail(verdict)
-        if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
-            held = golden if golden.exists() else None
-            wishes = verdict.wishes.also(allow)
-            selftest.plant_faults(self.item, self.calls, self.precision, wishes, model, inputs, golden=held, **settings)
+        held, own = golden if golden.exists() else None, allow or {}
+        tried = lambda tolerated: selftested(golden=held, precision=self.precision, tolerated={*tolerated, *own}, **given)  # noqa: E731
+        self.end(self.calls, verdict, self.precision, tried)
         return report
 
-    def _report(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
+    def _report(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         """The report of `check` beside the golden, or of `measure` if the test has and needs none; of an earlier run if nothing has changed."""
-
-        def asked() -> Job:
-            from precheck.measurement import job_of
-
-            return job_of(model, inputs, **settings)
-
-        def judge() -> Report:
-            return self._judged(golden, model, inputs, settings, allow)
-
         held = golden if self.needs_golden or golden.exists() else None
         wished = {"allow": dict(allow or {}), "golden": self.shown(golden) if held else ""}
+        judge = functools.partial(self._judged, golden, given, allow)
         again = self.depth == "boundaries"  # which costs no more than finding out that nothing has changed
-        return judge() if again else remembered(self.item, self.calls, self.precision, asked, held, wished, judge)
+        return judge() if again else remembered(self.item, self.calls, self.precision, functools.partial(job_of, **given), held, wished, judge)
 
-    def _judged(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
+    def _judged(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         ops = self.item.config.stash[KEY].ops
         if self.needs_golden or golden.exists():
-            from precheck.checking import check
-
             with judging(None):  # the self-test of this check runs below, with the markers of the test
-                report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, depth=self.depth, allow=allow, **settings)
+                report = check(golden=golden, precision=self.precision, ops=ops, depth=self.depth, allow=allow, **given)
             report.facts["golden"] = self.shown(golden)
             return report
-        from precheck.evidence import diagnose
-        from precheck.measurement import job_of, measure
-
-        report = measure(model, inputs, precision=self.precision, depth=self.depth, allow=allow, **settings)
+        report = measure(precision=self.precision, depth=self.depth, allow=allow, **given)
         if ops and not report.ops:
-            diagnose(job_of(model, inputs, **settings), self.precision, report)
+            diagnose(job_of(**given), self.precision, report)
         return report
 
-    def _cure(
-        self, report: Report, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str], failed: Measurement | None
-    ) -> str:
+    def _cure(self, report: Report, given: dict[str, Any], allow: Mapping[str, str], failed: Measurement | None) -> str:
         """Code with which the check passes, or "". The search makes at most `remedy_trials` trials, and uses the runs of the `failed` measurement."""
         asked = self.item.config.stash[KEY]
-        from precheck.measurement import job_of
-        from precheck.remedies import curable, searched
-
         if not asked.trials or not curable(report):
             return ""
         found = searched(
-            job_of(model, inputs, **settings), self.precision, report, most=asked.trials, patient=asked.patient, depth=self.depth, allow=allow,
+            job_of(**given), self.precision, report, most=asked.trials, patient=asked.patient, depth=self.depth, allow=allow,
             failed=failed, parts_only=True,
         )  # fmt: skip
         return found.call if found else ""
 
-    def _refused(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], error: Exception) -> None:
+    def _refused(self, golden: Path, given: dict[str, Any], error: Exception) -> None:
         """Fails the test with one line if the model runs in float32 but not in this precision. With --full-trace pytest shows the traceback."""
         __tracebackhide__ = True
-        from precheck.measurement import job_of
-        from precheck.refusals import refused
-
         judged = self.precision.is_low and not self.item.config.stash[KEY].refresh
-        told = refused(job_of(model, inputs, **settings), self.precision) if judged else ""
+        told = refused(job_of(**given), self.precision) if judged else ""
         if told:
             self.refuse(golden, told, error)
 
     def _explained(self, golden: Path, error: Exception) -> str:
-        from precheck.goldens.file import GoldenMissing
-        from precheck.words import printable
-
         if not isinstance(error, GoldenMissing):
             return printable(str(error))
         return f"no golden for this test at {self.shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,10 +24,6 @@ class Expectations:
 
     expected: frozenset[str]
     allowed: dict[str, str]
-
-    def also(self, allow: Mapping[str, str] | None) -> Expectations:
-        """Adds the rules that a check itself allows."""
-        return Expectations(self.expected, {**self.allowed, **(allow or {})})
 
 
 class MarkerError(ValueError):

@@ -1,21 +1,28 @@
-"""The objects of the fixtures `check_parity`, `check_invariance` and `check_kernel`. Loaded when a test uses one."""
+"""The objects of the fixtures `check_parity`, `check_invariance` and `check_kernel`.
+
+Loaded when a test uses one, since they import torch.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from precheck.plugin import selftest
+from precheck.comparing import compare
+from precheck.comparing_kernels import compare_kernels
+from precheck.findings import Report
+from precheck.kernel_selftest import kernel_selftested
+from precheck.observe.job import InputError
+from precheck.pair_selftest import invariance_selftested, parity_selftested
 from precheck.plugin.naming import golden_of
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
 from precheck.precisions import resolve
-
-if TYPE_CHECKING:
-    from precheck.findings import Report
+from precheck.varying import vary
+from precheck.words import printable
 
 
 class _Pair(Verdicts):
@@ -27,9 +34,6 @@ class _Pair(Verdicts):
     def _judged(self, made: Callable[[], Report], precision: Any, tried: Callable[..., Any]) -> Report:
         """Judges what `made` reports. `tried` makes the same comparison with planted faults, under --precheck-selftest."""
         __tracebackhide__ = True
-        from precheck.observe.job import InputError
-        from precheck.words import printable
-
         place = golden_of(self.item, self.number)
         message = ""
         try:
@@ -43,7 +47,7 @@ class _Pair(Verdicts):
         if message:
             self.note(place, watched=True, error=message)
             pytest.fail(message, pytrace=False)
-        self.judge(place, report, lambda number, verdict: selftest.compared(self.item, self.name, number, resolve(precision), verdict.wishes, tried))
+        self.judge(place, report, resolve(precision), tried)
         return report
 
 
@@ -55,9 +59,6 @@ class CheckParity(_Pair):
     def __call__(self, model: Any, other: Any, inputs: Any, **given: Any) -> Report:
         """Runs `precheck.compare` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
-        from precheck.comparing import compare
-        from precheck.pair_selftest import parity_selftested
-
         given = {"precision": self.precision, **given}
         tried = functools.partial(parity_selftested, model, other, inputs, **given)
         return self._judged(lambda: compare(model, other, inputs, **given), given["precision"], tried)
@@ -71,9 +72,6 @@ class CheckInvariance(_Pair):
     def __call__(self, model: Any, inputs: Any, over: Any = None, **given: Any) -> Report:
         """Runs `precheck.vary` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
-        from precheck.pair_selftest import invariance_selftested
-        from precheck.varying import vary
-
         given = {"precision": self.precision, **given}
         tried = functools.partial(invariance_selftested, model, inputs, over, **given)
         return self._judged(lambda: vary(model, inputs, over, **given), given["precision"], tried)
@@ -88,9 +86,6 @@ class CheckKernel(_Pair):
         """Runs `precheck.compare_kernels` on the inputs as they are, or under a given precision. Fails the test if there are errors, and skips it
         if nothing could be judged here."""
         __tracebackhide__ = True
-        from precheck.comparing_kernels import compare_kernels
-        from precheck.kernel_selftest import kernel_selftested
-
         tried = functools.partial(kernel_selftested, candidate, reference, inputs, **given)
         report = self._judged(lambda: compare_kernels(candidate, reference, inputs, **given), given.get("precision") or "32-true", tried)
         if report.verdict == "not judged":

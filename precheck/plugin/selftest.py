@@ -31,33 +31,12 @@ _PLAIN = pytest.StashKey["_Plain"]()
 _READY = pytest.StashKey[list[dict[str, Any]]]()
 
 
-def plant_faults(item: pytest.Item, call: int, precision: Precision, wishes: Expectations, model: Any, inputs: Any, **settings: Any) -> None:
-    """Plants the faults into a passed check, and stores the outcomes for the end of the test."""
-    from precheck.selftest import expected, selftested
+def store(item: pytest.Item, verb: str, number: int, precision: Precision, wishes: Expectations, tried: Callable[..., list[Outcome]]) -> None:
+    """Stores whether a passed check could have failed. `tried` plants the faults, and takes `tolerated`. A test that expects an error needs none."""
+    from precheck import kernel_selftest, pair_selftest, selftest
 
-    if wishes.expected:
-        outcomes = expected(min(wishes.expected))
-    else:
-        outcomes = selftested(model, inputs, precision=precision, tolerated=wishes.allowed, **settings)
-    _keep(item, "check_precision", call, precision, outcomes)
-
-
-def compared(item: pytest.Item, verb: str, number: int, precision: Precision, wishes: Expectations, tried: Callable[..., list[Outcome]]) -> None:
-    """Plants the faults into a passed comparison, and stores the outcomes for the end of the test. `tried` plants them, and takes `tolerated`."""
-    from precheck import kernel_selftest, pair_selftest
-    from precheck.selftest import expected
-
-    planted = kernel_selftest.FAULTS if verb == "check_kernel" else pair_selftest.FAULTS
-    outcomes = expected(min(wishes.expected), planted) if wishes.expected else tried(tolerated=wishes.allowed)
-    _keep(item, verb, number, precision, outcomes)
-
-
-def store_watched(item: pytest.Item, number: int, precision: Precision, wishes: Expectations, compared: bool) -> None:
-    """Stores whether a passed watched block could have failed. No faults are planted, since precheck does not run the user's loop."""
-    from precheck.selftest import expected, watched
-
-    outcomes = expected(min(wishes.expected)) if wishes.expected else watched(compared=compared, precision=precision)
-    _keep(item, "watch_precision", number, precision, outcomes)
+    faults = {"check_kernel": kernel_selftest, "check_parity": pair_selftest, "check_invariance": pair_selftest}.get(verb, selftest).FAULTS
+    _keep(item, verb, number, precision, selftest.expected(min(wishes.expected), faults) if wishes.expected else tried(tolerated=wishes.allowed))
 
 
 def _keep(item: pytest.Item, verb: str, call: int, precision: Precision, outcomes: list[Outcome]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from precheck.observe.listeners import Stopwatch, timed
+from precheck.plugin import selftest
 from precheck.plugin.markers import Expectations, expectations
 from precheck.plugin.naming import command, plain_id, shown
 from precheck.plugin.remembered import UNCHANGED
@@ -22,6 +23,7 @@ from precheck.words import one_line
 
 if TYPE_CHECKING:
     from precheck.findings import Report
+    from precheck.selftest import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -105,16 +107,20 @@ class Verdicts:
         )
         self.item.user_properties += _properties(report, shown["worst"], [finding.rule for finding in warnings])
 
-    def judge(self, place: Path, report: Report, tried: Callable[[int, Verdict], None]) -> None:
-        """Stores a report without a golden, and fails the test if errors are left. `tried` plants faults into what has passed, under
-        --precheck-selftest."""
+    def judge(self, place: Path, report: Report, precision: Precision, tried: Callable[..., list[Outcome]]) -> None:
+        """Stores a report without a golden, and ends the check as `end` does."""
         __tracebackhide__ = True
         number, verdict = self.number, self.verdict(report)
         self.keep(place, verdict, watched=True)
+        self.end(number, verdict, precision, tried)
+
+    def end(self, number: int, verdict: Verdict, precision: Precision, tried: Callable[..., list[Outcome]]) -> None:
+        """Fails the test if errors are left. Under --precheck-selftest `tried` plants faults into what has passed."""
+        __tracebackhide__ = True
         if verdict.failed:
             self.fail(verdict)
         if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
-            tried(number, verdict)
+            selftest.store(self.item, self.name, number, precision, verdict.wishes, tried)
 
     def fail(self, verdict: Verdict) -> NoReturn:
         __tracebackhide__ = True

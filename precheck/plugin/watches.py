@@ -1,22 +1,23 @@
-"""The object of the fixture `watch_precision`: watches a block, and fails the test if there are errors. Loaded when a test uses it."""
+"""The object of the fixture `watch_precision`: watches a block, and fails the test if there are errors.
+
+Loaded when a test uses the fixture, since it imports torch.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
-from precheck.plugin import selftest
+from precheck.findings import Report
+from precheck.observe.job import InputError
 from precheck.plugin.naming import golden_of
 from precheck.plugin.settings import KEY
 from precheck.plugin.verdicts import Verdicts
-
-if TYPE_CHECKING:
-    import torch
-
-    from precheck.findings import Report
+from precheck.selftest import watched
+from precheck.watching import watch
 
 
 class WatchPrecision(Verdicts):
@@ -37,24 +38,20 @@ class WatchPrecision(Verdicts):
     @contextlib.contextmanager
     def __call__(self, model: torch.nn.Module | None = None, *, allow: Mapping[str, str] | None = None) -> Iterator[Report]:
         __tracebackhide__ = True
-        from precheck.findings import Report
-        from precheck.observe.job import InputError
-        from precheck.watching import watch
-
         if self.item.config.stash[KEY].refresh:
             yield Report(precision=self.precision.name, facts={"refreshed": "nothing: a watched block has no golden"})
             return
         place = golden_of(self.item, self.number)
-        watched = contextlib.ExitStack()
-        watched.enter_context(self.timed())
+        block = contextlib.ExitStack()
+        block.enter_context(self.timed())
         try:
-            report = watched.enter_context(watch(model, precision=self.precision if self.applied else None, allow=allow))
+            report = block.enter_context(watch(model, precision=self.precision if self.applied else None, allow=allow))
         except InputError as error:
             message = str(error).replace("watch()", self.name)
         else:
             report.precision = self.precision.name
             try:
-                with watched:
+                with block:
                     yield report
             except Exception as error:
                 self.note(place, watched=True, error=f"{type(error).__name__}: {error}")
@@ -64,7 +61,7 @@ class WatchPrecision(Verdicts):
             self.note(place, watched=True, error=message)
             pytest.fail(message, pytrace=False)
         compared = bool(report.facts["shadowed"])
-        self.judge(place, report, lambda number, verdict: selftest.store_watched(self.item, number, self.precision, verdict.wishes, compared))
+        self.judge(place, report, self.precision, lambda tolerated: watched(compared=compared, precision=self.precision))
 
     def _unwatched(self, report: Report) -> str:
         """The message for a block in which nothing was in the low format of its precision. "" if something was."""
@@ -72,6 +69,5 @@ class WatchPrecision(Verdicts):
             return ""
         return (
             f"nothing in this block is stored in {self.precision.param.dtype_name}, so it did not run under {self.precision.name}: cast in it, "
-            f"as in model.to({self.name}.dtype), or name the precisions that it runs under, as in @pytest.mark.precision(\"bf16-mixed\")"
+            f'as in model.to({self.name}.dtype), or name the precisions that it runs under, as in @pytest.mark.precision("bf16-mixed")'
         )
-
