@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precheck import __version__, commands
+from precheck.commands import Trouble
 from precheck.findings import RULES
 from precheck.report.changes import WORSE, between
 from precheck.report.forms import ALIASES, FORMS, named, save
@@ -29,17 +30,13 @@ if TYPE_CHECKING:
 SAME, DIFFERENT, TROUBLE = 0, 1, 2
 
 
-class _Trouble(Exception):
-    """The command cannot be run. The message says why, in one line."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit status 0: shown, written, or no difference; 1: goldens differ, or the later report is worse; 2: a file cannot be
     read or written."""
     options = _parser().parse_args(arguments)
     try:
         status, text = options.run(options)
-    except (_Trouble, SessionError, commands.Trouble) as error:
+    except (Trouble, SessionError) as error:
         print(printable(str(error)), file=sys.stderr)
         return TROUBLE
     if text:
@@ -52,11 +49,11 @@ def _golden(path: Path) -> Golden:
     try:
         from precheck.goldens.file import GoldenError, read
     except ModuleNotFoundError as error:
-        raise _Trouble(f"goldens are read with {error.name}, which is not installed here; install it with: pip install {error.name}") from None
+        raise Trouble(f"goldens are read with {error.name}, which is not installed here; install it with: pip install {error.name}") from None
     try:
         return read(path)
     except GoldenError as error:
-        raise _Trouble(str(error)) from None
+        raise Trouble(str(error)) from None
 
 
 def _golden_show_command(options: argparse.Namespace) -> tuple[int, str]:
@@ -84,10 +81,10 @@ def _report_command(options: argparse.Namespace) -> tuple[int, str]:
     form = named(options.format)
     assert form is not None  # the parser accepts no other name
     if form.missing:
-        raise _Trouble(form.missing)
+        raise Trouble(form.missing)
     if options.b and not form.comparer:
         comparing = ", ".join(each.name for each in FORMS.values() if each.comparer)
-        raise _Trouble(f"--format={form.name} shows one report, and there are two; what changed is told as {comparing}")
+        raise Trouble(f"--format={form.name} shows one report, and there are two; what changed is told as {comparing}")
     before, now = load(options.a), load(options.b) if options.b else None
     worse = now is not None and any(change.kind in WORSE for change in between(before, now))
     status = DIFFERENT if worse else SAME
@@ -97,7 +94,7 @@ def _report_command(options: argparse.Namespace) -> tuple[int, str]:
     try:
         save(text, options.out)
     except OSError as error:
-        raise _Trouble(f"{options.out} cannot be written: {error.strerror}") from None
+        raise Trouble(f"{options.out} cannot be written: {error.strerror}") from None
     return status, ""
 
 
@@ -118,7 +115,7 @@ def _rules_command(options: argparse.Namespace) -> tuple[int, str]:
         for name, page in pages.items():
             save(page, options.write / name)
     except OSError as error:
-        raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
+        raise Trouble(f"{options.write} cannot be written: {error.strerror}") from None
     return SAME, ""
 
 

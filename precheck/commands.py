@@ -17,7 +17,7 @@ _ENDS = "Exit status: 0 right up to rounding, 1 wrong, 2 nothing could be judged
 
 
 class Trouble(Exception):
-    """Why nothing could be judged or recorded, in one line."""
+    """Why a command cannot be run, in one line."""
 
 
 def add_kernel(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
