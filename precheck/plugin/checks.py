@@ -1,26 +1,17 @@
-"""The object of the fixture `check_precision`: checks a model against the test's golden, or records the golden.
+"""The object of the fixture `check_precision`: checks a model against the test's golden, or records the golden. Loaded when a test uses it.
 
-Loaded when a test uses the fixture, since it imports torch.
+It imports no torch until a check runs, since tests of the plugin fake its checks.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-from precheck.checking import check
-from precheck.evidence import diagnose
-from precheck.findings import Report
-from precheck.goldens.file import GoldenError, GoldenMissing
-from precheck.goldens.lifecycle import refresh
-from precheck.judge.allowances import checked
-from precheck.measurement import Measurement, job_of, measure
-from precheck.observe.job import InputError
 from precheck.observe.listeners import collecting, judging
 from precheck.plugin.naming import command, golden_of, plain_id
 from precheck.plugin.remembered import remembered
@@ -28,10 +19,14 @@ from precheck.plugin.settings import KEY, Depth
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
 from precheck.precisions import Precision
-from precheck.refusals import refused
-from precheck.remedies import curable, searched
-from precheck.selftest import selftested
-from precheck.words import printable
+
+if TYPE_CHECKING:
+    import torch
+
+    from precheck.findings import Report
+    from precheck.measurement import Measurement
+    from precheck.observe.job import Job
+    from precheck.selftest import Outcome
 
 
 class CheckPrecision(Verdicts):
@@ -61,6 +56,9 @@ class CheckPrecision(Verdicts):
         given: dict[str, Any] = {"model": model, "inputs": inputs, "loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}
         self.depth = depth or self.item.config.stash[KEY].depth
         act = self._refreshed if self.item.config.stash[KEY].refresh else self._checked
+        from precheck.goldens.file import GoldenError
+        from precheck.observe.job import InputError
+
         try:
             with self.timed():
                 return act(golden, given, allow)
@@ -75,10 +73,16 @@ class CheckPrecision(Verdicts):
 
     def _refreshed(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         """Records the golden if it is missing or has changed. The report is empty, and says what was done."""
+        from precheck.goldens.lifecycle import refresh
+        from precheck.judge.allowances import checked
+        from precheck.measurement import job_of
+
         checked(allow)
         which = self.item.config.stash[KEY].refresh or "changed"
         done = refresh(golden, job_of(**given), which)
         self.note(golden, refreshed=done.status, changes=list(done.lines))
+        from precheck.findings import Report
+
         return Report(precision=self.precision.name, facts={"golden": self.shown(golden), "refreshed": done.status})
 
     def _checked(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
@@ -92,26 +96,42 @@ class CheckPrecision(Verdicts):
             allowed = {**verdict.tolerated, **(allow or {})}
             verdict.left.cure = report.cure = self._cure(verdict.left, given, allowed, failed)
         self.keep(golden, verdict, alone=plain_id(self.item) if not self.needs_golden and not golden.exists() else "")
-        held, own = golden if golden.exists() else None, allow or {}
-        tried = lambda tolerated: selftested(golden=held, precision=self.precision, tolerated={*tolerated, *own}, **given)  # noqa: E731
+
+        def tried(tolerated: Collection[str]) -> list[Outcome]:
+            from precheck.selftest import selftested
+
+            held = golden if golden.exists() else None
+            return selftested(golden=held, precision=self.precision, tolerated={*tolerated, *(allow or {})}, **given)
+
         self.end(self.calls, verdict, self.precision, tried)
         return report
 
     def _report(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         """The report of `check` beside the golden, or of `measure` if the test has and needs none; of an earlier run if nothing has changed."""
+
+        def asked() -> Job:
+            from precheck.measurement import job_of
+
+            return job_of(**given)
+
         held = golden if self.needs_golden or golden.exists() else None
         wished = {"allow": dict(allow or {}), "golden": self.shown(golden) if held else ""}
         judge = functools.partial(self._judged, golden, given, allow)
         again = self.depth == "boundaries"  # which costs no more than finding out that nothing has changed
-        return judge() if again else remembered(self.item, self.calls, self.precision, functools.partial(job_of, **given), held, wished, judge)
+        return judge() if again else remembered(self.item, self.calls, self.precision, asked, held, wished, judge)
 
     def _judged(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         ops = self.item.config.stash[KEY].ops
         if self.needs_golden or golden.exists():
+            from precheck.checking import check
+
             with judging(None):  # the self-test of this check runs below, with the markers of the test
                 report = check(golden=golden, precision=self.precision, ops=ops, depth=self.depth, allow=allow, **given)
             report.facts["golden"] = self.shown(golden)
             return report
+        from precheck.evidence import diagnose
+        from precheck.measurement import job_of, measure
+
         report = measure(precision=self.precision, depth=self.depth, allow=allow, **given)
         if ops and not report.ops:
             diagnose(job_of(**given), self.precision, report)
@@ -120,6 +140,9 @@ class CheckPrecision(Verdicts):
     def _cure(self, report: Report, given: dict[str, Any], allow: Mapping[str, str], failed: Measurement | None) -> str:
         """Code with which the check passes, or "". The search makes at most `remedy_trials` trials, and uses the runs of the `failed` measurement."""
         asked = self.item.config.stash[KEY]
+        from precheck.measurement import job_of
+        from precheck.remedies import curable, searched
+
         if not asked.trials or not curable(report):
             return ""
         found = searched(
@@ -131,12 +154,18 @@ class CheckPrecision(Verdicts):
     def _refused(self, golden: Path, given: dict[str, Any], error: Exception) -> None:
         """Fails the test with one line if the model runs in float32 but not in this precision. With --full-trace pytest shows the traceback."""
         __tracebackhide__ = True
+        from precheck.measurement import job_of
+        from precheck.refusals import refused
+
         judged = self.precision.is_low and not self.item.config.stash[KEY].refresh
         told = refused(job_of(**given), self.precision) if judged else ""
         if told:
             self.refuse(golden, told, error)
 
     def _explained(self, golden: Path, error: Exception) -> str:
+        from precheck.goldens.file import GoldenMissing
+        from precheck.words import printable
+
         if not isinstance(error, GoldenMissing):
             return printable(str(error))
         return f"no golden for this test at {self.shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"

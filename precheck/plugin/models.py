@@ -7,16 +7,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from precheck.plugin.checks import CheckPrecision
 from precheck.plugin.factory import FactoryError, arguments
 from precheck.plugin.settings import KEY, MODELS, is_model_id
 from precheck.plugin.tracebacks import users_frames
-
-if TYPE_CHECKING:
-    from precheck.plugin.checks import CheckPrecision
 
 
 class Models(pytest.Module):
