@@ -148,6 +148,17 @@ def test_a_state_and_an_accumulator_are_made_wide_where_they_are_created() -> No
     assert "make the accumulator float32 at " in first(summed).remedy
 
 
+def test_a_cast_that_autocast_makes_is_not_called_the_user_s() -> None:
+    steps, places = uniform(8, 1), torch.arange(300).float()
+
+    def angles(low: bool) -> Tensor:
+        with torch.autocast("cpu", dtype=LOW):
+            return (steps @ (places.to(LOW) if low else places)[None]).cos()
+
+    assert first(lambda: angles(False)).remedy == "run this line with torch.autocast(..., enabled=False) and .float() on what it reads"
+    assert first(lambda: angles(True)).remedy.startswith("leave out this cast: keep whole numbers in torch.long or float32")
+
+
 def test_a_product_under_autocast_is_taken_out_of_it() -> None:
     layer = nn.Linear(64, 64)
     x = 4000 * uniform(8, 64)

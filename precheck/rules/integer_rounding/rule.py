@@ -13,7 +13,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import placed
 from precheck.analysis.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
-from precheck.rules.advice import widened
+from precheck.rules.advice import uncast, widened
 from precheck.rules.integer_rounding.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
@@ -24,6 +24,8 @@ class IntegerRounding(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")
+        if operation.implicit:
+            return uncast(wide)
         if operation.base in ops.CASTS or not operation.inputs:
             what = "leave out this cast" if operation.base in ops.CASTS else f"do not create them in {made}"
             return f"{what}: keep whole numbers in torch.long or {wide} until they have been multiplied by a step or looked up"
