@@ -225,7 +225,7 @@ class Boundaries:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
 
     def _stored(self, key: str, given: str) -> bool:
-        """Whether the low run has stored this result in its format, and not the tensor with the key `given`, which a float32 run passes on as it is."""
+        """Whether the low run has stored this result in its format, and not the tensor `given`, which a float32 run passes on as it is."""
         rounded = () if self.disturbance is None else self.disturbance.rounded
         return key in rounded and given not in rounded
 
