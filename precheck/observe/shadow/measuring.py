@@ -54,7 +54,7 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
 def _since(call: Call, dtype: torch.dtype) -> str:
     """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op."""
     operation, base = call.operation, call.plan.base
-    if base in ops.MULTIPLIED and operation.autocast and not operation.derived:
+    if operation.autocast and not operation.derived:
         _cast_for(call)
     if operation.plain or operation.converts or operation.derived or base in ops.PRODUCTS or dtype is torch.float32:  # which nobody decided
         return ""
@@ -65,7 +65,7 @@ def _since(call: Call, dtype: torch.dtype) -> str:
 
 
 def _cast_for(call: Call) -> None:
-    """Marks the casts that autocast has made for a product: one instruction of the program runs the cast and the product."""
+    """Marks the casts that autocast has made for an op: one instruction of the program runs both."""
     makers = [value.maker for value in call.inputs if value.maker is not None and value.maker.base in ops.CASTS]
     here = [maker for maker in makers if maker.source == call.operation.source]
     if here:
