@@ -14,9 +14,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from precheck import cuda_blocks
 from precheck.kernel_overrides import Overrides
 
 LOW = """_convolution convolution conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot
@@ -37,9 +38,12 @@ _Choice = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
 
 
-def cuda_policy_on_cpu() -> contextlib.AbstractContextManager[None]:
-    """CPU autocast follows CUDA's op lists inside the block; nests, and restores torch's own kernels after the last exit."""
-    return _policy.held()
+@contextlib.contextmanager
+def cuda_policy_on_cpu() -> Iterator[None]:
+    """CPU autocast follows CUDA's op lists inside the block, and is off where the program turns CUDA's autocast off. Blocks may be nested. After the
+    last one torch's own kernels are back."""
+    with _policy.held(), cuda_blocks.followed():
+        yield
 
 
 def traced_convolutions() -> contextlib.AbstractContextManager[None]:

@@ -30,6 +30,10 @@ LOW = (torch.bfloat16, torch.float16)
 class Disturbance(Protocol):
     """The changes that a noise run makes to tensors where the low run rounds."""
 
+    @property
+    def rounded(self) -> Container[str]:
+        """The records of outputs that the low run stored in its format."""
+
     def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor: ...
 
     def input(self, value: torch.Tensor) -> torch.Tensor: ...
@@ -207,17 +211,23 @@ class Boundaries:
         if not _measurable(tensor):
             return
         writes = version(tensor)
-        known = self.made.get(id(tensor))
-        if known and known[0] is tensor and known[1] == writes:
+        known, key = self.made.get(id(tensor)), f"output:{name}@{self.step}"
+        passed_on = known is not None and known[0] is tensor and known[1] == writes
+        if passed_on and (known is None or not self._stored(key, known[2])):
             return
-        key = f"output:{name}@{self.step}"
-        if self.disturbance is not None and storage_key(tensor) not in self.storages:  # else it is a view of another module's output
+        if self.disturbance is not None and (passed_on or storage_key(tensor) not in self.storages):  # else it is a view of another module's output
             self.disturbance.output(key, tensor)
-        self._keep(tensor, writes, key)
+        if not passed_on:
+            self._keep(tensor, writes, key)
         if not in_backward():
             self.recorder.add("output", name, self.step, tensor, roundings)
             if tensor.requires_grad and not self.fast_path:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
+
+    def _stored(self, key: str, given: str) -> bool:
+        """Whether the low run has stored this result in its format, and not the tensor `given`, which a float32 run passes on as it is."""
+        rounded = () if self.disturbance is None else self.disturbance.rounded
+        return key in rounded and given not in rounded
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:
         def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -17,6 +17,8 @@ def widened(operation: Operation, wide: str) -> str:
         return f"keep this tensor in {wide}: the model's conversion to {made} rounds it"
     if operation.converts == "given":
         return f"give this input in {wide}"
+    if operation.implicit and not operation.plain:
+        return uncast(wide)
     if operation.base in ops.CASTS and made != wide:
         return "leave out this cast"
     if operation.plain and operation.module:
@@ -32,11 +34,16 @@ def widened(operation: Operation, wide: str) -> str:
     if operation.in_place:
         return f"make the tensor that it writes to {wide}" + (f", which is {made} since {line}" if line else "")
     if operation.autocast and operation.base in ops.PRODUCTS:
-        return f"run this line with torch.autocast(..., enabled=False) and {call} on what it reads"
+        return uncast(wide)
     if line:
         return f"stay in {wide} from {line} on"
     here = operation.since is not None and operation.since[1] == operation.blamed  # its own line casts
     return f"stay in {wide} on this line" if here else f"call {call} on what this line reads"
+
+
+def uncast(wide: str) -> str:
+    """How to compute a product in the format `wide` where autocast casts for it."""
+    return f"run this line with torch.autocast(..., enabled=False) and {_WIDENING[wide]} on what it reads"
 
 
 def since(operation: Operation) -> str:

@@ -148,6 +148,20 @@ def test_a_state_and_an_accumulator_are_made_wide_where_they_are_created() -> No
     assert "make the accumulator float32 at " in first(summed).remedy
 
 
+@pytest.mark.parametrize("equation", ["ij, jk -> ik", "ij, jk -> ijk"])
+def test_a_cast_that_autocast_makes_is_not_called_the_user_s(equation: str) -> None:
+    """Of an outer product einsum makes a product element by element, and autocast casts for einsum as CUDA does."""
+
+    def advice(low: bool) -> str:
+        def angles(steps: Tensor, places: Tensor) -> Tensor:
+            return torch.einsum(equation, steps, (places.to(LOW) if low else places)[None]).cos()
+
+        return precheck.measure(angles, (uniform(8, 1), torch.arange(300).float()), precision="bf16-mixed").errors[0].remedy
+
+    assert advice(False) == "run this line with torch.autocast(..., enabled=False) and .float() on what it reads"
+    assert advice(True).startswith("leave out this cast: keep whole numbers in torch.long or float32")
+
+
 def test_a_product_under_autocast_is_taken_out_of_it() -> None:
     layer = nn.Linear(64, 64)
     x = 4000 * uniform(8, 64)

@@ -54,12 +54,24 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
 def _since(call: Call, dtype: torch.dtype) -> str:
     """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op."""
     operation, base = call.operation, call.plan.base
+    if operation.autocast and not operation.derived:
+        _cast_for(call)
     if operation.plain or operation.converts or operation.derived or base in ops.PRODUCTS or dtype is torch.float32:  # which nobody decided
         return ""
     given = [value.since for value in call.inputs if value.low]
     line = next(filter(None, given), "")
     operation.since = (named(dtype), line) if line else None
     return line if given else operation.blamed if base in ops.CASTS or not call.inputs else ""
+
+
+def _cast_for(call: Call) -> None:
+    """Marks the casts that autocast has made for an op: one instruction of the program runs both."""
+    makers = [value.maker for value in call.inputs if value.maker is not None and value.maker.base in ops.CASTS]
+    here = [maker for maker in makers if maker.source == call.operation.source]
+    if here:
+        instruction = call.mode.lines.frames.instruction(1)
+        for maker in here:
+            maker.implicit = maker.instruction == instruction
 
 
 def outside(tensor: torch.Tensor) -> Value:

@@ -10,7 +10,7 @@ from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.provenance import placed
 from precheck.analysis.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
-from precheck.rules.advice import widened
+from precheck.rules.advice import uncast, widened
 from precheck.rules.rule import Candidate, Rule
 
 
@@ -19,6 +19,8 @@ class IntegerRounding(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")
+        if operation.implicit:
+            return uncast(wide)
         if operation.base in ops.CASTS or not operation.inputs:
             what = "leave out this cast" if operation.base in ops.CASTS else f"do not create them in {made}"
             return f"{what}: keep whole numbers in torch.long or {wide} until they have been multiplied by a step or looked up"

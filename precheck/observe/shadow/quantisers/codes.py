@@ -36,7 +36,7 @@ from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
 from precheck.observe.shadow.quantisers.float_bits import FloatBits
-from precheck.observe.shadow.quantisers.fruitless_products import Products
+from precheck.observe.shadow.quantisers.fruitless_lines import Lines
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
@@ -45,7 +45,7 @@ from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES
 from precheck.observe.shadow.quantisers.settled_data import SettledData
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain
-from precheck.torch_internals import in_backward
+from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -74,7 +74,7 @@ class Codes:
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
-        self.told, self.products = set[str](), Products(mode.observation)  # `told`: lines whose codes have a fault
+        self.told, self.lines = set[str](), Lines(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
@@ -82,8 +82,10 @@ class Codes:
         if not self.off and (compound or op.plan.known):
             try:
                 starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
-                begun = any(start(op.base, op.args) for start in starts) and not self.products.fruitless(op.base)
-                if self.products.made(op, result) or begun or compound or self._concerned(op.args):
+                followed = self._concerned(op.args)
+                made = self.lines.made(op, result, followed)
+                begun = made or compound or followed or any(start(op.base, op.args) for start in starts)
+                if begun and (made or compound or not self.lines.fruitless(op)):
                     with self.mode.unseen():
                         (compound_ops.follow if compound else Codes.follow)(self, op, result)
             except Exception:
@@ -96,7 +98,8 @@ class Codes:
         parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, *parts, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
-        return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
+        keys = [(storage_key(tensor), tensor.element_size()) for tensor in tensors]
+        return any((key if each.sized else key[0]) in each.entries for key in keys for each in known)
 
     def finish(self) -> None:
         """At the end of the block: judges results that no op has read, since the user gets them."""

@@ -1,0 +1,116 @@
+"""Autocast blocks for CUDA that are off hold for the CPU too, inside the block `followed`.
+
+Published code leaves autocast by `torch.autocast("cuda", enabled=False)`, in a `with` or as a decorator. On a CPU that does nothing. But a CPU stands
+in for the GPU that will train, where such code computes in float32. So CPU autocast is off inside such a block, too.
+
+Without a GPU torch turns every block for CUDA off, also one that was asked to be on. What was asked is known of blocks that are made inside
+`followed`; of a decorator, which was made before, its text tells.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import sys
+import textwrap
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_DEPTH = 4  # frames between a decorated function's call and a block's beginning
+
+
+class _Blocks(threading.local):
+    """The open blocks of a thread: of each, whether CPU autocast was on before, if the block has turned it off."""
+
+    def __init__(self) -> None:
+        self.open: list[bool | None] = []
+
+
+_blocks = _Blocks()
+_off: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock, _users, _methods = threading.RLock(), [0], list[Any]()
+
+
+@contextlib.contextmanager
+def followed() -> Iterator[None]:
+    """Inside, CPU autocast is off where the program turns CUDA's off. Blocks may be nested."""
+    from torch.amp.autocast_mode import autocast
+
+    with _lock:
+        if _users[0] == 0:
+            _methods[:] = autocast.__init__, autocast.__enter__, autocast.__exit__
+            _install(autocast, *_methods)
+        _users[0] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users[0] -= 1
+            if _users[0] == 0:
+                autocast.__init__, autocast.__enter__, autocast.__exit__ = _methods  # type: ignore[method-assign]
+                _blocks.open.clear()  # of a block whose beginning was interrupted
+
+
+def _install(autocast: Any, make: Callable[..., None], enter: Callable[..., Any], leave: Callable[..., Any]) -> None:
+    import torch
+
+    @functools.wraps(make)
+    def made(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
+        make(self, device_type, dtype, enabled, cache_enabled)
+        if device_type == "cuda" and not enabled:
+            _off.add(self)
+
+    @functools.wraps(enter)
+    def entered(self: Any) -> Any:
+        result = enter(self)
+        before = torch.is_autocast_enabled("cpu") if self.device == "cuda" and _is_off(self) else None
+        _blocks.open.append(before)
+        if before is not None:
+            torch.set_autocast_enabled("cpu", False)
+        return result
+
+    @functools.wraps(leave)
+    def left(self: Any, *raised: Any) -> Any:
+        before = _blocks.open.pop() if _blocks.open else None
+        if before is not None:
+            torch.set_autocast_enabled("cpu", before)
+        return leave(self, *raised)
+
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = made, entered, left
+
+
+def _is_off(block: Any) -> bool:
+    """Whether the program has asked for a block that is off."""
+    import torch
+
+    if block._enabled:
+        return False
+    return block in _off or torch.cuda.is_available() or _decorates()
+
+
+def _decorates() -> bool:
+    """Whether a decorator begins the block, and its text says that it is off."""
+    frame: Any = sys._getframe(2)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "decorate_autocast":
+            return _switched_off(frame.f_locals.get("func"))
+        frame = frame.f_back
+    return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _switched_off(function: Any) -> bool:
+    """Whether a decorator in a function's text has `enabled=False`, or False as its first argument."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return False
+    calls = [each for each in getattr(tree.body[0], "decorator_list", ()) if isinstance(each, ast.Call)]
+    values = [value for call in calls for value in (*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "enabled"))]
+    return any(isinstance(value, ast.Constant) and value.value is False for value in values)

@@ -1,0 +1,50 @@
+"""Tells lines on which nothing needs to be followed to a quantiser. Most programs multiply by fewer numbers than they scale, and quantise nothing.
+
+Following a result costs more than computing it. So an op of a line is followed a few times and then no more, until the program makes codes: it rounds
+what is followed, or makes whole numbers of it, or makes numbers of eight bits. From then on everything is followed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.quantisers.code_copies import FLOATS
+from precheck.observe.shadow.replay import OpCall, tensors_in
+
+OFTEN = 8
+"""How often an op of one line is followed in a program without codes. A helper that several layers share may come to a quantiser only then."""
+
+
+class Lines:
+    """The lines of a run on which something was followed, until the run makes codes."""
+
+    def __init__(self, observation: Observation) -> None:
+        self.observation, self.codes = observation, False
+        self.followed: Counter[tuple[str, tuple[str, str]]] = Counter()  # by op and line
+
+    def made(self, op: OpCall, result: Any, followed: bool) -> bool:
+        """After an op: notes whether it makes what may be codes. `followed`: whether an operand is. Returns whether it makes floats of eight bits."""
+        eight = isinstance(result, torch.Tensor) and result.dtype in FLOATS
+        self.codes = self.codes or eight or (followed and (op.base in ops.WHOLE or _numbered(op.args, result)))
+        return eight
+
+    def fruitless(self, op: OpCall) -> bool:
+        """Whether this op has been followed often on its line, in a run without codes. What an op writes into an operand is always followed."""
+        last = self.observation.operations[-1:]
+        if self.codes or op.plan.written or not last or last[0].number != self.observation.seen:
+            return False
+        made = op.base, last[0].line
+        self.followed[made] += 1
+        return self.followed[made] > OFTEN
+
+
+def _numbered(args: tuple[Any, ...], result: Any) -> bool:
+    """Whether an op has made whole numbers of others: a cast, the bits of floats, places in a table, a count of comparisons."""
+    made = next(tensors_in(result), None)
+    numbers = made is not None and not made.is_floating_point() and made.dtype is not torch.bool and not made.is_complex()
+    return numbers and any(each.is_floating_point() or each.dtype is torch.bool for each in tensors_in(*args))
