@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import unseen_attention  # noqa: F401
-from rewrites import UNSEEN
+from sets import REWRITES_BY_NAME
 
 import precheck
 from precheck.kernels import dimensions, examples, noise, reduced_example
@@ -80,7 +79,7 @@ def test_who_looks_on_is_told_of_trials(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_attention_may_begin_its_backward_pass_from_the_stored_result() -> None:
     """As torch's own does: the noise of the product behind the softmax's gradient has both of its operands as they were stored."""
-    pair = UNSEEN["attention, derived from its result"]
+    pair = REWRITES_BY_NAME["attention, derived from its result"]
     inputs = tuple(torch.randn(2, 8, 48, 64, generator=torch.Generator().manual_seed(place)).bfloat16() for place in range(3))
     judged = bench(pair.candidate, pair.reference, inputs).judge(Trial(seed=0, family="offset"))
     assert judged.fault is None, judged.fault
