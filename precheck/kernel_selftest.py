@@ -28,11 +28,9 @@ from precheck.observe import faults
 from precheck.observe.containers import call, mapped, tensors
 from precheck.observe.listeners import doing
 from precheck.precisions import Precision, resolve
-from precheck.selftest import MARGIN, Outcome, percent
+from precheck.selftest import Outcome, percent, scaled
 
 FAULTS = ("zeroed", "shuffled", "scaled", "stale", "gradient")
-STEP = 8.0
-"""The factor between the sizes at which "scaled" is tried, until it is noticed or the output is twice as large. Formats differ by 2^3 and more."""
 
 Change = Callable[[Any, Any], Any]
 """Takes a call's arguments, as one value, and its result. Returns another result, or a text that says why the fault cannot be planted there."""
@@ -99,12 +97,7 @@ class _SelfTest:
             return Outcome(fault, "inapplicable", "gradients are not compared, since they are not asked for or the reference has none")
         if fault != "scaled":
             return self._planted(fault, _CHANGES[fault](self.candidate))
-        share = min(MARGIN * self.limit, 1.0) or STEP**-6
-        while True:
-            outcome = self._planted(fault, _scaled(share))
-            if outcome.status != "unnoticed" or share >= 1:
-                return outcome
-            share = min(STEP * share, 1.0)
+        return scaled(self.limit, lambda share: self._planted(fault, _scaled(share)))
 
     def _planted(self, fault: str, change: Change) -> Outcome:
         effect, refused = faults.Effect(), list[str]()
@@ -116,7 +109,7 @@ class _SelfTest:
                 refused.append(made)
                 return result
             if fault != "gradient":
-                _note(effect, result, made)
+                effect.note_all(faults.numbers(result), faults.numbers(made))
             return made
 
         planted.stands_for = self.candidate  # type: ignore[attr-defined]
@@ -152,17 +145,6 @@ def _limit(floors: Collection[Floor]) -> float:
     return min((each for each in shares if 0 < each < 1), default=0.0)
 
 
-def _note(effect: faults.Effect, before: Any, after: Any) -> None:
-    """Notes the size of the first change of all tensors of a result, taken together."""
-    pairs = list(zip(_numbers(before), _numbers(after), strict=True))
-    if pairs:
-        effect.note(*(torch.cat([each[side].detach().reshape(-1).double() for each in pairs]) for side in (0, 1)))
-
-
-def _numbers(result: Any) -> list[torch.Tensor]:
-    return [each.abs() if each.is_complex() else each for _, each in tensors(result)]
-
-
 def _valued(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """The values of `other`, with the gradient of `value`."""
     return _Valued.apply(value, other.detach()) if value.requires_grad else other.detach()  # type: ignore[no-untyped-call]
@@ -193,21 +175,17 @@ def _zeroed(inputs: Any, result: Any) -> Any:
 
 
 def _shuffled(inputs: Any, result: Any) -> Any:
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        rows = next((dimension for dimension, size in enumerate(value.shape) if size > 1), None)
-        return value if rows is None else _valued(value, value.detach().roll(1, rows))
-
-    if all(value.numel() < 2 for value in _numbers(result)):
+    if all(value.numel() < 2 for value in faults.numbers(result)):
         return "what is returned has one element, which has no other place"
-    return mapped(result, moved)
+    return mapped(result, lambda value: _valued(value, faults.shifted(value.detach())))
 
 
 def _scaled(share: float) -> Change:
     def change(inputs: Any, result: Any) -> Any:
-        if not any(value.is_floating_point() for value in _numbers(result)):
+        real = {value.dtype for value in faults.numbers(result) if value.is_floating_point()}
+        if not real:
             return "what is returned has no floating-point number"
-        real = [value for value in _numbers(result) if value.is_floating_point()]
-        return mapped(result, lambda value: _valued(value, value.detach() * (1 + share)) if value.dtype in {each.dtype for each in real} else value)
+        return mapped(result, lambda value: _valued(value, value.detach() * (1 + share)) if value.dtype in real else value)
 
     return change
 

@@ -18,17 +18,15 @@ import torch
 from precheck import garbage_collector, interrupts
 from precheck.comparing import Pair
 from precheck.observe import faults
-from precheck.observe.containers import mapped, tensors
+from precheck.observe.containers import mapped
 from precheck.observe.listeners import doing
 from precheck.pairs.sides import Planted
 from precheck.pairs.verdicts import Judged
 from precheck.precisions import Precision
-from precheck.selftest import MARGIN, Outcome, percent
+from precheck.selftest import Outcome, percent, scaled
 from precheck.varying import Parts, Varied
 
 FAULTS = ("zeroed", "shuffled", "scaled", "stale")
-STEP = 8.0
-"""The factor between the sizes at which "scaled" is tried, until it is noticed or the output is twice as large. Formats differ by 2^3 and more."""
 RULES = {"different": "different", "less accurate": "less-accurate"}
 """The verdicts that are errors, with their rules."""
 
@@ -108,12 +106,7 @@ def _limit(rows: Sequence[Judged]) -> float:
 def _tried(fault: str, way: Way, limit: float, tolerated: Collection[str]) -> Outcome:
     if fault != "scaled":
         return _planted(fault, _CHANGES[fault], way, tolerated)
-    share = min(MARGIN * limit, 1.0) or STEP**-6
-    while True:
-        outcome = _planted(fault, _scaled(share), way, tolerated)
-        if outcome.status != "unnoticed" or share >= 1:
-            return outcome
-        share = min(STEP * share, 1.0)
+    return scaled(limit, lambda share: _planted(fault, _scaled(share), way, tolerated))
 
 
 def _planted(fault: str, change: Change, way: Way, tolerated: Collection[str]) -> Outcome:
@@ -126,7 +119,7 @@ def _planted(fault: str, change: Change, way: Way, tolerated: Collection[str]) -
             if isinstance(made, str):
                 refused.append(made)
                 return result
-            _note(effect, result, made)
+            effect.note_all(_numbers(result), _numbers(made))
             return made
 
         handle = module.register_forward_hook(hook, with_kwargs=True)
@@ -156,18 +149,8 @@ def _planted(fault: str, change: Change, way: Way, tolerated: Collection[str]) -
     return Outcome(fault, "unnoticed", told, _ADVICE[fault], effect.size)
 
 
-def _note(effect: faults.Effect, before: Any, after: Any) -> None:
-    """Notes the size of the first change of all tensors of a result, taken together."""
-    if effect.size is not None:
-        return
-    pairs = list(zip(_numbers(before), _numbers(after), strict=True))
-    if pairs:
-        effect.note(*(torch.cat([each[side].detach().reshape(-1).to(torch.float64) for each in pairs]) for side in (0, 1)))
-
-
 def _numbers(result: Any) -> list[torch.Tensor]:
-    held = [each for part in result.parts for _, each in tensors(part)] if isinstance(result, Parts) else [each for _, each in tensors(result)]
-    return [each.abs() if each.is_complex() else each for each in held]
+    return faults.numbers(result.parts if isinstance(result, Parts) else result)
 
 
 def _each(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -179,15 +162,11 @@ def _zeroed(module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> Any
 
 
 def _shuffled(module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        rows = next((dimension for dimension, size in enumerate(value.shape) if size > 1), None)
-        return value if rows is None else value.roll(1, rows)
-
     if isinstance(result, Parts):
         return "of parts of a batch the loss alone is compared, which need not depend on the order of rows"
     if all(value.numel() < 2 for value in _numbers(result)):
         return "what is returned has one element, which has no other place"
-    return _each(result, moved)
+    return _each(result, faults.shifted)
 
 
 def _scaled(share: float) -> Change:

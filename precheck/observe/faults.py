@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,11 @@ class Effect:
         norm = float(torch.linalg.vector_norm(before.to(wide)))
         moved = float(torch.linalg.vector_norm(after.to(wide) - before.to(wide)))
         self.size = moved / norm if norm else float("inf")
+
+    def note_all(self, before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> None:
+        """Notes the change of all tensors of a result, taken together. There may be none."""
+        if self.size is None and before:
+            self.note(*(torch.cat([each.detach().reshape(-1).double() for each in side]) for side in (before, after)))
 
 
 class _Planting(Boundaries):
@@ -179,11 +184,20 @@ def zeroed(values: torch.Tensor) -> None:
     values.zero_()
 
 
-def shuffled(values: torch.Tensor) -> None:
-    """Moves each row to the place of the next one, along the first dimension with several."""
+def shifted(values: torch.Tensor) -> torch.Tensor:
+    """Each row in the place of the next one, along the first dimension with several."""
     rows = next((dimension for dimension, size in enumerate(values.shape) if size > 1), None)
-    if rows is not None:
-        values.copy_(values.roll(1, rows))
+    return values if rows is None else values.roll(1, rows)
+
+
+def shuffled(values: torch.Tensor) -> None:
+    """Moves each row to the place of the next one."""
+    values.copy_(shifted(values))
+
+
+def numbers(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result, the sizes of complex ones."""
+    return [each.abs() if each.is_complex() else each for _, each in tensors(result)]
 
 
 def replaced(by: torch.Tensor) -> Change:
