@@ -38,7 +38,7 @@ QUICK = {
     "gate: shares with the bias that should only choose", "rms norm that keeps its result: divided by a weight of zero",
     "step of an optimizer: what keeps it from dividing by zero is zero in float16", "heads with a scale each: a head's place is rounded to rows",
     "product of float16: sums of four are added up in float16", "place of the least: those of equal numbers are added up",
-    "norm and what was normed: that is given back as it came", "largest three: where many are equal, places are -1",
+    "largest three: where many are equal, places are -1",
 }  # fmt: skip
 
 
@@ -48,7 +48,7 @@ QUICK = {
 ])  # fmt: skip
 def test_a_broken_kernel_is_found_in_its_class(name: str) -> None:
     case = BROKEN_BY_NAME[name]
-    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=20)
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=20 if SLOW else 5)
     told = [finding.rule for finding in report.findings if finding.severity == ("warning" if case.rule == "kernel-fallback" else "error")]
     assert told == [case.rule], report.summary()
 

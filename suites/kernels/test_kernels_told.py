@@ -8,6 +8,8 @@ from sets import BROKEN_BY_NAME
 import precheck
 
 SAID = {
+    # code for other strides has a least scale of its own, which zeros alone show
+    "scales that are powers of two: what is not contiguous has another least scale": "with contiguous inputs it is right",
     # a mask that is a large number, and not -inf, widened the floor without bound
     "window of four: the first place is counted beside it": "a window that begins one column earlier explains it",
     # nothing is written there at all, so zeros in the memory do not make it right
@@ -55,5 +57,5 @@ def test_a_broken_kernel_is_told_in_these_words_and_its_twin_passes(name: str) -
     report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=5)
     assert [finding.rule for finding in report.errors] == [case.rule], report.summary()
     assert SAID[name] in report.errors[0].message
-    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=1.5)
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=0.8)
     assert not report.errors, report.summary()

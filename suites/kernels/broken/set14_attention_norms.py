@@ -1,4 +1,7 @@
-"""A fourteenth frozen set of broken kernels: attention, norms, choices. Of links an excerpt was read."""
+"""A fourteenth frozen set of broken kernels: attention, norms, choices. Of links an excerpt was read.
+
+A kernel was mended, whose bias had a gradient that the reference's has not. So was a twin, which was accused rightly: its exponential overflows.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +72,8 @@ def _routed(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
       lambda: (drawn((6, 9))()[0], 12 + drawn((9,))()[0]))  # fmt: skip
 def bias_taken_away(wrong: bool, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2 and bias.shape == x.shape[1:] and x.shape[1] > 1)
-    raised, chosen = (x.sigmoid() + bias).topk(2)
-    weights = raised - bias[chosen] if wrong else x.gather(-1, chosen).sigmoid()
+    raised, chosen = (x.sigmoid() + bias.detach()).topk(2)
+    weights = raised - bias.detach()[chosen] if wrong else x.gather(-1, chosen).sigmoid()
     return weights / weights.sum(-1, keepdim=True)
 
 
@@ -157,4 +160,4 @@ def ends_at_the_first(wrong: bool, x: torch.Tensor, keep: torch.Tensor) -> torch
     done = keep != 0
     if wrong:  # eight workers: each takes every eighth row
         done = torch.stack([done[place % 8 : place + 1 : 8].all() for place in range(len(x))]) if len(x) else done
-    return torch.where(done[:, None], x / (1 + (-x).exp()), 0)
+    return torch.where(done[:, None], x * x.sigmoid(), 0)
