@@ -1,6 +1,7 @@
 """The fourteenth frozen set of healthy kernels, second part: sums, products, windows, choices. Committed before any was tried.
 
-Three were mended, which were accused rightly: one stopped where there are no rows, one at an odd place in memory, and an exponential overflowed.
+Three were mended, which were accused rightly: one stopped where there are no rows, one at an odd place in memory, and an exponential and a part of a
+gradient overflowed.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def from_the_highest(x: torch.Tensor) -> torch.Tensor:
     shapes((5, 8), (5, 4)))  # fmt: skip
 def complex_products(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     need(x.dim() == a.dim() == 2 and len(x) == len(a) and x.shape[1] == 2 * a.shape[1])
-    turned = torch.view_as_complex(x.float().clone(memory_format=torch.contiguous_format).view(*a.shape, 2)) * torch.polar(torch.ones(a.shape), a.float())
+    turned = torch.view_as_complex(x.float().clone(memory_format=torch.contiguous_format).view(*a.shape, 2))
+    turned = turned * torch.polar(torch.ones(a.shape), a.float())
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
@@ -195,7 +197,8 @@ def by_a_sort(x: torch.Tensor) -> torch.Tensor:
          shapes((5, 6), (6, 8)))  # fmt: skip
 def two_products(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     need(x.dim() == w.dim() == 2 and x.shape[1] == len(w) and w.shape[1] % 2 == 0)
-    gate, value = (x.float() @ each for each in w.float().chunk(2, -1))
+    wide = x.float()
+    gate, value = (wide @ each for each in w.float().chunk(2, -1))
     return (gate * gate.sigmoid() * value).to(x.dtype)
 
 
