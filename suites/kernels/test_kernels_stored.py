@@ -74,6 +74,8 @@ def test_numbers_that_are_cut_off_are_told_from_rounded_ones(dtype: torch.dtype)
     spacing = torch.ldexp(torch.ones_like(exact), exponent - fmt.precision)
     assert cut_off(exact, ((exact / spacing).trunc() * spacing).to(dtype), fmt)
     assert not cut_off(exact, exact.to(dtype), fmt)
+    equal, below = exact[:8].repeat_interleave(50), ((exact / spacing).trunc() * spacing)[:8].repeat_interleave(50)
+    assert not cut_off(equal, below.to(dtype), fmt)  # eight numbers, which may all be rounded down
     shared = 1 - fmt.unit_roundoff  # what rounding of a scale makes of all numbers
     assert not cut_off(exact, (exact * shared).to(dtype), fmt)
     assert not cut_off(exact, exact.float(), formats.of_dtype(torch.float32))
