@@ -10,7 +10,7 @@ import os
 import pytest
 import torch
 from cases import Rewrite, pairs
-from sets import BROKEN_BY_NAME, NUMBERS, REWRITES
+from sets import BROKEN, BROKEN_BY_NAME, NUMBERS, REWRITES
 
 import precheck
 
@@ -43,6 +43,13 @@ QUICK = {
     "product of float16: sums of four are added up in float16", "place of the least: those of equal numbers are added up",
     "largest three: where many are equal, places are -1",
 }  # fmt: skip
+
+
+def test_each_kernel_of_the_sets_has_a_name_of_its_own_and_a_known_class() -> None:
+    assert sum(len(BROKEN[number]) for number in NUMBERS) == len(BROKEN_BY_NAME)
+    assert {each.rule for each in BROKEN_BY_NAME.values()} <= set(precheck.RULES)
+    assert set(MISSED) | QUICK <= set(BROKEN_BY_NAME)
+    assert all(REWRITES[number] for number in NUMBERS)
 
 
 @pytest.mark.parametrize("name", [
