@@ -21,6 +21,7 @@ MISSED = {
     "product: the parts of a split sum kept in bfloat16": "kernel-rounding: of twelve parts the error does not grow enough to show",
     "rope: phases in bfloat16": "kernel-contract: constants in bfloat16 err alike for all inputs, as a wrong formula does",
     "four bits: ties are rounded away from zero": "a noise run disturbs each input, so that ties have no right side",
+    "scales that are powers of two: what is not contiguous has another least scale": "of zeros alone it shows, which would make choices false ones",
     "place of the largest: NaN is passed over": "nothing says which place is right where a number is NaN",
     "sum over two axes: sums of rows are stored in bfloat16": "its error is no larger than that of storing a typical result, as of attention",
     "places of pixels: computed in float16": "kernel-contract: constants in float16 err alike for all inputs, as a wrong formula does",

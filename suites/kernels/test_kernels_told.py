@@ -8,8 +8,6 @@ from sets import BROKEN_BY_NAME
 import precheck
 
 SAID = {
-    # code for other strides has a least scale of its own, which zeros alone show
-    "scales that are powers of two: what is not contiguous has another least scale": "with contiguous inputs it is right",
     # a mask that is a large number, and not -inf, widened the floor without bound
     "window of four: the first place is counted beside it": "a window that begins one column earlier explains it",
     # nothing is written there at all, so zeros in the memory do not make it right
