@@ -16,8 +16,8 @@ APART = Limit(
 )  # fmt: skip
 NUMBERS = Limit(
     64, "different numbers",
-    """The fewest that say so, all of them. Rounded to nearest, half are the upper neighbour. Equal numbers round alike, and count once. If something that all share was rounded before, all move
-    by up to half or one spacing, and about a quarter are not the one below.""",
+    """The fewest that say so, all of them. Rounded to nearest, half are the upper neighbour. Equal numbers round alike, and count once. If something
+    that all share was rounded before, all move by up to half or one spacing, and about a quarter are not the one below.""",
 )  # fmt: skip
 CUT_OFF, TWICE = "the tensor, cut off and not rounded,", 2.0
 """How a tensor is called whose numbers are all cut off. Each is up to one spacing off, which is twice what rounding to nearest is."""
