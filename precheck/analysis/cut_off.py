@@ -12,9 +12,9 @@ from precheck.analysis.limit import Limit
 
 APART = Limit(1 / 20, "of a spacing")
 """How far a number has to be from both neighbours in the format, so that errors of float32 do not change which is below it."""
-NUMBERS = Limit(64, "numbers")
-"""The fewest that say so, all of them. Rounded to nearest, half are the upper neighbour. If something that all share was rounded before, all move by
-up to half or one spacing, and about a quarter are not the one below."""
+NUMBERS = Limit(64, "different numbers")
+"""The fewest that say so, all of them. Rounded to nearest, half are the upper neighbour. Equal numbers round alike, and count once. If something that
+all share was rounded before, all move by up to half or one spacing, and about a quarter are not the one below."""
 CUT_OFF, TWICE = "the tensor, cut off and not rounded,", 2.0
 """How a tensor is called whose numbers are all cut off. Each is up to one spacing off, which is twice what rounding to nearest is."""
 
@@ -30,4 +30,5 @@ def cut_off(exact: torch.Tensor, result: torch.Tensor, fmt: formats.Format) -> b
     share = (size - lower) / spacing
     normal = size.isfinite() & (size >= fmt.min_normal) & (size < fmt.max)
     between = normal & (share > APART) & (share < 1 - APART)
-    return int(between.sum()) >= NUMBERS and bool((got.abs() == lower)[between].all())
+    different = len(size[between].float().unique())  # equal ones differ by roundings of float64
+    return different >= NUMBERS and bool((got.abs() == lower)[between].all())

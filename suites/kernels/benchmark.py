@@ -2,19 +2,7 @@
 
     python suites/kernels/benchmark.py results.json            # some twenty minutes
     python suites/kernels/benchmark.py results.json --write docs/kernels.md
-    python suites/kernels/benchmark.py unseen.json --set unseen          # the first set that was frozen before it was tried; a quarter of an hour
-    python suites/kernels/benchmark.py later.json --set later            # the second one; as long
-    python suites/kernels/benchmark.py fresh.json --set fresh            # the third one; five minutes
-    python suites/kernels/benchmark.py fourth.json --set fourth          # the fourth one; ten minutes
-    python suites/kernels/benchmark.py fifth.json --set fifth            # the fifth one; as long
-    python suites/kernels/benchmark.py sixth.json --set sixth            # the sixth one; as long
-    python suites/kernels/benchmark.py seventh.json --set seventh        # the seventh one; as long
-    python suites/kernels/benchmark.py eighth.json --set eighth          # the eighth one; twice as long
-    python suites/kernels/benchmark.py ninth.json --set ninth            # the ninth one; as long as the eighth
-    python suites/kernels/benchmark.py tenth.json --set tenth            # the tenth one; half an hour
-    python suites/kernels/benchmark.py eleventh.json --set eleventh      # the eleventh one; an hour
-    python suites/kernels/benchmark.py twelfth.json --set twelfth        # the twelfth one; as long
-    python suites/kernels/benchmark.py thirteenth.json --set thirteenth  # the thirteenth one; as long
+    python suites/kernels/benchmark.py results.json --set 13   # a set that was frozen before it was tried; up to an hour
 """
 
 from __future__ import annotations
@@ -31,93 +19,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import broken_first  # noqa: F401
-import broken_second  # noqa: F401
-import broken_third  # noqa: F401
 import database
-import eighth_attention  # noqa: F401
-import eighth_broken  # noqa: F401
-import eighth_broken_last  # noqa: F401
-import eighth_broken_more  # noqa: F401
-import eighth_norms  # noqa: F401
-import eighth_parts  # noqa: F401
-import eighth_sums  # noqa: F401
-import eleventh_attention  # noqa: F401
-import eleventh_broken  # noqa: F401
-import eleventh_broken_more  # noqa: F401
-import eleventh_choices  # noqa: F401
-import eleventh_losses  # noqa: F401
-import eleventh_norms  # noqa: F401
-import eleventh_sums  # noqa: F401
-import fifth_broken  # noqa: F401
-import fifth_broken_more  # noqa: F401
-import fifth_rewrites  # noqa: F401
-import fourth_broken  # noqa: F401
-import fourth_rewrites  # noqa: F401
-import fresh_broken  # noqa: F401
-import fresh_rewrites  # noqa: F401
 import judges
-import later_attention  # noqa: F401
-import later_broken  # noqa: F401
-import later_broken_last  # noqa: F401
-import later_broken_more  # noqa: F401
-import later_losses  # noqa: F401
-import later_norms  # noqa: F401
-import later_sums  # noqa: F401
-import ninth_broken  # noqa: F401
-import ninth_broken_last  # noqa: F401
-import ninth_broken_more  # noqa: F401
-import ninth_rewrites  # noqa: F401
-import ninth_rewrites_last  # noqa: F401
-import ninth_rewrites_more  # noqa: F401
-import rewrites
-import seventh_broken  # noqa: F401
-import seventh_broken_more  # noqa: F401
-import seventh_rewrites  # noqa: F401
-import seventh_rewrites_more  # noqa: F401
-import sixth_broken  # noqa: F401
-import sixth_broken_more  # noqa: F401
-import sixth_rewrites  # noqa: F401
-import tenth_broken  # noqa: F401
-import tenth_broken_more  # noqa: F401
-import tenth_rewrites  # noqa: F401
-import tenth_rewrites_last  # noqa: F401
-import tenth_rewrites_more  # noqa: F401
-import thirteenth_attention  # noqa: F401
-import thirteenth_broken  # noqa: F401
-import thirteenth_broken_last  # noqa: F401
-import thirteenth_broken_more  # noqa: F401
-import thirteenth_losses  # noqa: F401
-import thirteenth_norms  # noqa: F401
-import thirteenth_parts  # noqa: F401
-import thirteenth_sums  # noqa: F401
-import thirteenth_windows  # noqa: F401
-import twelfth_attention  # noqa: F401
-import twelfth_broken  # noqa: F401
-import twelfth_broken_last  # noqa: F401
-import twelfth_broken_more  # noqa: F401
-import twelfth_choices  # noqa: F401
-import twelfth_losses  # noqa: F401
-import twelfth_norms  # noqa: F401
-import twelfth_sums  # noqa: F401
-import unseen_attention  # noqa: F401
-import unseen_broken  # noqa: F401
-import unseen_broken_more  # noqa: F401
-import unseen_norms  # noqa: F401
-import unseen_sums  # noqa: F401
-from broken_cases import ALL, EIGHTH, ELEVENTH, FIFTH, FOURTH, FRESH, LATER, NINTH, SEVENTH, SIXTH, TENTH, THIRTEENTH, TWELFTH, UNSEEN, Case
+from cases import pairs
+from sets import BROKEN, NUMBERS, REWRITES
 
 import precheck
 
 BEGINS, ENDS = "<!-- made by suites/kernels/benchmark.py -->", "<!-- end -->"
-SETS = {
-    "unseen": (UNSEEN, rewrites.UNSEEN), "later": (LATER, rewrites.LATER), "fresh": (FRESH, rewrites.FRESH), "fourth": (FOURTH, rewrites.FOURTH),
-    "fifth": (FIFTH, rewrites.FIFTH), "sixth": (SIXTH, rewrites.SIXTH), "seventh": (SEVENTH, rewrites.SEVENTH),
-    "eighth": (EIGHTH, rewrites.EIGHTH), "ninth": (NINTH, rewrites.NINTH),
-    "tenth": (TENTH, rewrites.TENTH), "eleventh": (ELEVENTH, rewrites.ELEVENTH), "twelfth": (TWELFTH, rewrites.TWELFTH),
-    "thirteenth": (THIRTEENTH, rewrites.THIRTEENTH),
-}  # fmt: skip
-"""The sets that were frozen before they were tried: broken kernels and rewrites."""
 PAIRS = 200
 """Healthy pairs of the database that are judged."""
 Row = dict[str, Any]
@@ -139,7 +48,7 @@ def judged(candidate: Callable[..., Any], reference: Callable[..., Any], inputs:
 def kernels(chosen: str) -> list[Row]:
     """Broken kernels and their twins."""
     rows = []
-    for each in ALL.values():
+    for each in BROKEN[0].values():
         if chosen in each.name:
             for wrong in (True, False):
                 row = {"name": each.name, "wrong": wrong, "rule": each.rule, "link": each.link}
@@ -162,16 +71,16 @@ def healthy(chosen: str) -> list[Row]:
     return rows
 
 
-def frozen(chosen: str, broken: dict[str, Case], sound: dict[str, rewrites.Rewrite]) -> list[Row]:
+def frozen(chosen: str, number: int) -> list[Row]:
     """A set that was frozen before it was tried: broken kernels, their twins, and rewrites in three formats."""
     rows: list[Row] = []
-    for each in broken.values():
+    for each in BROKEN[number].values():
         for wrong in (True, False):
             if chosen in each.name:
                 row = {"name": each.name, "wrong": wrong, "rule": each.rule, "link": each.link}
                 rows.append(row | judged(each.kernel(wrong), each.reference, each.inputs(), budget=5, others=False))
                 _say(rows[-1])
-    for name, pair, dtype in rewrites.pairs(sound):
+    for name, pair, dtype in pairs(REWRITES[number]):
         if chosen in name:
             row = {"name": name, "wrong": False, "rule": ""}
             rows.append(row | judged(pair.candidate, pair.reference, pair.inputs(dtype), budget=5, others=False))
@@ -211,12 +120,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--only", default="", help="part of a name")
-    parser.add_argument("--set", choices=("kernels", "healthy", "both", *SETS), default="both")
+    parser.add_argument("--set", choices=("kernels", "healthy", "both", *map(str, NUMBERS)), default="both")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.write is None:
-        rows = frozen(options.only, *SETS[options.set]) if options.set in SETS else []
+        rows = frozen(options.only, int(options.set)) if options.set.isdigit() else []
         rows += kernels(options.only) if options.set in ("kernels", "both") else []
         rows += healthy(options.only) if options.set in ("healthy", "both") else []
         options.results.write_text(json.dumps(rows, indent=1), encoding="utf8")

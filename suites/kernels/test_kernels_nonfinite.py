@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import rewrites
-import tenth_broken_more  # noqa: F401
-import tenth_rewrites  # noqa: F401
 import torch
-from broken_cases import TENTH
+from sets import BROKEN_BY_NAME, REWRITES_BY_NAME
 
 import precheck
 from precheck.kernels import dimensions, examples, running
@@ -23,7 +20,7 @@ SKIPPING = "causal attention, four queries and four keys at a time, tiles behind
 
 def test_a_kernel_in_chunks_may_lose_results_of_the_same_sequence_and_that_is_said() -> None:
     """Place after place, NaN reaches nothing before it. A chunk multiplies its values by a triangle of zeros."""
-    pair = rewrites.TENTH[CHUNKED]
+    pair = REWRITES_BY_NAME[CHUNKED]
     report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), budget=2)
     assert not report.errors, report.summary()
     said = "on which they do not depend; other results of the same numbers do"
@@ -32,13 +29,13 @@ def test_a_kernel_in_chunks_may_lose_results_of_the_same_sequence_and_that_is_sa
 
 def test_tiles_behind_the_mask_may_be_left_out_where_the_reference_is_nan() -> None:
     """The reference multiplies what is masked by 0, so it is NaN in all rows. That tells nothing of the rows before."""
-    pair = rewrites.TENTH[SKIPPING]
+    pair = REWRITES_BY_NAME[SKIPPING]
     report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), budget=2)
     assert not [each for each in report.findings if "not finite" in each.message], report.summary()
 
 
 def test_a_nan_that_matters_must_not_be_dropped() -> None:
-    pair = rewrites.TENTH[SKIPPING]
+    pair = REWRITES_BY_NAME[SKIPPING]
 
     def dropping(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = pair.candidate(q, k, v.nan_to_num() if bool(v.isnan().any()) else v)
@@ -53,7 +50,7 @@ def test_a_nan_that_matters_must_not_be_dropped() -> None:
     "attention to a cache: values behind its end are multiplied by zero", "packed sequences: values of the others are multiplied by zero",
 ])  # fmt: skip
 def test_numbers_that_nobody_uses_and_those_of_another_sequence_must_be_left_out(name: str) -> None:
-    case = TENTH[name]
+    case = BROKEN_BY_NAME[name]
     report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=3)
     assert [each.rule for each in report.errors] == ["kernel-mask"], report.summary()
     assert "leave it out and do not multiply it by 0" in report.errors[0].message

@@ -1,0 +1,1 @@
+"""Kernels that are broken as real ones were."""

@@ -1,0 +1,1 @@
+"""Kernels that are right: other formulations of their references."""
