@@ -182,8 +182,8 @@ def compressive_transformer() -> Made:
     from compressive_transformer_pytorch.autoregressive_wrapper import AutoregressiveWrapper
 
     model = CompressiveTransformer(num_tokens=64, dim=32, depth=2, seq_len=16, mem_len=16, cmem_len=4, cmem_ratio=4, heads=2, memory_layers=[2])
-    segments = AutoregressiveWrapper(model)
-    return Made(Calls(lambda net, x: sum(sum(part[:2]) for part in net(x, return_loss=True)), segments), (torch.randint(0, 64, (2, 49)),), lambda x: x)
+    segments = Calls(lambda net, x: sum(sum(part[:2]) for part in net(x, return_loss=True)), AutoregressiveWrapper(model))
+    return Made(segments, (torch.randint(0, 64, (2, 49)),), lambda loss: loss)
 
 
 @case("rela-transformer")

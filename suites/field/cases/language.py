@@ -184,12 +184,9 @@ def megabyte() -> Made:
 @case("coca-pytorch")
 def coca() -> Made:
     from coca_pytorch.coca_pytorch import CoCa
-    from vit_pytorch.extractor import Extractor
-    from vit_pytorch.simple_vit_with_patch_dropout import SimpleViT
 
-    sight = SimpleViT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, heads=2, mlp_dim=64, patch_dropout=0.5)
+    patches = Calls(lambda layer, x: layer(x).flatten(2).transpose(1, 2), torch.nn.Conv2d(3, 32, 8, stride=8))
     model = CoCa(
-        dim=32, img_encoder=Extractor(sight, return_embeddings_only=True, detach=False), image_dim=32,
-        num_tokens=64, unimodal_depth=2, multimodal_depth=2, dim_head=16, heads=2, num_img_queries=16,
+        dim=32, img_encoder=patches, image_dim=32, num_tokens=64, unimodal_depth=2, multimodal_depth=2, dim_head=16, heads=2, num_img_queries=16,
     )  # fmt: skip
     return Made(Calls(lambda net, x, y: net(text=x, images=y, return_loss=True), model), (_words((4, 24)), torch.randn(4, 3, 32, 32)), lambda x: x)

@@ -153,7 +153,8 @@ def mixture_of_normals() -> Made:
     from pomegranate.gmm import GeneralMixtureModel
 
     parts = [Normal(torch.randn(4), torch.rand(4) + 0.5, covariance_type="diag") for _ in range(3)]
-    return Made(Calls(lambda net, x: -GeneralMixtureModel(parts).log_probability(net(x)), torch.nn.Linear(8, 4)), (torch.randn(32, 8),), lambda x: x.mean())
+    unlikely = Calls(lambda net, x: -GeneralMixtureModel(parts).log_probability(net(x)), torch.nn.Linear(8, 4))
+    return Made(unlikely, (torch.randn(32, 8),), lambda out: out.mean())
 
 
 @case("lampe")
