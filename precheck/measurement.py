@@ -157,6 +157,8 @@ class Measurement:
             self._make_reference()
         except Exception as error:
             if self.precision.is_low:
+                if hasattr(error, "add_note"):  # from Python 3.11
+                    error.add_note(f"raised by the float32 run that {self.precision} is compared with; precheck.watch() needs none")
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
         rows, halting = self._look(1), self.precision.is_low and self.job.loss is not None

@@ -37,8 +37,6 @@ FAULTS = ("lost update", "skipped step", "overflow", "drift", "zeroed", "shuffle
 MARGIN = 4.0
 """The size of a planted drift, in limits. Twice the limit is an error even where later layers heal it (`boundaries.PLAIN`). A sketch gives a distance
 to within a third at worst (5 standard deviations of 6 %), and noise floors differ from run to run by less."""
-STEP = 8.0
-"""The factor between the scales that are planted into a kernel or one side of a pair. Formats differ by 2^3 and more."""
 
 
 STEP = 8.0
@@ -271,14 +269,6 @@ class _SelfTest:
         if not met or met[0].numel() != place.numel:
             return Outcome("stale", "inapplicable", "the output for another input has another shape")
         return met[0]
-
-
-def scaled(limit: float, planted: Callable[[float], Outcome]) -> Outcome:
-    """The outcome of a planted scale, which grows by STEP until it is noticed, or the output is twice as large. `limit` is a share of a norm."""
-    share = min(MARGIN * limit, 1.0) or STEP**-6
-    while (outcome := planted(share)).status == "unnoticed" and share < 1:
-        share = min(STEP * share, 1.0)
-    return outcome
 
 
 def percent(share: float) -> str:

@@ -42,7 +42,9 @@ def sentence(words: str) -> str:
 
 
 def of_norm(share: float) -> str:
-    """An error relative to a tensor's norm, as text: "33.47% of its norm", "90.2 times its norm"."""
+    """An error relative to a tensor's norm, as text after "off by": "33.47% of its norm", "90.2 times its norm"."""
+    if share == math.inf:
+        return "its whole size, since the reference is zero"
     return f"{percents(share)} of its norm" if share < 10 else f"{share:.3g} times its norm"
 
 

@@ -25,7 +25,7 @@ def widened(operation: Operation, wide: str) -> str:
         how = "torch.autocast(..., enabled=False)" if operation.autocast else f"its weights in {wide}"
         return f"run module {operation.module} in {wide}, with {how} and {call} on its input"
     if operation.derived:
-        return f"compute the line whose derivative this is in {wide}"
+        return f"compute this line and its backward pass in {wide}"
     if not operation.inputs and made != wide:
         return f"do not create it in {made}"
     if operation.base in ops.WIDENED:

@@ -135,7 +135,8 @@ HEALED = "; no result computed from it here is wrong for it"
 def difference(fact: Misrounded) -> str:
     """The message on a difference of nearly equal numbers."""
     value = fact.value
-    what = "a sum whose terms cancel" if fact.shown.base in ops.REDUCTIONS else "a difference of nearly equal numbers"
+    adds = fact.shown.base in ops.REDUCTIONS or fact.shown.base.strip("_") == "add"
+    what = "a sum whose terms cancel" if adds else "a difference of nearly equal numbers"
     text = f"{what}: off by {of_norm(value.drift)}, its terms by {percents(max(fact.shown.drift_in, 0.42 * value.roundoff))}"
     return text + (HEALED if fact.healed else "")
 

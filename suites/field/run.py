@@ -53,7 +53,7 @@ def judged(case: Case, precision: str, way: str, plain: dict[str, torch.Tensor] 
         line["opaque"] = [str(fact) for name, fact in report.facts.items() if "opaque" in name]
     except Exception as error:
         said = _plain(f"{type(error).__name__}: {error}".splitlines()[0][:200])
-        line["unable" if way == "measure" and _raises_on_a_gpu(case, precision) else "crash"] = said
+        line["unable" if way == "measure" and _raises_itself(case, precision) else "crash"] = said
     return line | {"seconds": round(time.perf_counter() - begun, 2)}
 
 
@@ -76,10 +76,11 @@ def _measured(case: Case, precision: str) -> precheck.Report:
     return precheck.measure(made.model, made.inputs, precision=precision, loss=made.loss, **stepping)  # type: ignore[arg-type]
 
 
-def _raises_on_a_gpu(case: Case, precision: str) -> bool:
-    """Whether the plain loop fails too under CUDA's list of autocast ops, which `measure` follows on a CPU."""
+def _raises_itself(case: Case, precision: str) -> bool:
+    """Whether the plain loop fails in float32, or under CUDA's list of autocast ops. `measure` needs both."""
     with cuda_policy_on_cpu():
         try:
+            trained(case, "32-true")
             trained(case, precision)
         except Exception:
             return True

@@ -150,3 +150,12 @@ def test_a_wide_difference_is_nobodys_fault_if_no_function_made_most_of_its_term
     """Mending one of three lines would leave four fifths of the error. Where one line made it, that line is named."""
     passes(beside_what_three_functions_make)
     finds(beside_what_one_line_stores, "amplified-rounding")
+
+
+def above_a_known_energy() -> torch.Tensor:
+    energy = (normal(256) - 400).to(LOW)
+    return (energy + 400.0).float()  # fault
+
+
+def test_what_an_addition_leaves_of_opposite_terms_is_called_a_sum() -> None:
+    finds(above_a_known_energy, "cancellation", says="a sum whose terms cancel: off by")

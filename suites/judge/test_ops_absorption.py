@@ -77,7 +77,7 @@ def merged() -> torch.Tensor:
 
 def test_each_kind_is_found() -> None:
     finds(count, "absorption", says="additions left at least half of the elements unchanged; the accumulator is ")
-    finds(updates_in_place, "absorption", says="0% of what 16 updates should add arrived")
+    finds(updates_in_place, "absorption", says="0% of what the first 16 updates should add arrived")
     finds(merged, "absorption", says="89% of what is added is lost: 89% of the elements do not change")
 
 
@@ -268,7 +268,7 @@ def test_the_message_has_the_number_that_is_beyond_its_limit() -> None:
     assert "25% off" in summed.message
     assert summed.measured is not None
     assert summed.measured > (summed.limit or 0.0) == absorption.ROUNDINGS
-    assert "0% of what 8 updates should add arrived" in frozen.message
+    assert "0% of what the first 8 updates should add arrived" in frozen.message
     assert frozen.measured is not None
     assert frozen.measured < (frozen.limit or 0.0) == absorption.ARRIVED
 

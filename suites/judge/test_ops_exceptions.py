@@ -125,7 +125,8 @@ def test_formats_that_torch_will_not_mix_are_traced_to_where_one_was_left() -> N
     """Through what is wide already, to the promotion or the cast; else to where they met."""
     finds(promoted, "dtype-leak", raises=RuntimeError, says="torch refuses to combine float32 and bfloat16 at aten.addmm.default")
     finds(promoted, "dtype-leak", raises=RuntimeError, says="made float32 at aten.add.Tensor")
-    finds(cast, "dtype-leak", raises=RuntimeError, says="from low-precision numbers: cast one")
+    mixed = finds(cast, "dtype-leak", raises=RuntimeError, says="from low-precision numbers")
+    assert mixed.remedy == "cast one of the two: the float32 operand to bfloat16, or the other to float32"
     finds(wide_from_the_start, "dtype-leak", raises=RuntimeError, says="an input of the block, or computed from one")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -220,3 +221,22 @@ def test_a_loss_may_read_what_the_model_kept() -> None:
 def test_a_module_that_returns_its_input_makes_nothing() -> None:
     report = measured(nn.Sequential(nn.Identity(), nn.Linear(16, 16), nn.Identity(), nn.Dropout(0.0)), "bf16-mixed")
     assert names(report, "output") == ["0", "1"]  # the input is seen where it first passes a module
+
+
+class OnlyLow(torch.optim.SGD):
+    """An optimizer for bfloat16 weights, as adamw_bf16's."""
+
+    def step(self, closure: Any = None) -> Any:
+        if self.param_groups[0]["params"][0].dtype is not torch.bfloat16:
+            raise TypeError("only bfloat16 is supported")
+        return super().step(closure)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11")
+def test_what_raises_only_in_float32_says_that_the_float32_run_raised_it() -> None:
+    def optimizer(given: Any) -> torch.optim.Optimizer:
+        return OnlyLow(given, lr=0.1)
+
+    with pytest.raises(TypeError, match="only bfloat16") as raised:
+        precheck.measure(torch.nn.Linear(4, 4), torch.ones(2, 4), precision="bf16-true", loss=lambda out: out.square().mean(), optimizer=optimizer)
+    assert raised.value.__notes__ == ["raised by the float32 run that bf16-true is compared with; precheck.watch() needs none"]

@@ -106,8 +106,6 @@ function whereabouts(finding) {
   add("tensor", finding.tensor);
   add("line", finding.source);
   add("in", finding.via);
-  if (finding.measured !== null)
-    add("measured", digits(real(finding.measured)) + (finding.limit === null ? "" : `, limit ${digits(real(finding.limit))}`));
   if (finding.ranks?.length) add("ranks", finding.ranks.join(", "));
   return parts.length ? el("p", { class: "where" }, ...parts) : "";
 }

@@ -92,7 +92,7 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         return Candidate("absorption", read_at(operation), text, absorbed.drift / u, ROUNDINGS)
     if kept and operation.phase != "backward" and absorbed.additions >= UPDATES and absorbed.arrived < ARRIVED and moves:
         share = 100 * max(0.0, absorbed.arrived)
-        text = f"{share:.0f}% of what {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
+        text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, ARRIVED)
     return _merged(operation, value, absorbed, readers)
 

@@ -62,7 +62,7 @@ class AccumulatedDrift(Rule):
             wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
             text = f"a loop carries this state on {fact.iterations} times and stores it in {fact.dtype} each time: it is "
             wider = "float64" if fact.dtype == "float32" else "float32"
-            return text + f"{percent(fact.off)}% off in the end, {fact.measured:.1f} unit roundoffs; stored in {wider} it would be {wide}% off"
+            return text + f"{percent(fact.off)}% off in the end; stored in {wider} it would be {wide}% off"
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:

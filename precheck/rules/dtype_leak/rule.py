@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from precheck.analysis import promotion
 from precheck.analysis.errors import BorrowedEpsilon
 from precheck.analysis.exceptions import Mixed
-from precheck.analysis.facts import Fact, Part
+from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.promotion import LARGE, Island, Lowered, Widened
 from precheck.analysis.provenance import placed
@@ -31,8 +31,7 @@ class DtypeLeak(Rule):
         if isinstance(fact, Mixed):
             made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
             where = made if fact.widened else "an input of the block, or computed from one"
-            return (f"torch refuses to combine float32 and {fact.dtype} at {placed(fact.refused)}; the float32 operand is {where}: "
-                    "cast one of them")  # fmt: skip
+            return f"torch refuses to combine float32 and {fact.dtype} at {placed(fact.refused)}; the float32 operand is {where}"
         if isinstance(fact, Lowered):
             sizes = f"one rounding is {fact.measured:.2g}, where float32's is {fact.limit:.2g}"
             if fact.read is fact.operation:
@@ -48,6 +47,13 @@ class DtypeLeak(Rule):
                     f"{list(fact.wide.shape)}. {many} in float32 under autocast, until {placed(fact.cast)} casts back: "
                     f"{100 * fact.measured:.0f}% of what the forward pass makes takes twice the memory. Give both tensors one dtype")  # fmt: skip
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        if isinstance(candidate.fact, BorrowedEpsilon):
+            return f"take the eps of {wide}: torch.finfo(torch.{wide}).eps"
+        if isinstance(candidate.fact, Mixed):
+            return f"cast one of the two: the float32 operand to {candidate.fact.dtype}, or the other to float32"
+        return super().advice(candidate, readers, wide)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """An error on the first output that the model stores low under a float32 or float64 precision."""

@@ -159,3 +159,47 @@ def product_keys() -> Made:
     from product_key_memory import PKM
 
     return Made(PKM(dim=32, heads=2, dim_head=16, num_keys=16, topk=8), (torch.randn(2, 24, 32),), square)
+
+
+@case("deformable-attention")
+def deformable_attention() -> Made:
+    from deformable_attention import DeformableAttention2D
+
+    return Made(DeformableAttention2D(dim=32, dim_head=16, heads=2, downsample_factor=4), (torch.randn(2, 32, 16, 16),), square)
+
+
+@case("bidirectional-cross-attention")
+def bidirectional_attention() -> Made:
+    from bidirectional_cross_attention import BidirectionalCrossAttention
+
+    model = BidirectionalCrossAttention(dim=32, heads=2, dim_head=16, context_dim=24)
+    return Made(model, (torch.randn(2, 20, 32), torch.randn(2, 12, 24)), lambda out: square(out[0]) + square(out[1]))
+
+
+@case("compressive-transformer-pytorch")
+def compressive_transformer() -> Made:
+    from compressive_transformer_pytorch import CompressiveTransformer
+    from compressive_transformer_pytorch.autoregressive_wrapper import AutoregressiveWrapper
+
+    model = CompressiveTransformer(num_tokens=64, dim=32, depth=2, seq_len=16, mem_len=16, cmem_len=4, cmem_ratio=4, heads=2, memory_layers=[2])
+    segments = Calls(lambda net, x: sum(sum(part[:2]) for part in net(x, return_loss=True)), AutoregressiveWrapper(model))
+    return Made(segments, (torch.randint(0, 64, (2, 49)),), lambda loss: loss)
+
+
+@case("rela-transformer")
+def rela_transformer() -> Made:
+    from rela_transformer import ReLATransformer
+
+    model = ReLATransformer(num_tokens=64, dim=32, depth=2, max_seq_len=32, heads=2, dim_head=16)
+    return Made(model, (torch.randint(0, 64, (2, 24)),), square)
+
+
+@case("pytorch-mixtures")
+def expert_mixture() -> Made:
+    from pytorch_mixtures import MoEConfig, TopkMoE
+
+    config = MoEConfig(
+        hidden_dim=32, intermediate_dim=64, num_experts=4, expert_fn="ff", expert_act="silu",
+        router_fn="topk", capacity_factor=1.25, topk=2, dtype=torch.float32,
+    )  # fmt: skip
+    return Made(TopkMoE(config), (torch.randn(2, 32, 32),), square)

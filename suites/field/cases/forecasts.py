@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from fieldcase import Made, case, square
+from fieldcase import Calls, Made, case, square
 
 
 @case("nbeats-pytorch")
@@ -37,3 +37,20 @@ def fusion_transformer() -> Made:
         return get_quantiles_loss_and_q_risk(quantiles, target, torch.tensor([0.1, 0.5, 0.9]))[0]
 
     return Made(TemporalFusionTransformer(OmegaConf.create(given)), (batch,), forecast)
+
+
+@case("ETSformer-pytorch")
+def smoothing_transformer() -> Made:
+    from etsformer_pytorch import ETSFormer
+
+    model = ETSFormer(time_features=4, model_dim=32, embed_kernel_size=3, K=4, dropout=0.0, layers=2, heads=2)
+    return Made(Calls(lambda net, x: net(x, num_steps_forecast=8), model), (torch.randn(2, 32, 4).cumsum(1) * 0.2,), square)
+
+
+@case("pysdtw")
+def soft_warping() -> Made:
+    import pysdtw
+
+    distance = pysdtw.SoftDTW(gamma=1.0, dist_func=pysdtw.distance.pairwise_l2_squared, use_cuda=False)
+    series = torch.randn(4, 20, 3).cumsum(1) * 0.3
+    return Made(torch.nn.Linear(8, 3), (torch.randn(4, 16, 8),), lambda out: distance(out.float(), series).mean())

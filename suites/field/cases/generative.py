@@ -245,3 +245,16 @@ def invertible_blocks() -> Made:
     for _ in range(4):
         network.append(AllInOneBlock, subnet_constructor=subnet, permute_soft=True)
     return Made(network, (torch.randn(32, 4),), lambda out: (0.5 * out[0].square().sum(1) - out[1]).mean() / 4)
+
+
+@case("flow-matching")
+def straight_paths() -> Made:
+    from flow_matching.path import CondOTProbPath
+
+    path, net = CondOTProbPath(), torch.nn.Sequential(torch.nn.Linear(3, 64), torch.nn.SiLU(), torch.nn.Linear(64, 2))
+
+    def velocity(field: torch.nn.Module, start: torch.Tensor, end: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        sample = path.sample(t=time, x_0=start, x_1=end)
+        return field(torch.cat([sample.x_t, sample.t[:, None]], 1)) - sample.dx_t
+
+    return Made(Calls(velocity, net), (torch.randn(64, 2), torch.randn(64, 2) * 0.3 + 1, torch.rand(64)), square)

@@ -119,3 +119,11 @@ def torcheval_metrics() -> Made:
         return square(out - y), *scores
 
     return Made(Calls(scored, torch.nn.Linear(16, 1)), (torch.randn(64, 16), torch.randn(64)), lambda out: out[0])
+
+
+@case("logavgexp-pytorch")
+def softened_maximum() -> Made:
+    from logavgexp_pytorch import LogAvgExp2D
+
+    layers = torch.nn.Conv2d(3, 8, 3, padding=1), LogAvgExp2D((2, 2), stride=2, learned_temp=True)
+    return Made(torch.nn.Sequential(*layers), (torch.randn(2, 3, 16, 16),), square)

@@ -170,3 +170,23 @@ def soft_clusters() -> Made:
         return (pairwise_distance(x, places) + pairwise_cosine(x, places)).softmax(-1)  # type: ignore[arg-type]
 
     return Made(Calls(assigned, centres), (torch.randn(64, 8),), square)
+
+
+@case("MEGABYTE-pytorch")
+def megabyte() -> Made:
+    from MEGABYTE_pytorch import MEGABYTE
+
+    model = MEGABYTE(num_tokens=64, dim=(64, 32), max_seq_len=(16, 4), depth=(2, 2), dim_head=16, heads=2)
+    return Made(Calls(lambda net, x: net(x, return_loss=True), model), (_words(),), lambda loss: loss)
+
+
+
+@case("coca-pytorch")
+def coca() -> Made:
+    from coca_pytorch.coca_pytorch import CoCa
+
+    patches = Calls(lambda layer, x: layer(x).flatten(2).transpose(1, 2), torch.nn.Conv2d(3, 32, 8, stride=8))
+    model = CoCa(
+        dim=32, img_encoder=patches, image_dim=32, num_tokens=64, unimodal_depth=2, multimodal_depth=2, dim_head=16, heads=2, num_img_queries=16,
+    )  # fmt: skip
+    return Made(Calls(lambda net, x, y: net(text=x, images=y, return_loss=True), model), (_words((4, 24)), torch.randn(4, 3, 32, 32)), lambda x: x)

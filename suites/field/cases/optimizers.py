@@ -141,3 +141,45 @@ def private_training() -> Made:
         return DPOptimizer(torch.optim.SGD(given, lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8)
 
     return Made(Private(_network()), (torch.randn(8, 16),), square, optimizer)
+
+
+@case("kron-torch")
+def kron() -> Made:
+    from kron_torch import Kron
+
+    torch.compiler.set_stance("force_eager")  # compiled code draws other random numbers, and watched code runs in eager mode
+    return _made(lambda given: Kron(given, lr=3e-4))
+
+
+@case("adamw-bf16", ("bf16-true",))
+def stochastic_adamw() -> Made:
+    from adamw_bf16 import AdamWBF16
+
+    return _made(lambda given: AdamWBF16(given, lr=1e-3))
+
+
+@case("adam-mini")
+def adam_mini() -> Made:
+    def optimizer(given: Any) -> torch.optim.Optimizer:
+        from adam_mini import Adam_mini
+
+        named = [(f"layers.{place}.weight", value) for place, value in enumerate(given)]
+        return Adam_mini(named, lr=1e-3, dim=16, n_heads=2, verbose=False)
+
+    return _made(optimizer)
+
+
+@case("torchjd")
+def two_tasks() -> Made:
+    from torchjd.scalarization import GeometricMean
+
+    combined, targets = GeometricMean(), torch.randn(2, 16, 1)
+
+    def losses(shared: torch.nn.Module, one: torch.nn.Module, other: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        seen = shared(x)
+        mse = torch.nn.functional.mse_loss
+        return combined(torch.stack([mse(task(seen).float(), target) for task, target in zip((one, other), targets, strict=True)]))
+
+    shared = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3), torch.nn.ReLU())
+    parts = shared, torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    return Made(Calls(losses, *parts), (torch.randn(16, 10),), lambda loss: loss, lambda given: torch.optim.SGD(given, lr=0.1))

@@ -115,3 +115,29 @@ def optical_system() -> Made:
         return elements.measure_at_z(Field(field.float(), wavelength=700e-9, **setting), z=0.03).intensity()  # type: ignore[operator]
 
     return Made(Calls(focused, system), (beam.real / beam.abs().max(),), lambda out: out[12:20, 12:20].float().mean())
+
+
+@case("difftmm")
+def thin_films() -> Made:
+    from difftmm import create_jones_matrix_isotropic
+
+    indices = torch.tensor([[2.10, 1.46, 2.10]]) + 0j
+    waves, angles = torch.tensor([[0.45, 0.55, 0.65]]), torch.linspace(0, 1.2, 20)[None]
+
+    def reflected(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        thickness = net(x).sigmoid().float() * 0.19 + 0.01
+        *_, across, along = create_jones_matrix_isotropic(indices, thickness, waves, 1.0, 1.52, angles)
+        return torch.stack([across.abs(), along.abs()])
+
+    return Made(Calls(reflected, torch.nn.Linear(8, 3)), (torch.randn(1, 8),), square)
+
+
+@case("xitorch")
+def root_of_equation() -> Made:
+    from xitorch.optimize import rootfinder
+
+    def root(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        matrix = net(x).float().unflatten(-1, (2, 2)).mean(0)
+        return rootfinder(lambda y, a: torch.tanh(a @ y + 0.1) + y / 2.0, torch.zeros(2, 1), params=(matrix,))
+
+    return Made(Calls(root, torch.nn.Linear(6, 4)), (torch.randn(8, 6),), square)

@@ -133,3 +133,55 @@ def spherical_latent() -> Made:
 
     parts = torch.nn.Linear(16, 5), torch.nn.Linear(16, 1)
     return Made(Calls(encoded, *parts), (torch.randn(16, 16),), lambda out: out[0].sum(-1).square().mean() + out[1].mean())
+
+
+@case("torchbnn")
+def bayesian_layers() -> Made:
+    import torchbnn
+
+    def layer(width: int, out: int) -> torch.nn.Module:
+        return torchbnn.BayesLinear(prior_mu=0, prior_sigma=0.1, in_features=width, out_features=out)
+
+    net, labels = torch.nn.Sequential(layer(4, 32), torch.nn.ReLU(), layer(32, 3)), torch.randint(0, 3, (32,))
+    divergence = torchbnn.BKLLoss(reduction="mean", last_layer_only=False)
+    return Made(net, (torch.randn(32, 4),), lambda out: torch.nn.functional.cross_entropy(out, labels) + 0.01 * divergence(net).sum())
+
+
+@case("pomegranate")
+def mixture_of_normals() -> Made:
+    from pomegranate.distributions import Normal
+    from pomegranate.gmm import GeneralMixtureModel
+
+    parts = [Normal(torch.randn(4), torch.rand(4) + 0.5, covariance_type="diag") for _ in range(3)]
+    unlikely = Calls(lambda net, x: -GeneralMixtureModel(parts).log_probability(net(x)), torch.nn.Linear(8, 4))
+    return Made(unlikely, (torch.randn(32, 8),), lambda out: out.mean())
+
+
+@case("lampe")
+def posterior_estimator() -> Made:
+    from lampe.inference import NPE, NPELoss
+
+    loss = NPELoss(NPE(3, 5, transforms=2, hidden_features=(32, 32)))
+    return Made(loss, (torch.rand(32, 3) * 2 - 1, torch.randn(32, 5)), lambda out: out)
+
+
+@case("hl-gauss-pytorch")
+def binned_regression() -> Made:
+    from hl_gauss_pytorch import HLGaussLayer
+
+    setting = {"min_value": 0.0, "max_value": 5.0, "num_bins": 32, "sigma": 0.5}
+    return Made(HLGaussLayer(dim=16, hl_gauss_loss=setting), (torch.randn(16, 16), torch.rand(16) * 5), lambda loss: loss)
+
+
+@case("torchdr")
+def neighbour_affinity() -> Made:
+    from torchdr import SymmetricEntropicAffinity
+
+    points = torch.randn(40, 10)
+    near = SymmetricEntropicAffinity(perplexity=8, max_iter=20, lr=1e-1, zero_diag=False)(points, log=True)
+
+    def spread(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        away = torch.cdist(net(x).float(), net(x).float()).square().log1p().neg()
+        return (near.exp() * (near - (away - away.flatten().logsumexp(0)))).sum()
+
+    return Made(Calls(spread, torch.nn.Linear(10, 2)), (points,), lambda loss: loss)

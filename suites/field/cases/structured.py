@@ -66,3 +66,61 @@ def factorised_layers() -> Made:
     for layer in layers:
         layer.weight.normal_(0, 0.2)
     return Made(torch.nn.Sequential(layers[0], torch.nn.Linear(32, 16), torch.nn.GELU(), layers[1]), (torch.randn(8, 16),), square)
+
+
+@case("spdlayers")
+def positive_cholesky() -> Made:
+    import spdlayers
+
+    layers = torch.nn.Linear(2, 32), torch.nn.Linear(32, spdlayers.in_shape_from(6)), spdlayers.Cholesky(output_shape=6)
+    return Made(torch.nn.Sequential(*layers), (torch.randn(16, 2),), square)
+
+
+@case("spdlayers")
+def positive_eigenvalues() -> Made:
+    import spdlayers
+
+    layers = torch.nn.Linear(2, 32), torch.nn.Linear(32, spdlayers.in_shape_from(6)), spdlayers.Eigen(output_shape=6)
+    return Made(torch.nn.Sequential(*layers), (torch.randn(16, 2),), square)
+
+
+@case("cplxmodule")
+def complex_pairs() -> Made:
+    from cplxmodule import nn
+
+    layers = nn.RealToCplx(), nn.CplxLinear(8, 16), nn.CplxModReLU(threshold=0.1), nn.CplxLinear(16, 4), nn.CplxToReal()
+    return Made(torch.nn.Sequential(*layers), (torch.randn(16, 16),), square)
+
+
+@case("complextorch", ("bf16-mixed", "16-mixed"))
+def complex_tensors() -> Made:
+    from complextorch import nn
+
+    net = torch.nn.Sequential(nn.Linear(8, 16), nn.modReLU(), nn.Linear(16, 4))
+    return Made(Calls(lambda layers, x: layers(torch.view_as_complex(x)).abs(), net), (torch.randn(16, 8, 2),), square)
+
+
+@case("memcnn")
+def reversible_coupling() -> Made:
+    import memcnn
+
+    def part() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.BatchNorm2d(5), torch.nn.ReLU(inplace=True), torch.nn.Conv2d(5, 5, 3, padding=1))
+
+    coupling = memcnn.AdditiveCoupling(Fm=part(), Gm=part())
+    return Made(memcnn.InvertibleModuleWrapper(fn=coupling, keep_input=True, keep_input_inverse=True), (torch.rand(2, 10, 8, 8),), square)
+
+
+
+@case("torchdeq")
+def fixed_point() -> Made:
+    from torchdeq import get_deq
+
+    find = get_deq(f_solver="anderson", f_max_iter=20, f_tol=1e-3, ift=False, grad=5)
+
+    def solved(state: torch.nn.Module, seen: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        given = seen(x)
+        found, _ = find(lambda z: torch.tanh(0.5 * state(z).to(z.dtype) + given.to(z.dtype)), torch.zeros_like(x))
+        return found[-1]
+
+    return Made(Calls(solved, torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)), (torch.randn(8, 16),), square)
