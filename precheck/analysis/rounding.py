@@ -117,8 +117,7 @@ class Misroundings:
                 return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := picked(operation, value):
             return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
-        starving = self._starving(operation, value)
-        if starving or (value.zeroed >= FAIR and flushed(value)):
+        if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
             harm: Severity = "note" if self.healed(value) else "error"
@@ -188,12 +187,13 @@ class Misroundings:
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
         return first if more else None
 
-    def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
+    def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
-        below = causes.subnormal(value) >= causes.HALF * value.drift
+        below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.HALF * value.drift
         severity: Severity = "note" if self.healed(value) else self._severity(value, below=below)
-        if below:
-            return self._fact("subnormal", operation, value, gain, PLAIN, severity=severity)
+        if below:  # not worth a note: a tiny term beside a large one or an eps, and a product that nobody reads
+            harmless = severity == "note" or not (value.alive or self.readers.get(value))
+            return None if harmless else self._fact("subnormal", operation, value, gain, PLAIN)
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
         if loses_digits:
             return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
