@@ -170,15 +170,10 @@ class Errors:
         if above:
             self._own_beside(operation, value, above)
             return
-        if kernel:
-            fact = self.misroundings.of(operation, value) if self.misroundings.local(operation, value) else None
-            if fact is not None and fact.how == "accumulated":
-                self._suspect(fact, value)
-            return
-        if step:  # whether its roundings arrive in the weight is judged by `training.updates`
-            fact = self.misroundings.of(operation, value)
-            if fact is not None and fact.how == "subnormal":
-                self._suspect(fact, value, outweighed)
+        if kernel or step:  # whether the roundings of a step arrive in the weight is judged by `training.updates`
+            fact = self.misroundings.of(operation, value) if step or self.misroundings.local(operation, value) else None
+            if fact is not None and fact.how == ("subnormal" if step else "accumulated"):
+                self._suspect(fact, value, *((outweighed,) if step else ()))
             return
         fact = constants.behind(self.misroundings.of(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)

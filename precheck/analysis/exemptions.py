@@ -71,8 +71,8 @@ def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
 
 def multiplies(operation: Operation) -> bool:
     """Whether an op makes products: a square is one of a number with itself, and a sum of squares is a squared distance."""
-    squares = operation.base in ops.SUMS and all(map(attribution.squared, operation.inputs))
-    return operation.base in ops.MULTIPLYING | {"pow"} or (squares and bool(operation.inputs))
+    squared = operation.base in ops.SUMS and bool(operation.inputs) and all(map(attribution.squared, operation.inputs))
+    return squared or operation.base in ops.MULTIPLYING or operation.name == "pow.Tensor_Scalar"
 
 
 @exempts(

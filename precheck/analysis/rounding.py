@@ -191,8 +191,8 @@ class Misroundings:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
         below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.HALF * value.drift
         severity: Severity = "note" if self.healed(value) else self._severity(value, below=below)
-        if below:  # not worth a note: a tiny term beside a large one or an eps, and a product that nobody reads
-            harmless = severity == "note" or not (value.alive or self.readers.get(value))
+        if below:  # not worth a note: a tiny term beside a large one or an eps, a product that nobody reads; zeros of gradients want a loss scale
+            harmless = severity == "note" or not (value.alive or self.readers.get(value)) or (operation.phase == "backward" and value.zeroed >= FAIR)
             return None if harmless else self._fact("subnormal", operation, value, gain, PLAIN)
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
         if loses_digits:
@@ -281,7 +281,7 @@ class Misroundings:
         return self._fact("gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
-        if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
+        if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         mechanism, cause = zero_origin(starving[0])
         if mechanism != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
