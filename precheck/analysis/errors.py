@@ -19,7 +19,7 @@ from precheck.analysis.function_errors import Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dominated
-from precheck.analysis.provenance import Origins, effective_roundoff, via
+from precheck.analysis.provenance import Origins, effective_roundoff
 from precheck.analysis.rounding import AMPLIFICATION, PLAIN, SUM_ROUNDINGS, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -153,8 +153,7 @@ class Errors:
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         fine = not value.roundoff or value.drift <= 4 * effective_roundoff(value)
-        step = operation.phase == "optimizer" and not via(operation)  # of an optimizer that the user wrote
-        if value.nonfinite or not (step or operation.phase in ("forward", "data", "backward")):
+        if value.nonfinite or operation.phase not in ("forward", "data", "backward"):
             return
         if fine:
             own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
@@ -170,10 +169,10 @@ class Errors:
         if above:
             self._own_beside(operation, value, above)
             return
-        if kernel or step:  # whether the roundings of a step arrive in the weight is judged by `training.updates`
-            fact = self.misroundings.of(operation, value) if step or self.misroundings.local(operation, value) else None
-            if fact is not None and fact.how == ("subnormal" if step else "accumulated"):
-                self._suspect(fact, value, *((outweighed,) if step else ()))
+        if kernel:
+            fact = self.misroundings.of(operation, value) if self.misroundings.local(operation, value) else None
+            if fact is not None and fact.how == "accumulated":
+                self._suspect(fact, value)
             return
         fact = constants.behind(self.misroundings.of(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
