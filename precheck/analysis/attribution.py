@@ -224,11 +224,11 @@ def moments(operation: Operation, cause: Operation) -> bool:
 
     The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
     """
-    bases = (base for term in operation.inputs for base in _squared(term))
+    bases = (base for term in operation.inputs for base in squared(term))
     return any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.line == cause.line) for base in bases)
 
 
-def _squared(term: Value) -> list[Value]:
+def squared(term: Value) -> list[Value]:
     """The tensors whose square a term is. Empty if it is no square."""
     maker = causes.before_copies(term).maker
     while maker is not None and maker.base in SCALED and len(maker.inputs) == 1:

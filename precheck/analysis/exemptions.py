@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from precheck import formats, ops
-from precheck.analysis import causes
+from precheck.analysis import attribution, causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
@@ -66,7 +66,13 @@ def small(fact: Fact, value: Value, readers: Readers) -> bool:
 )  # fmt: skip
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers that are measurements, and not counts. Numbers from which a cast makes other integers are counts."""
-    return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in ops.MULTIPLYING)
+    return not _numbered(value, readers) and measured(value, readers, weighed=not multiplies(fact.operation))
+
+
+def multiplies(operation: Operation) -> bool:
+    """Whether an op makes products: a square is one of a number with itself, and a sum of squares is a squared distance."""
+    squared = operation.base in ops.SUMS and bool(operation.inputs) and all(map(attribution.squared, operation.inputs))
+    return squared or operation.base in ops.MULTIPLYING or operation.name == "pow.Tensor_Scalar"
 
 
 @exempts(

@@ -25,6 +25,7 @@ from precheck.analysis.function_errors import ADDED, outside, owns
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import averaged, behind_wrong_ends, dropped, exponentials, healed, normalised
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
+from precheck.analysis.zeros import LOST
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -112,8 +113,7 @@ class Misroundings:
                 return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := picked(operation, value):
             return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
-        starving = self._starving(operation, value)
-        if starving or (value.zeroed >= FAIR and flushed(value)):
+        if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
             harm: Severity = "note" if self.healed(value) else "error"
@@ -131,11 +131,9 @@ class Misroundings:
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
-        if not spread:
-            return None
-        if causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; the wide spacing of subnormal numbers lost them
+        if spread and causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; its wide spacing lost them
             return self._fact("subnormal", operation, value, value.dead, GONE, severity=self._severity(value, below=True))
-        return self._gradual(operation, value)
+        return self._gradual(operation, value) if spread else None
 
     @staticmethod
     def _fact(
@@ -183,12 +181,14 @@ class Misroundings:
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
         return first if more else None
 
-    def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
+    def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
-        below = causes.subnormal(value) >= causes.HALF * value.drift
-        severity: Severity = "note" if self.healed(value) else self._severity(value, below=below)
+        below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.HALF * value.drift
+        severity: Severity = "note" if self.healed(value) else self._severity(value, below=below and value.zeroed < FAIR)  # see `nonfinite`
         if below:
-            return self._fact("subnormal", operation, value, gain, PLAIN, severity=severity)
+            judged = value.zeroed >= (FAIR if operation.phase == "backward" else LOST)  # by `zeros`: a flood, or a gradient that wants a loss scale
+            read = value.alive or self.readers.get(value)
+            return self._fact("subnormal", operation, value, gain, PLAIN) if severity == "error" and read and not judged else None
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
         if loses_digits:
             return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
@@ -275,7 +275,7 @@ class Misroundings:
         return self._fact("gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
-        if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
+        if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         mechanism, cause = zero_origin(starving[0])
         if mechanism != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal

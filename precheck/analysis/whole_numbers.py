@@ -7,7 +7,7 @@ import math
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.exemptions import Exempting, added, divisor, drawn, float32_rounding, scaled, unread
+from precheck.analysis.exemptions import Exempting, added, divisor, drawn, float32_rounding, multiplies, scaled, unread
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
@@ -75,7 +75,7 @@ def stored_to_others(operation: Operation, value: Value) -> Moved | None:
 
 def exemptions(operation: Operation) -> list[Exempting]:
     converted = [unread] if operation.converts else []
-    measures = [scaled] if operation.base in ops.MULTIPLYING or operation.base == "_to_copy" else []
+    measures = [scaled] if multiplies(operation) or operation.base == "_to_copy" else []
     return [drawn, float32_rounding, added, divisor, *converted, *measures]
 
 

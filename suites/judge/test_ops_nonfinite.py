@@ -14,7 +14,7 @@ from graph import Graph, above, below, given
 from scenario import finds, passes
 from torch import nn
 
-from precheck.analysis import nonfinite, zeros
+from precheck.analysis import nonfinite, rounding, zeros
 
 LARGEST = 65504.0
 TINIEST = 2.0**-24  # float16's smallest subnormal; half of it and less rounds to zero
@@ -326,11 +326,22 @@ def test_nan_from_what_the_reference_has_too_is_called_nan() -> None:
 FLOOD: dict[str, Any] = {"dtype": "float16", "zeros": 40, "largest_zeroed": TINIEST / 4, "drift": 0.9, "norm": 1e-6}
 
 
-@pytest.mark.parametrize(("zeroed", "accused"), [(below(zeros.LOST), False), (zeros.LOST, True)])
-def test_a_tensor_half_of_which_is_flushed_is_lost_if_the_user_keeps_it(zeroed: float, accused: bool) -> None:
+@pytest.mark.parametrize(("zeroed", "flooded"), [(below(zeros.LOST), False), (zeros.LOST, True)])
+def test_a_tensor_half_of_which_is_flushed_is_lost_if_the_user_keeps_it(zeroed: float, flooded: bool) -> None:
+    """Below that it has an error of the op's own, as subnormal numbers have."""
     graph = Graph()
     graph.op("mul.Tensor", given("float16", norm=1e-3), makes=FLOOD | {"zeroed": zeroed, "alive": True})
-    assert (graph.rules() == [("underflow", 1)]) is accused
+    (finding,) = graph.found()
+    assert (finding.rule, "of this tensor became zero" in finding.message) == ("underflow", flooded)
+
+
+@pytest.mark.parametrize(("zeroed", "phase", "accused"), [
+    (0.2, "forward", True), (below(rounding.FAIR), "backward", True), (rounding.FAIR, "backward", False),
+])  # fmt: skip
+def test_a_part_that_is_flushed_is_an_error_of_the_op_except_in_gradients(zeroed: float, phase: str, accused: bool) -> None:
+    graph = Graph()
+    graph.op("mul.Tensor", given("float16", norm=1e-3), makes=FLOOD | {"zeroed": zeroed, "drift": 0.08, "dead": 0.1, "alive": True}, phase=phase)
+    assert graph.rules() == ([("underflow", 1)] if accused else [])
 
 
 @pytest.mark.parametrize(("drift", "accused"), [(zeros.LOST, False), (above(zeros.LOST), True)])

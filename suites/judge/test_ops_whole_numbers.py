@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from graph import Graph, given
-from scenario import finds, passes
+from scenario import finds, passes, watched
 from torch import nn
 
 from precheck import formats
@@ -189,3 +189,40 @@ def positions_made_integers() -> torch.Tensor:
 
 def test_a_tensor_of_whole_numbers_is_told_once() -> None:
     finds(positions_made_integers, "integer-rounding")
+
+
+def gaussian() -> torch.Tensor:
+    places = (torch.arange(41) - 20).bfloat16()
+    weights = torch.exp(-(places**2) / (2 * 7.0**2))
+    return weights / weights.sum()
+
+
+def spot() -> torch.Tensor:
+    places = torch.arange(64).bfloat16()
+    return torch.exp(-((places[:, None] - 20) ** 2 + (places - 31) ** 2) / 50)
+
+
+def chirp() -> torch.Tensor:
+    places = torch.arange(64).half()
+    return torch.cos(places**2 * 0.7)
+
+
+def ring() -> torch.Tensor:
+    places = torch.arange(64).half()
+    return torch.bincount((places[:, None] ** 2 + places**2).long().flatten() // 100)
+
+
+def inside() -> torch.Tensor:
+    places = torch.arange(64).half()
+    return (places[:, None] ** 2 + places**2 <= 65**2).sum()
+
+
+def test_squares_of_places_are_measures_as_products_are() -> None:
+    """A bell curve needs of a squared distance how large it is, to a rounding. (A square is a product, however it is written.)"""
+    for program in (gaussian, spot):
+        passes(program)
+
+
+@pytest.mark.parametrize(("program", "rule"), [(chirp, "amplified-rounding"), (ring, "integer-rounding"), (inside, "integer-rounding")])
+def test_squares_of_places_that_are_angles_or_counts_or_compared_are_told(program: Callable[[], torch.Tensor], rule: str) -> None:
+    assert [finding.rule for finding in watched(program).errors] == [rule]

@@ -51,7 +51,7 @@ class Underflow(Rule):
         if isinstance(fact, Misrounded) and fact.how == "flushed":
             return f"flushed or subnormal here; {100 * fact.value.dead:.0f}% of the elements of {placed(fact.shown)} have no correct digit"
         if isinstance(fact, Misrounded) and fact.how == "subnormal":
-            return f"subnormal here, where {fact.value.dtype} has few bits: off by {of_norm(fact.value.drift)}{HEALED if fact.healed else ''}"
+            return f"subnormal or zero here, where {fact.value.dtype} has few bits: off by {of_norm(fact.value.drift)}{HEALED if fact.healed else ''}"
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:

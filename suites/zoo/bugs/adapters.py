@@ -183,8 +183,8 @@ BUGS = (
     Bug("late-alpha", "xmarre/ComfyUI-DoRA-Dynamic-LoRA-Loader#16", ("underflow",), "aten.mm.default", lambda: adapter(False),
         lambda: adapter(True)),
     Bug("dead-row", "huggingface/peft#3237", ("underflow",), "aten._to_copy.default", lambda: rows(0.0), lambda: rows(1e-4)),
-    Bug("believed-variance", "juntang-zhuang/Adabelief-Optimizer#31", ("vanished-constant", "underflow", "amplified-rounding"),
-        "aten.add.Tensor", lambda: belief(HALF), lambda: belief(WIDE)),
+    Bug("believed-variance", "juntang-zhuang/Adabelief-Optimizer#31", ("underflow", "vanished-constant", "amplified-rounding"),
+        "aten.mul.Tensor", lambda: belief(HALF), lambda: belief(WIDE)),
     Bug("end-of-schedule", "tinygrad/tinygrad#4297", ("integer-rounding", "cancellation"), "aten._to_copy.default", lambda: last_rates(HALF),
         lambda: last_rates(WIDE)),
 )  # fmt: skip

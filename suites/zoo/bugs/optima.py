@@ -176,7 +176,7 @@ BUGS = (
         lambda: on_one_thread(lambda: line_searches(False)), lambda: on_one_thread(lambda: line_searches(True)), precision="32-true"),
     Bug("directions-of-curvature", "noahgolmant/pytorch-hessian-eigenthings#35", ("accumulated-drift", "cancellation", "amplified-rounding"),
         "aten.mul.Tensor", lambda: lanczos(14, HALF, False), lambda: lanczos(14, WIDE, True)),
-    Bug("weights-that-matter", "pytorch/ao#4352", ("underflow",), "aten.mean.dim", lambda: importance(HALF), lambda: importance(WIDE)),
+    Bug("weights-that-matter", "pytorch/ao#4352", ("underflow",), "aten.pow.Tensor_Scalar", lambda: importance(HALF), lambda: importance(WIDE)),
     Bug("gradients-that-are-phantoms", "dmlc/xgboost#8246", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: boosted(True),
         lambda: boosted(False), precision="32-true",
         expected_miss="what it returns is a slice, which no op reads, and the whole tensor is right: the lost elements are small beside the others"),
