@@ -25,8 +25,8 @@ class Centring:
 
 
 def centred(dtype: torch.dtype) -> torch.Tensor:
-    """Activations about a half: their sum stands still at 256 in bfloat16. Off by 50 %."""
-    activations = (0.9 + 0.2 * normal(900, 6)).to(LOW)
+    """Activations about a half: their sum stands still at 256 in bfloat16. Off by 19 %."""
+    activations = (0.9 + 0.2 * normal(420, 6)).to(LOW)
     centring = Centring(6, dtype)
     for batch in activations.split(60):
         centring.learn(batch)
@@ -48,11 +48,11 @@ class Log:
 
 
 def logged(dtype: torch.dtype) -> torch.Tensor:
-    """Losses of two epochs of 500 steps. Off by 25 %."""
+    """Losses of two epochs of 200 steps. Off by 8 %."""
     printed = []
     for epoch in range(2):
         log = Log(dtype)
-        for loss in (2.3 - 0.7 * epoch + 0.1 * normal(500, seed=epoch)).to(LOW):
+        for loss in (2.3 - 0.7 * epoch + 0.1 * normal(200, seed=epoch)).to(LOW):
             log.note(loss)
         printed.append(log.mean())
     return torch.stack(printed)
@@ -66,7 +66,7 @@ class Hessian:
 
     def add(self, inputs: torch.Tensor) -> None:
         added = len(inputs)
-        self.matrix *= self.samples / (self.samples + added)
+        self.matrix *= self.samples / (self.samples + added)  # culprit: inputs-of-a-layer
         self.samples += added
         inputs = inputs.to(self.matrix.dtype) * (2 / self.samples) ** 0.5
         self.matrix += inputs.T @ inputs  # culprit: inputs-of-a-layer
@@ -101,10 +101,10 @@ class DeltaMemory:
 
 
 def remembered(gates: torch.dtype) -> torch.Tensor:
-    """The last answers after 200 tokens of a memory that forgets an eighth of a percent a token, and in bfloat16 nothing. Off by 15 %."""
+    """The last answers after 120 tokens of a memory that forgets an eighth of a percent a token, and in bfloat16 nothing. Off by 9 %."""
     rate = 0.0012 + 0.0006 * uniform(6)
     memory = DeltaMemory(torch.exp(-rate), gates)
-    key, value, query = 1 + 0.2 * normal(200, 6, seed=1), 1 + 0.2 * normal(200, 4, seed=2), uniform(200, 6, seed=3)
+    key, value, query = 1 + 0.2 * normal(120, 6, seed=1), 1 + 0.2 * normal(120, 4, seed=2), uniform(120, 6, seed=3)
     answers = [memory.step(*(each.to(memory.state.dtype) for each in token)) for token in zip(key, value, query, strict=True)]
     return torch.stack(answers[-8:])
 
@@ -132,10 +132,10 @@ BUGS = (
         lambda: centred(LOW), lambda: centred(SINGLE)),
     Bug("losses-of-an-epoch", "pytorch/xla#2425", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: logged(LOW), lambda: logged(SINGLE)),
-    Bug("inputs-of-a-layer", "vllm-project/llm-compressor#847", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.add_.Tensor",
+    Bug("inputs-of-a-layer", "vllm-project/llm-compressor#847", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.mul_.Tensor",
         lambda: compensated(LOW), lambda: compensated(SINGLE)),
-    Bug("memory-that-should-fade", "osaurus-ai/vmlx-swift#433", ("vanished-constant", "accumulated-drift", "amplified-rounding"), "aten.mul.Tensor",
-        lambda: remembered(LOW), lambda: remembered(SINGLE)),
-    Bug("paths-of-a-transducer", "k2-fsa/icefall#283", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.add.Tensor",
+    Bug("memory-that-should-fade", "osaurus-ai/vmlx-swift#433", ("amplified-rounding", "accumulated-drift", "vanished-constant"),
+        "aten._to_copy.default", lambda: remembered(LOW), lambda: remembered(SINGLE)),
+    Bug("paths-of-a-transducer", "k2-fsa/icefall#283", ("accumulated-drift", "absorption", "amplified-rounding"), "aten.add.Tensor",
         lambda: transduced(LOW), lambda: transduced(SINGLE)),
 )  # fmt: skip

@@ -117,12 +117,12 @@ def restored(wide: bool, dtype: torch.dtype = HALF) -> torch.Tensor:
 BUGS = (
     Bug("shadow-in-a-canyon", "jolivain/glslsandbox-player#6", ("absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: marched(HALF), lambda: marched(SINGLE)),
-    Bug("texels-of-a-tile", "hulkholden/n64js#196", ("amplified-rounding", "cancellation", "integer-rounding"), "aten.sub.Tensor",
+    Bug("texels-of-a-tile", "hulkholden/n64js#196", ("cancellation", "amplified-rounding", "integer-rounding"), "aten.sub.Tensor",
         lambda: drawn(HALF), lambda: drawn(SINGLE)),
     Bug("map-of-a-lens", "alicevision/AliceVision#1677", ("amplified-rounding",), "aten._to_copy.default",
         lambda: straightened(HALF), lambda: straightened(SINGLE)),
-    Bug("wallpaper-of-an-hour", "markusfisch/ShaderEditor#10", ("amplified-rounding",), "aten.sin.default",
+    Bug("wallpaper-of-an-hour", "markusfisch/ShaderEditor#10", ("amplified-rounding",), "aten.mul.Tensor",
         lambda: hour(None), lambda: hour(10.0)),
     Bug("norm-of-a-restorer", "chaiNNer-org/spandrel#332", ("overflow",), "aten.pow.Tensor_Scalar",
-        lambda: restored(False), lambda: restored(True)),
+        lambda: restored(False), lambda: restored(True), module="1"),
 )  # fmt: skip

@@ -122,12 +122,13 @@ def attended(filling: float) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("draws-of-a-token", "huggingface/candle#2928", ("overflow", "nan", "decision-flip", "amplified-rounding"), "aten.log.default",
+    Bug("draws-of-a-token", "huggingface/candle#2928", ("amplified-rounding", "overflow", "nan"), "aten.log.default",
         lambda: drawn(LOW), lambda: drawn(SINGLE)),
-    Bug("margins-of-a-reward", "NVIDIA/NeMo-Aligner#361", ("amplified-rounding", "cancellation"), "aten.sub.Tensor",
+    Bug("margins-of-a-reward", "NVIDIA/NeMo-Aligner#361", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: preferences(LOW), lambda: preferences(SINGLE)),
     Bug("scale-of-captions", "openai/CLIP#530", ("overflow",), "aten.exp.default", lambda: matched(HALF), lambda: matched(SINGLE)),
-    Bug("cosines-of-new-classes", "PaddlePaddle/PLSC#131", ("underflow",), "aten.mul.Tensor", lambda: faces(False), lambda: faces(True)),
+    Bug("cosines-of-new-classes", "PaddlePaddle/PLSC#131", ("underflow",), "aten.sum.dim_IntList", lambda: faces(False),
+        lambda: faces(True), module="PartialClasses"),
     Bug("padding-of-a-projection", "tatp22/linformer-pytorch#19", ("overflow",), "aten.masked_fill.Scalar", lambda: attended(-1e10),
         lambda: attended(-float("inf")), raises=RuntimeError),
 )  # fmt: skip

@@ -29,7 +29,7 @@ def rotation_vector(matrix: torch.Tensor, by_columns: bool) -> torch.Tensor:
     trace = matrix.diagonal(dim1=1, dim2=2).sum(-1)
     skew = unskewed(matrix)  # culprit: turns-of-half-a-circle
     if not by_columns:
-        angle = torch.acos(((trace - 1) / 2).clamp(-1, 1))
+        angle = torch.acos(((trace - 1) / 2).clamp(-1, 1))  # culprit: turns-of-half-a-circle
         return skew * (angle / (2 * angle.sin() + 1e-12))[:, None]  # culprit: turns-of-half-a-circle
     angle = torch.atan2(skew.norm(dim=-1), trace - 1)
     columns = matrix + matrix.mT + (1 - trace)[:, None, None] * torch.eye(3, dtype=matrix.dtype)
@@ -128,14 +128,14 @@ def low_cut(by_half_angles: bool, dtype: torch.dtype = SINGLE) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("turns-of-half-a-circle", "hmgoforth/PointNetLK#21", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("turns-of-half-a-circle", "hmgoforth/PointNetLK#21", ("amplified-rounding", "cancellation"), "aten.acos.default",
         lambda: poses(False), lambda: poses(True), precision=PRECISION),
     Bug("sphere-from-afar", "mitsuba-renderer/mitsuba3#512", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: shaded_sphere(False), lambda: shaded_sphere(True), precision=PRECISION),
     Bug("clusters-on-a-module", "acts-project/traccc#90", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: measured_clusters(False), lambda: measured_clusters(True), precision=PRECISION),
-    Bug("snow-on-far-ground", "matiaszanolli/ByroRedux#3980", ("amplified-rounding",), "aten.sin.default",
+    Bug("snow-on-far-ground", "matiaszanolli/ByroRedux#3980", ("amplified-rounding",), "aten.add.Tensor",
         lambda: snow(SINGLE), lambda: snow(DOUBLE), precision=PRECISION),
-    Bug("curve-of-a-low-cut", "logicomacorp/WaveSabre#69", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("curve-of-a-low-cut", "logicomacorp/WaveSabre#69", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
         lambda: low_cut(False), lambda: low_cut(True), precision=PRECISION),
 )  # fmt: skip
