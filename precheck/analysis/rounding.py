@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from precheck import ops
-from precheck.analysis import attribution, causes
+from precheck.analysis import attribution, causes, moments
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.cancelled_errors import abated
 from precheck.analysis.differences import reduced
@@ -178,7 +178,7 @@ class Misroundings:
                 return None  # boundaries show what many lines make together
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
-        if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
+        if cause is not None and (moments.hold(operation, cause) or (self._in_one_function(cause, operation) and moments.squares(operation, cause))):
             cause = None
         return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity, gain=gain)
 

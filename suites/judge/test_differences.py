@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import torch
 from scenario import finds, passes
@@ -14,6 +15,10 @@ LOW, HALF = torch.bfloat16, torch.float16
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def uniform(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def momenta(mass: float) -> torch.Tensor:
@@ -150,3 +155,47 @@ def test_a_wide_difference_is_nobodys_fault_if_no_function_made_most_of_its_term
     """Mending one of three lines would leave four fifths of the error. Where one line made it, that line is named."""
     passes(beside_what_three_functions_make)
     finds(beside_what_one_line_stores, "amplified-rounding")
+
+
+def prices() -> torch.Tensor:
+    return 61_000 + torch.cumsum(2.5 * normal(40, 3), 0)
+
+
+def band(prices: torch.Tensor) -> torch.Tensor:
+    mean, square, widths = prices[0], prices[0] * prices[0], []
+    for price in prices[1:]:
+        square = square + 0.1 * (price * price - square)
+        mean = mean + 0.1 * (price - mean)
+        variance = square - mean * mean  # fault
+        widths.append(variance.clamp_min(0).sqrt())
+    return torch.stack(widths)
+
+
+def thickness(inner: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
+    return squared - inner * inner
+
+
+def shells(kept: torch.dtype) -> torch.Tensor:
+    radius = 40 * (1 + uniform(64))
+    inner = (radius + 0.1).to(kept) - 0.1
+    return thickness(inner.float(), (radius + 0.02 * normal(64, seed=1).abs()).square())
+
+
+def blamed(program: Callable[..., torch.Tensor], start: str) -> str:
+    lines, first = inspect.getsourcelines(program)
+    return f"test_differences.py:{first + next(place for place, line in enumerate(lines) if line.strip().startswith(start))}"
+
+
+def test_a_rounding_that_both_moments_have_is_not_what_their_difference_enlarges() -> None:
+    """Prices that another function rounds are in the mean and in the mean square. A radius that is rounded is in one term alone."""
+    with precheck.watch(precision="32-true") as report:
+        held = band(prices())
+    assert report.errors[0].source.endswith(blamed(band, "variance ="))
+    assert report.errors[0].rule == "cancellation"
+    with precheck.watch() as report:
+        held = shells(LOW)
+    assert report.errors[0].source.endswith(blamed(shells, "inner ="))
+    with precheck.watch() as report:
+        held = shells(torch.float32)
+    assert not report.errors
+    assert bool(held.isfinite().all())
