@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from precheck import formats, ops
-from precheck.analysis import causes, moments
+from precheck.analysis import causes
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements, rms
 from precheck.observe.shadow.operations import Operation, Value
@@ -30,12 +30,13 @@ UNCHANGED = Limit(
     "Two errors count as equal up to this relative difference. One more rounding would change the seventh digit.",
 )  # fmt: skip
 MIXED = frozenset({"lerp"})
+SCALED = frozenset({"mul", "div"})
 INTERPOLATING = frozenset({"grid_sampler_2d", "grid_sampler_3d"})
 """Ops whose result is a mean of elements of their first operand, at the places that the second one gives. A mean passes on the error of its elements
 at most. What it has more than these comes of the places."""
 SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
-UNCHANGING = SIZED | moments.SCALED | ops.CASTS
+UNCHANGING = SIZED | SCALED | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
 
 
@@ -146,16 +147,15 @@ class Attribution:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
         Then the code should be changed at the difference, since a difference in float32 needs terms in float32. If the difference subtracts the
-        square of what `cause` made, it should be changed in any format (`moments.squares`). A difference in a function that is called with low
-        numbers counts too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored
-        (`causes.shares_operand`).
+        square of what `cause` made, it should be changed in any format (`moments`). A difference in a function that is called with low numbers counts
+        too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
         `functions`: the function of each line.
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
         after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
-        return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments.squares(each, cause))), None)
+        return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
         """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it."""
@@ -222,6 +222,26 @@ def _rounds_nothing(operation: Operation, value: Value) -> bool:
     return all(kept.round(bound) == bound for bound in operation.scalars)
 
 
+def moments(operation: Operation, cause: Operation) -> bool:
+    """Whether a term of a difference is the square of the result of `cause`, or of another op on its line: a variance as E[x²] - m².
+
+    The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
+    """
+    bases = (base for term in operation.inputs for base in _squared(term))
+    return any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.line == cause.line) for base in bases)
+
+
+def _squared(term: Value) -> list[Value]:
+    """The tensors whose square a term is. Empty if it is no square."""
+    maker = causes.before_copies(term).maker
+    while maker is not None and maker.base in SCALED and len(maker.inputs) == 1:
+        maker = causes.before_copies(maker.inputs[0]).maker
+    bases = [] if maker is None else [causes.before_copies(value) for value in maker.inputs]
+    power = maker is not None and maker.base == "pow" and maker.scalars == (2.0,)
+    product = maker is not None and maker.base == "mul" and len(bases) == 2 and bases[0] is bases[1]
+    return bases if power or product else []
+
+
 def _own_share(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
     """The op's own share of the square of its result's error. An op that does not change the error, such as doubling, rounds nothing."""
     whole = error(value)
@@ -241,7 +261,7 @@ def _added(operation: Operation, value: Value, carried: Collection[Value], error
     (source,) = carried
     if operation.base in ops.AVERAGING:
         return max(0.0, 1 - (_averaged(value, source, error) / error(value)) ** 2)
-    if operation.base not in UNCHANGING or (operation.base in moments.SCALED and len(operation.inputs) > 1):
+    if operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
         return 0.0
     parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
     before, after = _carried(operation, value, source, error) * math.sqrt(parts), error(value)

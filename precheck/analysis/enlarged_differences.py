@@ -21,10 +21,7 @@ from precheck.analysis.provenance import determined, elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-DIGITS = Limit(
-    8.0, "times",
-    "Each of two differences in a row counts from three bits. Both together lose six, and `rounding.PLAIN` is five.",
-)  # fmt: skip
+DIGITS = Limit(8.0, "times", "Each of two differences in a row counts from three bits. Both together lose six, and `rounding.PLAIN` is five.")
 
 
 ENLARGED = Limit(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
-from precheck.analysis import attribution, causes, moments, zeros
+from precheck.analysis import attribution, causes, zeros
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
@@ -197,7 +197,7 @@ def moved_by(operation: Operation, observation: Observation) -> Operation | None
 def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     """Returns `cause`. If that is a difference in float32, which is exact, returns the op that stored its term low.
 
-    If one function has both, and the difference is a variance by moments (`moments.squares`), the code should be changed at the difference.
+    If one function has both, and the difference is a variance by moments (`attribution.moments`), the code should be changed at the difference.
     """
     if cause.base not in ops.SUMS or not cause.inputs or cause.outputs[0].low:
         return cause
@@ -205,7 +205,7 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     if stored is None or not stored.outputs[0].low or not attribution.written(stored):
         return cause
     here = functions.get(stored.blamed) == functions.get(cause.blamed)
-    return cause if here and moments.squares(cause, stored) else stored
+    return cause if here and attribution.moments(cause, stored) else stored
 
 
 def _zero(operation: Operation) -> Value | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from precheck import ops
-from precheck.analysis import attribution, causes, moments
+from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.cancelled_errors import abated
 from precheck.analysis.differences import reduced
@@ -33,15 +33,9 @@ DEAD = Limit(
     """An op has lost digits if at least this share of its elements have no correct digit. Healthy ops that amplify errors 8 times or more leave at
     most 0.15 %. The mildest bug leaves 7.6 %.""",
 )  # fmt: skip
-AMPLIFICATION = Limit(
-    16.0, "times",
-    "An op with this amplification loses four bits. It counts together with `DEAD`, since sharp softmaxes reach 14.6.",
-)  # fmt: skip
+AMPLIFICATION = Limit(16.0, "times", "An op with this amplification loses four bits. It counts with `DEAD`, since sharp softmaxes reach 14.6.")
 PLAIN = Limit(32.0, "times", "An op or subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar.")
-PLAIN_ROUNDINGS = Limit(
-    16.0, "unit roundoffs",
-    "The smallest error that counts together with `PLAIN`. Any op may have it, so it is twice that of a sum.",
-)  # fmt: skip
+PLAIN_ROUNDINGS = Limit(16.0, "unit roundoffs", "The smallest error that counts with `PLAIN`. Any op may have it, so it is twice that of a sum.")
 FELT = Limit(
     2.0**-6, "relative error",
     """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of
@@ -178,7 +172,7 @@ class Misroundings:
                 return None  # boundaries show what many lines make together
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
-        if cause is not None and (moments.hold(operation, cause) or (self._in_one_function(cause, operation) and moments.squares(operation, cause))):
+        if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
             cause = None
         return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
@@ -248,9 +242,11 @@ class Misroundings:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
 
         That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
-        the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`.
+        the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`. So
+        it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
         """
-        return not self._in_one_function(stored, operation) and (causes.casts_wide(stored) or attribution.makes_most(stored, term.drift))
+        handed = causes.casts_wide(stored) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
+        return handed and not self._in_one_function(stored, operation)
 
     def _in_one_function(self, cause: Operation, operation: Operation) -> bool:
         """Whether both ops are in one function."""

@@ -166,9 +166,18 @@ def band(prices: torch.Tensor) -> torch.Tensor:
     for price in prices[1:]:
         square = square + 0.1 * (price * price - square)
         mean = mean + 0.1 * (price - mean)
-        variance = square - mean * mean  # fault
+        variance = square - mean * mean
         widths.append(variance.clamp_min(0).sqrt())
     return torch.stack(widths)
+
+
+def corners(seed: int) -> torch.Tensor:
+    return 3000 + normal(3, 2, seed=seed)
+
+
+def area(triangle: torch.Tensor) -> torch.Tensor:
+    (ax, ay), (bx, by), (cx, cy) = triangle
+    return (ax * by - bx * ay + bx * cy - cx * by + cx * ay - ax * cy) / 2
 
 
 def thickness(inner: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
@@ -181,21 +190,34 @@ def shells(kept: torch.dtype) -> torch.Tensor:
     return thickness(inner.float(), (radius + 0.02 * normal(64, seed=1).abs()).square())
 
 
-def blamed(program: Callable[..., torch.Tensor], start: str) -> str:
+def correlation(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    both = (x * y).mean() - x.mean() * y.mean()
+    spread_x = x.square().mean() - x.mean().square()
+    spread_y = y.square().mean() - y.mean().square()
+    return both / (spread_x * spread_y).sqrt()
+
+
+def blamed(code: Callable[[], object], program: Callable[..., torch.Tensor], start: str, precision: str | None = "32-true") -> bool:
+    """Whether the first error in `code` is on that line of `program`."""
+    with precheck.watch(precision=precision) as report:
+        held = code()
     lines, first = inspect.getsourcelines(program)
-    return f"test_differences.py:{first + next(place for place, line in enumerate(lines) if line.strip().startswith(start))}"
+    line = first + next(place for place, text in enumerate(lines) if text.strip().startswith(start))
+    assert report.errors, held
+    return report.errors[0].source.endswith(f"test_differences.py:{line}")
 
 
-def test_a_rounding_that_both_moments_have_is_not_what_their_difference_enlarges() -> None:
-    """Prices that another function rounds are in the mean and in the mean square. A radius that is rounded is in one term alone."""
-    with precheck.watch(precision="32-true") as report:
-        held = band(prices())
-    assert report.errors[0].source.endswith(blamed(band, "variance ="))
-    assert report.errors[0].rule == "cancellation"
-    with precheck.watch() as report:
-        held = shells(LOW)
-    assert report.errors[0].source.endswith(blamed(shells, "inner ="))
+def test_a_rounding_that_both_terms_have_is_not_what_their_difference_enlarges() -> None:
+    """What another function computed is in both terms, and cancels as they do. A radius that was rounded is in one term alone."""
+    assert blamed(lambda: band(prices()), band, "variance =")
+    assert blamed(lambda: torch.stack([area(corners(seed)) for seed in range(12)]), area, "return")
+    assert blamed(lambda: shells(LOW), shells, "inner =", None)
     with precheck.watch() as report:
         held = shells(torch.float32)
-    assert not report.errors
-    assert bool(held.isfinite().all())
+    assert not report.errors, held
+
+
+def test_a_product_of_two_wrong_numbers_is_off_by_more_than_both() -> None:
+    """(1 + a) (1 + b) is off by a + b + ab. The product of two variances that cancel makes no error itself."""
+    x = 5000 + normal(200)
+    assert blamed(lambda: correlation(x, x + 0.5 * normal(200, seed=3)), correlation, "spread_y =")

@@ -62,7 +62,7 @@ class Bands:
 
 def traded(centred: bool, dtype: torch.dtype = SINGLE) -> torch.Tensor:
     """Bands about three prices of a coin near 61 000, which move by a few units a tick. Off by 200 %."""
-    prices = 61_000 + torch.cumsum(2.5 * normal(50, 3), 0)
+    prices = 61_000 + torch.cumsum(2.5 * normal(32, 3), 0)
     return Bands(0.1, centred).widths(prices.to(dtype))[10:]
 
 
