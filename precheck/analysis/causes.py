@@ -166,6 +166,8 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
         carried = min(carried, math.sqrt(1 - HALF**2) * total)  # the result is a part of the input, and the part's error is not known
     if operation.base in ops.ROOTS and storage_error(value) < HALF * value.drift:
         return False  # it halves the relative error of each element, and only makes small elements count for more
+    if operation.base == "mul":  # two numbers off by a and b make a product off by a + b + ab
+        carried = max(carried, (math.prod(1 + each.drift for each in operation.inputs) - 1) / 2)
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
     return storage_error(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
@@ -205,6 +207,12 @@ def ancestors(values: Iterable[Value]) -> set[Value]:
     for value in walk:
         walk.follow(value.maker.inputs if value.maker is not None else ())
     return walk.reached
+
+
+def common(operation: Operation, cause: Operation) -> bool:
+    """Whether all that an op reads was computed from one result of the line of `cause`."""
+    shared = set[Value].intersection(*(ancestors([value]) for value in operation.inputs))
+    return any(value.maker is not None and value.maker.line == cause.line for value in shared)
 
 
 def _made_of(value: Value, other: Value) -> bool:

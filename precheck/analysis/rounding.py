@@ -243,9 +243,11 @@ class Misroundings:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
 
         That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
-        the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`.
+        the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`. So
+        it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
         """
-        return not self._in_one_function(stored, operation) and (causes.casts_wide(stored) or attribution.makes_most(stored, term.drift))
+        handed = causes.casts_wide(stored) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
+        return handed and not self._in_one_function(stored, operation)
 
     def _in_one_function(self, cause: Operation, operation: Operation) -> bool:
         return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)

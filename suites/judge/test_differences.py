@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import torch
 from scenario import finds, passes
@@ -14,6 +15,10 @@ LOW, HALF = torch.bfloat16, torch.float16
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def uniform(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def momenta(mass: float) -> torch.Tensor:
@@ -159,3 +164,67 @@ def above_a_known_energy() -> torch.Tensor:
 
 def test_what_an_addition_leaves_of_opposite_terms_is_called_a_sum() -> None:
     finds(above_a_known_energy, "cancellation", says="a sum whose terms cancel: off by")
+def prices() -> torch.Tensor:
+    return 61_000 + torch.cumsum(2.5 * normal(40, 3), 0)
+
+
+def band(prices: torch.Tensor) -> torch.Tensor:
+    mean, square, widths = prices[0], prices[0] * prices[0], []
+    for price in prices[1:]:
+        square = square + 0.1 * (price * price - square)
+        mean = mean + 0.1 * (price - mean)
+        variance = square - mean * mean
+        widths.append(variance.clamp_min(0).sqrt())
+    return torch.stack(widths)
+
+
+def corners(seed: int) -> torch.Tensor:
+    return 3000 + normal(3, 2, seed=seed)
+
+
+def area(triangle: torch.Tensor) -> torch.Tensor:
+    (ax, ay), (bx, by), (cx, cy) = triangle
+    return (ax * by - bx * ay + bx * cy - cx * by + cx * ay - ax * cy) / 2
+
+
+def thickness(inner: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
+    return squared - inner * inner
+
+
+def shells(kept: torch.dtype) -> torch.Tensor:
+    radius = 40 * (1 + uniform(64))
+    inner = (radius + 0.1).to(kept) - 0.1
+    return thickness(inner.float(), (radius + 0.02 * normal(64, seed=1).abs()).square())
+
+
+def correlation(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    both = (x * y).mean() - x.mean() * y.mean()
+    spread_x = x.square().mean() - x.mean().square()
+    spread_y = y.square().mean() - y.mean().square()
+    return both / (spread_x * spread_y).sqrt()
+
+
+def blamed(code: Callable[[], object], program: Callable[..., torch.Tensor], start: str, precision: str | None = "32-true") -> bool:
+    """Whether the first error in `code` is on that line of `program`."""
+    with precheck.watch(precision=precision) as report:
+        held = code()
+    lines, first = inspect.getsourcelines(program)
+    line = first + next(place for place, text in enumerate(lines) if text.strip().startswith(start))
+    assert report.errors, held
+    return report.errors[0].source.endswith(f"test_differences.py:{line}")
+
+
+def test_a_rounding_that_both_terms_have_is_not_what_their_difference_enlarges() -> None:
+    """What another function computed is in both terms, and cancels as they do. A radius that was rounded is in one term alone."""
+    assert blamed(lambda: band(prices()), band, "variance =")
+    assert blamed(lambda: torch.stack([area(corners(seed)) for seed in range(12)]), area, "return")
+    assert blamed(lambda: shells(LOW), shells, "inner =", None)
+    with precheck.watch() as report:
+        held = shells(torch.float32)
+    assert not report.errors, held
+
+
+def test_a_product_of_two_wrong_numbers_is_off_by_more_than_both() -> None:
+    """(1 + a) (1 + b) is off by a + b + ab. The product of two variances that cancel makes no error itself."""
+    x = 5000 + normal(200)
+    assert blamed(lambda: correlation(x, x + 0.5 * normal(200, seed=3)), correlation, "spread_y =")
