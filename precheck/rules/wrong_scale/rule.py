@@ -17,7 +17,7 @@ from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
-from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -35,6 +35,10 @@ class WrongScale(Rule):
             return _unrotated(seen)
         if isinstance(seen, Unfolded):
             return _unfolded(seen)
+        if isinstance(seen, Derived):
+            told = f"{seen.scale:.4g} times that, and this factor is made of the scales" if seen.scale else f"off by {percent(seen.off)}%"
+            return (f"the derivative of the forward product gives another gradient of the {seen.operand}: what is returned here is {told}, "
+                    f"and rounding explains {percent(seen.rounding)}%")  # fmt: skip
         if isinstance(seen, Dead):
             return (f"{percent(seen.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
                     "give the scale a smallest value")  # fmt: skip

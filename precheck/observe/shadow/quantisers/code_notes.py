@@ -29,6 +29,18 @@ class Uncancelled:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Derived:
+    """A gradient that a Function returns, beside the derivative of its forward product. Errors are relative. `rounded`: a line that rounds an operand."""
+
+    rounded: str
+    operand: str  # "input" or "weight"
+    off: float
+    left: float  # when one factor for all of the gradient has been taken out
+    rounding: float  # what the errors of its operands explain
+    scale: float  # that factor, if it is made of the operands' scales; 0 if it is not
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Dead:
     """Codes that are NaN, since the data and its scale are 0."""
 
@@ -162,5 +174,5 @@ class Late:
 
 
 Remark = (
-    Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+    Uncancelled | Derived | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
 )

@@ -146,11 +146,14 @@ def _become(
     units = [Flat.of(result, 1 / by) for by in bys]
     end = torch.finfo(result.dtype).max if result.dtype in FLOATS else math.inf
     filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
+    lost = cost(exact, result)
+    if not (scaled and scaled.nested):
+        codes.gradients.rounded(place.blamed, [each.seen(result) for each in plains], bys, lost[0])
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
                                    dead=place if void else None,
                                    filled=filled, powers=scaled.powers if scaled else None,
-                                   begun=scaled.powers if scaled else None, cost=cost(exact, result),
+                                   begun=scaled.powers if scaled else None, cost=lost,
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
                                    scales=0 if scaled and scaled.written else 1,
                                    chosen=bool(scaled and scaled.chosen)))  # fmt: skip

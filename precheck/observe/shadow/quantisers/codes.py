@@ -37,6 +37,7 @@ from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
 from precheck.observe.shadow.quantisers.float_bits import FloatBits
 from precheck.observe.shadow.quantisers.fruitless_products import Products
+from precheck.observe.shadow.quantisers.function_gradients import FunctionGradients
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
@@ -74,6 +75,7 @@ class Codes:
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
+        self.gradients = FunctionGradients(self)
         self.told, self.products = set[str](), Products(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:

@@ -1,0 +1,246 @@
+"""Compares the gradients of an autograd Function that quantises with the derivative of its forward product.
+
+A Function whose result is x Wᵀ up to rounding has the gradients g W and gᵀ x, whatever its code does with scales. Both are computed from the data,
+and the distance is noted beside what rounding the operands explains. That rounds nothing else must be known: all that is rounded are whole
+operands, turned at most, which keeps their norm. A factor that all of a gradient has may be meant, unless it is one of the scales.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.quantisers.code_copies import distance
+from precheck.observe.shadow.quantisers.code_notes import Derived
+from precheck.observe.shadow.storages import plain
+from precheck.torch_internals import FUNCTIONS, active_modes, is_transformed, version, without_modes
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.quantisers.codes import Codes
+
+FITS = 3.0
+"""Times what rounding explains. A forward result that is further from the product is another function."""
+ALIKE = 0.02
+"""Relative distance of two norms below which they are those of one operand. A cast to bfloat16 and clipping at a 1e-3 quantile change less."""
+SAME = 0.02
+"""Relative distance below which a fitted factor may be a scale. Rounding changes it by the square of its own relative error."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Rounding:
+    """Data that was rounded within a Function."""
+
+    line: str
+    size: int
+    norms: tuple[float, ...]  # of what it may have been before each of its scales
+    error: float  # relative
+    bys: tuple[torch.Tensor, ...]  # the scales, for each element
+
+    def of(self, operand: torch.Tensor) -> bool:
+        """Whether it is this operand, as it is or turned."""
+        norm = float(operand.norm())
+        return self.size == operand.numel() and any(abs(each - norm) <= ALIKE * norm for each in self.norms)
+
+    def factors(self, operand: torch.Tensor, along: int) -> Iterator[torch.Tensor]:
+        """The scales that a product along this dimension of the operand keeps: one number, or one for each row or column."""
+        flat = operand.reshape(-1, operand.shape[-1])
+        for by in self.bys:
+            if bool(by.amax() == by.amin()):
+                yield by.amax().reshape(1).double()
+                continue
+            seen = [by.reshape(flat.shape)] if by.shape in (operand.shape, flat.shape) else []
+            for each in [*seen, by.mT] if by.dim() == 2 and by.mT.shape == flat.shape else seen:
+                if bool((each.amax(along) == each.amin(along)).all()):
+                    yield each.amax(along).double()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Product:
+    """The forward product of a Function, of `x` and `w`, whose last two dimensions are `turned` if it is x Wᵀ. `factor`: what the result has beside."""
+
+    x: torch.Tensor
+    w: torch.Tensor
+    turned: bool
+    factor: float
+    places: tuple[int, int]  # of the two among the tensors that are given
+    roundings: list[Rounding]
+    versions: tuple[int, int]
+
+    def made(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ (w.mT if self.turned else w)
+
+    def of_x(self, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return self.factor * (g @ (w if self.turned else w.mT))
+
+    def of_w(self, g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if self.w.dim() == 2:
+            g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+        return self.factor * (g.mT @ x if self.turned else x.mT @ g)
+
+
+class FunctionGradients:
+    """The Functions of a run."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.codes = codes
+        self.open: list[Rounding] | None = None  # what was rounded in the Function that runs now
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, each Function of this thread is followed, those too whose `apply` was bound to a name before."""
+        with _lock:
+            _watching.append(self)
+            FUNCTIONS.apply = classmethod(_applied)  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            with _lock:
+                _watching.remove(self)
+                if not _watching:
+                    del FUNCTIONS.apply
+
+    def rounded(self, line: str, plains: Sequence[torch.Tensor], bys: Sequence[torch.Tensor], error: float) -> None:
+        """Data was rounded. `plains`: what it may have been before each of its scales."""
+        if self.open is not None:
+            norms = tuple(float(each.norm()) for each in plains)
+            self.open.append(Rounding(line, plains[0].numel(), norms, error, tuple(bys)))
+
+    def applied(self, call: Callable[[], Any], args: tuple[Any, ...]) -> Any:
+        """Runs a Function. If its result is a product of two inputs, its gradients are compared when they are made."""
+        if self.codes.off or any(is_transformed(each) for each in args if isinstance(each, torch.Tensor)):
+            return call()
+        outer, self.open = self.open, []
+        try:
+            result = call()
+        finally:
+            mine, self.open = self.open, outer
+        node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        if node is not None and plain(result) and result.is_floating_point():
+            with without_modes(), torch.no_grad():
+                given = [each for each in args if isinstance(each, torch.Tensor)]
+                product = self._product(result.detach(), [each.detach() for each in given], mine)
+            if product is not None:
+                node.register_prehook(functools.partial(self._begins, product))
+                node.register_hook(functools.partial(self._ends, product))
+        return result
+
+    def _product(self, y: torch.Tensor, given: Sequence[torch.Tensor], roundings: list[Rounding]) -> Product | None:
+        """The product of two inputs that the result is, but for one factor and a bias."""
+        wide = [each for each in given if plain(each) and each.is_floating_point() and each.element_size() > 1]
+        error = max((each.error for each in roundings), default=0.0)
+        pairs = itertools.permutations([(place, each) for place, each in enumerate(given) if each.dim() > 1 and any(each is one for one in wide)], 2)
+        for ((first, x), (second, w)), turned in itertools.product(pairs, (True, False)):
+            inner, outer = w.shape[::-1][:2] if turned else w.shape[-2:]
+            if x.shape[-1] != inner or y.shape != (*x.shape[:-1], outer) or w.shape[:-2] not in ((), x.shape[:-2]):
+                continue
+            made = Product(x, w, turned, 1.0, (first, second), roundings, (version(x), version(w)))
+            alone = made.made(x.float(), w.float())
+            for bias in (None, *(each for each in wide if each.shape == (outer,))):
+                rest = y.float() if bias is None else y.float() - bias.float()
+                factor = float((rest * alone).sum() / alone.square().sum().clamp_min(1e-30))
+                explained = _explained(made.made, x.float(), w.float(), max(error, torch.finfo(y.dtype).eps)) * abs(factor)
+                if float((rest - factor * alone).norm()) <= FITS * explained:
+                    made.factor = factor
+                    return made
+        return None
+
+    def _begins(self, product: Product, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        """Before the backward pass of a Function."""
+        self.open = []
+
+    def _ends(self, product: Product, made: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> None:
+        """After it."""
+        roundings, self.open = [*product.roundings, *(self.open or [])], None
+        if self.codes.off or not roundings or given[0] is None or (version(product.x), version(product.w)) != product.versions:
+            return
+        try:
+            with without_modes(), torch.no_grad():
+                self._compared(product, roundings, [made[place] for place in product.places], given[0].float())
+        except Exception:
+            self.codes.off = True
+
+    def _compared(self, product: Product, roundings: Sequence[Rounding], made: Sequence[torch.Tensor | None], g: torch.Tensor) -> None:
+        data = g, product.x.float(), product.w.float()
+        found = [[each for each in roundings if each.of(one)] for one in data]
+        known = [each for one in found for each in one]
+        if not known:
+            return
+        entire = all(each in known for each in roundings if each.size in [one.numel() for one in data])
+        sums = (0, -2), (1, -2)  # the operands of the weight's gradient, those that make its rows first, with the dimensions that are summed over
+        for name, of, gradient, sides in (
+            ("input", product.of_x, made[0], ((0, -1), (2, -2 if product.turned else -1))),
+            ("weight", product.of_w, made[1], sums if product.turned else sums[::-1]),
+        ):  # fmt: skip
+            if gradient is None or not plain(gradient):
+                continue
+            other, arrived = data[2 if name == "input" else 1], gradient != 0
+            kept, expected = gradient.float() * arrived, of(g, other) * arrived
+            norm, error = float(expected.norm()), max(each.error for each in known)
+            if not norm or not bool(kept.isfinite().all()) or distance(kept, expected) <= error:
+                continue
+            rounding = _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / norm
+            factor = float((kept * expected).sum()) / norm**2
+            left = float((kept - factor * expected).norm() / kept.norm())
+            factors = [[by for each in found[place] for by in each.factors(data[place], along)] for place, along in sides]
+            scale = abs(factor) if _scaled(kept, expected, *factors, rounding) else 0.0
+            if entire or scale:
+                self.codes.note(self._place(gradient), Derived(known[-1].line, name, distance(kept, expected), left, rounding, scale))
+
+    def _place(self, gradient: torch.Tensor) -> Operation:
+        """The operation that has made a gradient. It is not the cast of the result."""
+        cell = self.codes.mode.memory.find(gradient)
+        maker = None if cell is None else cell.value.maker
+        while maker is not None and maker.name.startswith("_to_copy") and maker.inputs and maker.inputs[0].maker is not None:
+            maker = maker.inputs[0].maker
+        place = self.codes.described("gradient")
+        if maker is None:
+            return place
+        return dataclasses.replace(place, name=maker.name, module=maker.module, source=maker.source, caller=maker.caller)
+
+
+def _explained(of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], left: torch.Tensor, right: torch.Tensor, error: float) -> float:
+    """The norm of the error of a product whose operands have errors of that relative size: of each number, or of the largest ones, as where small
+    numbers become zero. The larger of the two for each operand."""
+    generator = torch.Generator(left.device).manual_seed(0)
+
+    def worst(operand: torch.Tensor, product: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        noise = error * torch.randn(operand.shape, generator=generator, device=operand.device)
+        return max(float(product(noise * operand).norm()), float(product(noise * operand.square().mean().sqrt()).norm()))
+
+    return float(torch.hypot(torch.tensor(worst(left, lambda each: of(each, right))), torch.tensor(worst(right, lambda each: of(left, each)))))
+
+
+def _scaled(made: torch.Tensor, expected: torch.Tensor, rows: Sequence[torch.Tensor], columns: Sequence[torch.Tensor], rounding: float) -> bool:
+    """Whether a gradient is what was expected times scales of its two operands, or over them. One power of two for all of it may be meant."""
+    made, expected = (each.double().reshape(-1, each.shape[-1]) for each in (made, expected))
+    one = torch.ones(1, dtype=torch.float64, device=made.device)
+    left, right = ([one, *(each.abs() ** power for each in found for power in (1, -1, 2, -2))] for found in (rows, columns))
+    for a, b in itertools.product(left, right):
+        factor = a[:, None] * b[None, :]
+        if factor.numel() == 1 and bool(torch.frexp(factor).mantissa == 0.5):
+            continue
+        other = expected * factor
+        fit = float((made * other).sum() / other.square().sum())
+        if abs(abs(fit) - 1) <= min(SAME, FITS * rounding**2) and float((made - fit * other).norm()) <= FITS * rounding * float(made.norm()):
+            return True
+    return False
+
+
+_lock = threading.Lock()
+_watching: list[FunctionGradients] = []
+
+
+def _applied(cls: Any, *args: Any) -> Any:
+    """What `apply` of each Function calls while a block is watched."""
+    call: Callable[[], Any] = functools.partial(super(FUNCTIONS, cls).apply, *args)
+    for each in [each for each in _watching if each.codes.mode in active_modes()]:
+        call = functools.partial(each.applied, call, args)
+    return call()
