@@ -103,7 +103,7 @@ def range_of_the_whole_buffer(bug: bool) -> torch.Tensor:
 
 
 def written_by_multiplying(bug: bool) -> torch.Tensor:
-    """A latent cache in float8. What is written is multiplied by its scale, as what is read is (vllm-project/vllm-xpu-kernels#475)."""
+    """A latent cache in float8: what is written is multiplied by its scale, as what is read is (vllm-project/vllm-xpu-kernels#475)."""
     latent, q = 30 * normal(24, 64, seed=1), normal(16, 64, seed=2) / 30
     scale = (30 * normal(512, 64, seed=3)).abs().amax() / 448
     scaled = latent * scale if bug else latent / scale

@@ -95,7 +95,7 @@ class Codes:
         """Whether an operand is followed."""
         rotations = self.rotations
         own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages
-        parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
+        parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held, self.gradients.coded
         known = [each for each in (*own, *parts, rotations.held, rotations.quantised, rotations.fast.held) if each]
         tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any(each.key(tensor) in each.entries for tensor in tensors for each in known)
@@ -150,6 +150,7 @@ class Codes:
         self.rotations.follow(op, inputs, results[0])
         self.decoded.follow(op, results[0])
         self.dequantised.follow(op, inputs, results[0])
+        self.gradients.follow(op, inputs, results[0])
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -184,8 +185,9 @@ class Codes:
             self._again(op, tracks, result)
             added_terms.joined(self, op, inputs, result)
         else:
+            place = self.described(op.plan.name) if base in EXPONENTIALS else None
             for track in tracks:
-                self.judged(track, unit=base in EXPONENTIALS)
+                self.judged(track, unit=place is not None, place=place)
             self.tracks.drop(result)
 
     def _coded(self, tensor: torch.Tensor) -> bool:

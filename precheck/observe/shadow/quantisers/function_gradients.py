@@ -1,8 +1,9 @@
-"""Compares the gradients of an autograd Function that quantises with the derivative of its forward product.
+"""Compares gradients that an autograd Function makes of codes with the derivative of its forward product.
 
 A Function whose result is x Wᵀ up to rounding has the gradients g W and gᵀ x, whatever its code does with scales. Both are computed from the data,
-and the distance is noted beside what rounding the operands explains. That rounds nothing else must be known: all that is rounded are whole
-operands, turned at most, which keeps their norm. A factor that all of a gradient has may be meant, unless it is one of the scales.
+and the distance is noted beside what rounding explains: that of the operands, or the distance of the forward result, if it is greater. It must be
+known that rounding is all that is done: what is rounded in the Function are whole operands, turned at most, which keeps their norm. A factor that all
+of a gradient has may be meant, unless it is one of the scales. So may numbers that are zero.
 """
 
 from __future__ import annotations
@@ -17,17 +18,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import distance
 from precheck.observe.shadow.quantisers.code_notes import Derived
-from precheck.observe.shadow.storages import plain
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Storages, plain
 from precheck.torch_internals import FUNCTIONS, active_modes, is_transformed, version, without_modes
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
 FITS = 3.0
-"""Times what rounding explains. A forward result that is further from the product is another function."""
+"""Times what rounding explains. A gradient that is further from what was expected times scales is another one."""
+COARSE = 0.25
+"""Relative distance of a forward result from the product. Rounding both operands to four bits makes 0.2, and another function is further off."""
+REMEMBERED = 8
+"""Roundings that are remembered of each number of elements, since a weight may have been rounded before."""
 ALIKE = 0.02
 """Relative distance of two norms below which they are those of one operand. A cast to bfloat16 and clipping at a 1e-3 quantile change less."""
 SAME = 0.02
@@ -70,6 +77,7 @@ class Product:
     w: torch.Tensor
     turned: bool
     factor: float
+    error: float  # of the result, relative
     places: tuple[int, int]  # of the two among the tensors that are given
     roundings: list[Rounding]
     versions: tuple[int, int]
@@ -92,6 +100,8 @@ class FunctionGradients:
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
         self.open: list[Rounding] | None = None  # what was rounded in the Function that runs now
+        self.coded: Storages[Operation] = Storages()  # what a Function has made of codes, by the operation that made it
+        self.latest: dict[int, list[Rounding]] = {}  # what was rounded in the run, by number of elements
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -109,9 +119,21 @@ class FunctionGradients:
 
     def rounded(self, line: str, plains: Sequence[torch.Tensor], bys: Sequence[torch.Tensor], error: float) -> None:
         """Data was rounded. `plains`: what it may have been before each of its scales."""
+        norms = tuple(float(each.norm()) for each in plains)
+        made = Rounding(line, plains[0].numel(), norms, error, tuple(bys))
+        self.latest[made.size] = [*self.latest.get(made.size, ()), made][-REMEMBERED:]
         if self.open is not None:
-            norms = tuple(float(each.norm()) for each in plains)
-            self.open.append(Rounding(line, plains[0].numel(), norms, error, tuple(bys)))
+            self.open.append(made)
+
+    def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """After an op: whether its result is made of codes, within a Function."""
+        if self.open is None:
+            return
+        before = next((made for each in inputs if (made := self.coded.get(each)) is not None), None)
+        if before is not None and op.base in ops.WHOLE_COPIES | ops.CASTS:
+            self.coded.put(result, before)
+        elif before is not None or any(self.codes.tracks.get(each) or self.codes.dequantised.held.get(each) for each in inputs):
+            self.coded.put(result, self.codes.described(op.plan.name))
 
     def applied(self, call: Callable[[], Any], args: tuple[Any, ...]) -> Any:
         """Runs a Function. If its result is a product of two inputs, its gradients are compared when they are made."""
@@ -133,24 +155,23 @@ class FunctionGradients:
         return result
 
     def _product(self, y: torch.Tensor, given: Sequence[torch.Tensor], roundings: list[Rounding]) -> Product | None:
-        """The product of two inputs that the result is, but for one factor and a bias."""
+        """The product of two inputs that the result is, but for one factor and a bias. The closest, if there are several."""
         wide = [each for each in given if plain(each) and each.is_floating_point() and each.element_size() > 1]
-        error = max((each.error for each in roundings), default=0.0)
         pairs = itertools.permutations([(place, each) for place, each in enumerate(given) if each.dim() > 1 and any(each is one for one in wide)], 2)
+        found: list[Product] = []
         for ((first, x), (second, w)), turned in itertools.product(pairs, (True, False)):
             inner, outer = w.shape[::-1][:2] if turned else w.shape[-2:]
             if x.shape[-1] != inner or y.shape != (*x.shape[:-1], outer) or w.shape[:-2] not in ((), x.shape[:-2]):
                 continue
-            made = Product(x, w, turned, 1.0, (first, second), roundings, (version(x), version(w)))
+            made = Product(x, w, turned, 1.0, 0.0, (first, second), roundings, (version(x), version(w)))
             alone = made.made(x.float(), w.float())
             for bias in (None, *(each for each in wide if each.shape == (outer,))):
                 rest = y.float() if bias is None else y.float() - bias.float()
                 factor = float((rest * alone).sum() / alone.square().sum().clamp_min(1e-30))
-                explained = _explained(made.made, x.float(), w.float(), max(error, torch.finfo(y.dtype).eps)) * abs(factor)
-                if float((rest - factor * alone).norm()) <= FITS * explained:
-                    made.factor = factor
-                    return made
-        return None
+                off = float((rest - factor * alone).norm() / rest.norm().clamp_min(1e-30))
+                found.append(dataclasses.replace(made, factor=factor, error=off))
+        best = min(found, key=lambda each: each.error, default=None)
+        return best if best is not None and best.error <= COARSE else None
 
     def _begins(self, product: Product, gradients: tuple[torch.Tensor | None, ...]) -> None:
         """Before the backward pass of a Function."""
@@ -159,7 +180,7 @@ class FunctionGradients:
     def _ends(self, product: Product, made: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> None:
         """After it."""
         roundings, self.open = [*product.roundings, *(self.open or [])], None
-        if self.codes.off or not roundings or given[0] is None or (version(product.x), version(product.w)) != product.versions:
+        if self.codes.off or given[0] is None or (version(product.x), version(product.w)) != product.versions:
             return
         try:
             with without_modes(), torch.no_grad():
@@ -169,41 +190,31 @@ class FunctionGradients:
 
     def _compared(self, product: Product, roundings: Sequence[Rounding], made: Sequence[torch.Tensor | None], g: torch.Tensor) -> None:
         data = g, product.x.float(), product.w.float()
-        found = [[each for each in roundings if each.of(one)] for one in data]
+        found = [[each for each in self.latest.get(one.numel(), ()) if each.of(one)] for one in data]
         known = [each for one in found for each in one]
         if not known:
             return
-        entire = all(each in known for each in roundings if each.size in [one.numel() for one in data])
+        entire = all(any(each is one for one in known) for each in roundings)
+        error = max(each.error for each in known)
         sums = (0, -2), (1, -2)  # the operands of the weight's gradient, those that make its rows first, with the dimensions that are summed over
         for name, of, gradient, sides in (
             ("input", product.of_x, made[0], ((0, -1), (2, -2 if product.turned else -1))),
             ("weight", product.of_w, made[1], sums if product.turned else sums[::-1]),
         ):  # fmt: skip
-            if gradient is None or not plain(gradient):
+            if gradient is None or not plain(gradient) or (place := self.coded.get(gradient)) is None:
                 continue
             other, arrived = data[2 if name == "input" else 1], gradient != 0
             kept, expected = gradient.float() * arrived, of(g, other) * arrived
-            norm, error = float(expected.norm()), max(each.error for each in known)
+            norm = float(expected.norm())
             if not norm or not bool(kept.isfinite().all()) or distance(kept, expected) <= error:
                 continue
-            rounding = _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / norm
+            rounding = max(product.error, _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / norm)
             factor = float((kept * expected).sum()) / norm**2
             left = float((kept - factor * expected).norm() / kept.norm())
-            factors = [[by for each in found[place] for by in each.factors(data[place], along)] for place, along in sides]
+            factors = [[by for each in found[side] for by in each.factors(data[side], along)] for side, along in sides]
             scale = abs(factor) if _scaled(kept, expected, *factors, rounding) else 0.0
             if entire or scale:
-                self.codes.note(self._place(gradient), Derived(known[-1].line, name, distance(kept, expected), left, rounding, scale))
-
-    def _place(self, gradient: torch.Tensor) -> Operation:
-        """The operation that has made a gradient. It is not the cast of the result."""
-        cell = self.codes.mode.memory.find(gradient)
-        maker = None if cell is None else cell.value.maker
-        while maker is not None and maker.name.startswith("_to_copy") and maker.inputs and maker.inputs[0].maker is not None:
-            maker = maker.inputs[0].maker
-        place = self.codes.described("gradient")
-        if maker is None:
-            return place
-        return dataclasses.replace(place, name=maker.name, module=maker.module, source=maker.source, caller=maker.caller)
+                self.codes.note(place, Derived(known[-1].line, name, distance(kept, expected), left, rounding, scale))
 
 
 def _explained(of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], left: torch.Tensor, right: torch.Tensor, error: float) -> float:
