@@ -213,7 +213,8 @@ class Codes:
         exact = self.copied(op, -1)
         plains = [self.copied(op, place) for place in range(alternatives(tracks))]
         if op.base in PRODUCTS and self.scaled:  # the scale may have been multiplied into the other operand
-            plains += [self.copied(op, place, without=nth) for nth in range(self._scales_beside(op)) for place in range(alternatives(tracks))]
+            deepest = max((len(each.bys) for each in self._scaled_beside(op)), default=0)
+            plains += [self.copied(op, place, without=nth) for nth in range(deepest) for place in range(alternatives(tracks))]
         product = op.base in PRODUCTS or op.base == "mul"
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
@@ -224,13 +225,15 @@ class Codes:
             kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
             kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
         if product:
-            kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
+            beside = [each.powers for each in self._scaled_beside(op)]  # a scale may have been multiplied into the other operand
+            powers, begun = [*(track.powers for track in tracks), *beside], [track.begun for track in tracks]
+            kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in (powers, begun))
         self.settled(kept, result)
 
-    def _scales_beside(self, op: OpCall) -> int:
-        """How many scales an operand was multiplied by that was not rounded."""
+    def _scaled_beside(self, op: OpCall) -> list[Scaled]:
+        """The operands that were multiplied by a scale and not rounded."""
         beside = [self.scaled.get(each) for each in filter(plain, op.tensors()) if self.tracks.get(each) is None]
-        return max((len(each.bys) for each in beside if each is not None), default=0)
+        return [each for each in beside if each is not None]
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The op's result on other tensors, in their own format. What it writes into is copied first."""

@@ -108,7 +108,7 @@ class FunctionGradients:
         """Inside, each Function of this thread is followed, those too whose `apply` was bound to a name before."""
         with _lock:
             _watching.append(self)
-            FUNCTIONS.apply = classmethod(_applied)  # type: ignore[method-assign, assignment]
+            FUNCTIONS.apply = classmethod(_applied)
         try:
             yield
         finally:
@@ -211,8 +211,8 @@ class FunctionGradients:
             rounding = max(product.error, _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / norm)
             factor = float((kept * expected).sum()) / norm**2
             left = float((kept - factor * expected).norm() / kept.norm())
-            factors = [[by for each in found[side] for by in each.factors(data[side], along)] for side, along in sides]
-            scale = abs(factor) if _scaled(kept, expected, *factors, rounding) else 0.0
+            rows, columns = ([by for each in found[side] for by in each.factors(data[side], along)] for side, along in sides)
+            scale = abs(factor) if _scaled(kept, expected, rows, columns, rounding) else 0.0
             if entire or scale:
                 self.codes.note(place, Derived(known[-1].line, name, distance(kept, expected), left, rounding, scale))
 

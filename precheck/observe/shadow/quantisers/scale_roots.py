@@ -15,7 +15,8 @@ from precheck import ops
 from precheck.observe.shadow.storages import Storages
 
 Powers = dict[frozenset[int], float]
-"""The power of each extreme. An extreme has a number. What is made of several in another way than by a product has theirs, and one of its own."""
+"""The power of each extreme. An extreme has a number. What is made of several in another way than by a product has theirs, and one of its own, which
+is below zero."""
 KEPT = ops.WHOLE_COPIES | ops.BOUNDS_BELOW | ops.MOVING | {"abs", "detach"}
 """Ops on one operand whose result is made of the same extremes."""
 
@@ -47,7 +48,7 @@ class ScaleRoots:
             made = combined((powers or {}, sign) for powers, sign in zip(given, signs, strict=False))
             self.held.put(result, made or {})
         else:
-            self.held.put(result, {frozenset({next(self.numbers)}).union(*(key for powers in given for key in powers or {})): 1.0})
+            self.held.put(result, {frozenset({-1 - next(self.numbers)}).union(*(key for powers in given for key in powers or {})): 1.0})
 
 
 def combined(parts: Iterable[tuple[Powers | None, float]]) -> Powers | None:
