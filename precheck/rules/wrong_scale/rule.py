@@ -129,11 +129,6 @@ def _unrotated(remark: Unrotated) -> str:
     if not remark.other:
         return (f"what was rotated at {shortened(remark.rotated)} is rotated once more by the same Hadamard matrix; "
                 "multiplied by its transpose it would be rotated back")  # fmt: skip
-    if remark.other == "nowhere":
-        return (
-            f"one operand of this product was rotated by a Hadamard matrix at {shortened(remark.rotated)}, in the backward pass alone, "
-            f"and the other was not: without any rounding the result is off by {percent(remark.off)}%"
-        )
     return (
         f"the operands of this product were rotated by Hadamard matrices at {shortened(remark.rotated)} and {shortened(remark.other)}, which "
         f"do not cancel: without any rounding the result is off by {percent(remark.off)}%"

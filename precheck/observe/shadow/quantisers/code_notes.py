@@ -30,9 +30,9 @@ class Uncancelled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Derived:
-    """A gradient that a Function returns, beside the derivative of its forward product. Errors are relative. `rounded`: a line that rounds an operand."""
+    """A gradient that a Function returns, beside the derivative of its forward product. Errors are relative."""
 
-    rounded: str
+    rounded: str  # a line that rounds an operand
     operand: str  # "input" or "weight"
     off: float
     left: float  # when one factor for all of the gradient has been taken out
@@ -112,7 +112,7 @@ class Unrotated:
     """Rotations by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again and not undone."""
 
     rotated: str  # where the left operand was rotated
-    other: str  # and the right one; "" where one tensor was rotated twice, "nowhere" where it was not rotated
+    other: str  # and the right one; "" where one tensor was rotated twice
     off: float  # |result - c result without rotations| / |result|, for the best factor c
 
 
@@ -174,5 +174,6 @@ class Late:
 
 
 Remark = (
-    Uncancelled | Derived | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+    Uncancelled | Derived | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread
+    | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
 )

@@ -71,7 +71,7 @@ class Rounding:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Product:
-    """The forward product of a Function, of `x` and `w`, whose last two dimensions are `turned` if it is x Wᵀ. `factor`: what the result has beside."""
+    """The forward product of a Function, times a factor: x Wᵀ if it is `turned`, else x W."""
 
     x: torch.Tensor
     w: torch.Tensor
