@@ -102,7 +102,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole and not remark.fault else "error")
         elif isinstance(remark, Unrotated) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
-        elif isinstance(remark, Derived) and (remark.left if not remark.scale else remark.off) > max(SEEN, CLIPPED * remark.rounding):
+        elif isinstance(remark, Derived) and remark.left > max(SEEN, CLIPPED * remark.rounding):
             yield _fact("wrong-scale", operation, remark, remark.off, max(float(SEEN), CLIPPED * remark.rounding))
         elif isinstance(remark, Dead | Wrapped | Mixed):
             yield _fact("wrong-scale", operation, remark, remark.share, 0.0)

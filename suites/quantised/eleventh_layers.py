@@ -5,6 +5,8 @@ Each takes `bug`; a line at fault ends in `# culprit: name`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from float8_by_hand import E4M3, LOW, channels, normal
 from torch import nn
@@ -114,3 +116,5 @@ def written_by_multiplying(bug: bool) -> torch.Tensor:
 
 BUGS = (lowest_is_zero, zero_point_not_added, scales_of_the_first_rank, scales_not_interleaved, moments_reset_to_byte_zero,
         greatest_of_all_experts_afterwards, range_of_the_whole_buffer, written_by_multiplying)  # fmt: skip
+HEALTHY: tuple[Callable[[], torch.Tensor], ...] = ()
+"""The look-alikes of both parts are in `eleventh_healthy`."""

@@ -96,7 +96,7 @@ class Axiswise(torch.autograd.Function):
     def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x, qw, sw = ctx.saved_tensors
         turned = qw.t()
-        dense = turned.float() * (sw if ctx.bug else sw.t())
+        dense = turned.float() * (sw if ctx.bug else sw.t())  # culprit: not-turned
         return g @ dense.t(), g.t() @ x, None  # culprit: not-turned
 
 

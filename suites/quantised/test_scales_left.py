@@ -76,7 +76,7 @@ def cast_before_its_scale(bug: bool) -> torch.Tensor:
 FAULTS = {
     scale_of_the_weight_again: ("wrong-scale", "these scales do not cancel"),
     scale_again_in_training: ("wrong-scale", "these scales do not cancel"),
-    scale_left_in_a_gradient: ("wrong-scale", "the derivative of the forward product gives another gradient of the weight"),
+    scale_left_in_a_gradient: ("wrong-scale", "a scale is missing here"),
     sums_in_sixteen_bits: ("wrong-scale", "have wrapped round in int16"),
     cast_without_its_scale: ("wrong-scale", "were cast without a scale, and one that is made of them is taken out here"),
     cast_before_its_scale: ("clipping", "there is no scale, and the format goes up to numbers"),

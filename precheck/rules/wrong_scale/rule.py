@@ -36,9 +36,8 @@ class WrongScale(Rule):
         if isinstance(seen, Unfolded):
             return _unfolded(seen)
         if isinstance(seen, Derived):
-            told = f"{seen.scale:.4g} times that, and this factor is made of the scales" if seen.scale else f"off by {percent(seen.off)}%"
-            return (f"the derivative of the forward product gives another gradient of the {seen.operand}: what is returned here is {told}, "
-                    f"and rounding explains {percent(seen.rounding)}%")  # fmt: skip
+            return (f"the derivative of the forward product gives another gradient of the {seen.operand}: what is returned here is off by "
+                    f"{percent(seen.off)}%, and rounding explains {percent(seen.rounding)}%")  # fmt: skip
         if isinstance(seen, Dead):
             return (f"{percent(seen.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
                     "give the scale a smallest value")  # fmt: skip

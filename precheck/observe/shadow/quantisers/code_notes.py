@@ -37,7 +37,6 @@ class Derived:
     off: float
     left: float  # when one factor for all of the gradient has been taken out
     rounding: float  # what the errors of its operands explain
-    scale: float  # that factor, if it is made of the operands' scales; 0 if it is not
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

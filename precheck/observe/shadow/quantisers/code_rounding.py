@@ -161,7 +161,7 @@ def _become(
     filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
     lost = cost(exact, result)
     if not (scaled and scaled.nested):
-        codes.gradients.rounded(place.blamed, [each.seen(result) for each in plains], bys, lost[0])
+        codes.gradients.rounded(place.blamed, [each.seen(result) for each in plains], lost[0])
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
                                    dead=place if void else None,

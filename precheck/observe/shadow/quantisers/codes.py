@@ -112,10 +112,9 @@ class Codes:
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
-        """The storage of these codes is freed: judges them if no op has read them. A gradient that some scales were multiplied into has a unit."""
+        """The storage of these codes is freed: judges them if no op has read them."""
         if not track.read:
-            gradient = track.dense and 0 < track.multipliers < track.scales and track.last is not None and track.last.phase == "backward"
-            self.judged(track, unit=gradient, own=gradient)
+            self.judged(track)
 
     def follow(self, op: OpCall, result: Any) -> None:
         """After an op on something that is followed."""
@@ -185,9 +184,8 @@ class Codes:
             self._again(op, tracks, result)
             added_terms.joined(self, op, inputs, result)
         else:
-            place = self.described(op.plan.name) if base in EXPONENTIALS else None
             for track in tracks:
-                self.judged(track, unit=place is not None, place=place)
+                self.judged(track, unit=base in EXPONENTIALS, place=self.described(op.plan.name))
             self.tracks.drop(result)
 
     def _coded(self, tensor: torch.Tensor) -> bool:
@@ -212,9 +210,9 @@ class Codes:
                     code_limits.changed(self, op, track, each)
         exact = self.copied(op, -1)
         plains = [self.copied(op, place) for place in range(alternatives(tracks))]
-        if op.base in PRODUCTS and self.scaled:  # the scale may have been multiplied into the other operand
-            deepest = max((len(each.bys) for each in self._scaled_beside(op)), default=0)
-            plains += [self.copied(op, place, without=nth) for nth in range(deepest) for place in range(alternatives(tracks))]
+        beside = self._scaled_beside(op) if op.base in PRODUCTS and self.scaled else []  # a scale may have been multiplied into the other operand
+        for nth in range(max((len(each.bys) for each in beside), default=0)):
+            plains += [self.copied(op, place, without=nth) for place in range(alternatives(tracks))]
         product = op.base in PRODUCTS or op.base == "mul"
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
@@ -225,9 +223,8 @@ class Codes:
             kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
             kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
         if product:
-            beside = [each.powers for each in self._scaled_beside(op)]  # a scale may have been multiplied into the other operand
-            powers, begun = [*(track.powers for track in tracks), *beside], [track.begun for track in tracks]
-            kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in (powers, begun))
+            kept.powers = combined((each, 1.0) for each in [*(track.powers for track in tracks), *(scaled.powers for scaled in beside)])
+            kept.begun = combined((each.begun, 1.0) for each in tracks)
         self.settled(kept, result)
 
     def _scaled_beside(self, op: OpCall) -> list[Scaled]:

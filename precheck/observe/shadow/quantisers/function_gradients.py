@@ -3,7 +3,7 @@
 A Function whose result is x Wᵀ up to rounding has the gradients g W and gᵀ x, whatever its code does with scales. Both are computed from the data,
 and the distance is noted beside what rounding explains: that of the operands, or the distance of the forward result, if it is greater. It must be
 known that rounding is all that is done: what is rounded in the Function are whole operands, turned at most, which keeps their norm. A factor that all
-of a gradient has may be meant, unless it is one of the scales. So may numbers that are zero.
+of a gradient has may be meant, unless it is made of scales, which the copies of the codes tell. So may numbers that are zero.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,18 +30,12 @@ from precheck.torch_internals import FUNCTIONS, active_modes, is_transformed, ve
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
-FITS = 3.0
-"""Times what rounding explains. A gradient that is further from what was expected times scales is another one."""
 COARSE = 0.25
 """Relative distance of a forward result from the product. Rounding both operands to four bits makes 0.2, and another function is further off."""
 REMEMBERED = 8
 """Roundings that are remembered of each number of elements, since a weight may have been rounded before."""
 ALIKE = 0.02
 """Relative distance of two norms below which they are those of one operand. A cast to bfloat16 and clipping at a 1e-3 quantile change less."""
-SAME = 0.02
-"""Relative distance below which a fitted factor may be a scale. Rounding changes it by the square of its own relative error."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Rounding:
     """Data that was rounded within a Function."""
@@ -49,25 +44,11 @@ class Rounding:
     size: int
     norms: tuple[float, ...]  # of what it may have been before each of its scales
     error: float  # relative
-    bys: tuple[torch.Tensor, ...]  # the scales, for each element
 
     def of(self, operand: torch.Tensor) -> bool:
         """Whether it is this operand, as it is or turned."""
         norm = float(operand.norm())
         return self.size == operand.numel() and any(abs(each - norm) <= ALIKE * norm for each in self.norms)
-
-    def factors(self, operand: torch.Tensor, along: int) -> Iterator[torch.Tensor]:
-        """The scales that a product along this dimension of the operand keeps: one number, or one for each row or column."""
-        flat = operand.reshape(-1, operand.shape[-1])
-        for by in self.bys:
-            if bool(by.amax() == by.amin()):
-                yield by.amax().reshape(1).double()
-                continue
-            seen = [by.reshape(flat.shape)] if by.shape in (operand.shape, flat.shape) else []
-            for each in [*seen, by.mT] if by.dim() == 2 and by.mT.shape == flat.shape else seen:
-                if bool((each.amax(along) == each.amin(along)).all()):
-                    yield each.amax(along).double()
-
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Product:
@@ -117,10 +98,10 @@ class FunctionGradients:
                 if not _watching:
                     del FUNCTIONS.apply
 
-    def rounded(self, line: str, plains: Sequence[torch.Tensor], bys: Sequence[torch.Tensor], error: float) -> None:
+    def rounded(self, line: str, plains: Sequence[torch.Tensor], error: float) -> None:
         """Data was rounded. `plains`: what it may have been before each of its scales."""
         norms = tuple(float(each.norm()) for each in plains)
-        made = Rounding(line, plains[0].numel(), norms, error, tuple(bys))
+        made = Rounding(line, plains[0].numel(), norms, error)
         self.latest[made.size] = [*self.latest.get(made.size, ()), made][-REMEMBERED:]
         if self.open is not None:
             self.open.append(made)
@@ -196,25 +177,19 @@ class FunctionGradients:
             return
         entire = all(any(each is one for one in known) for each in roundings)
         error = max(each.error for each in known)
-        sums = (0, -2), (1, -2)  # the operands of the weight's gradient, those that make its rows first, with the dimensions that are summed over
-        for name, of, gradient, sides in (
-            ("input", product.of_x, made[0], ((0, -1), (2, -2 if product.turned else -1))),
-            ("weight", product.of_w, made[1], sums if product.turned else sums[::-1]),
-        ):  # fmt: skip
+        for of, gradient, other, name in ((product.of_x, made[0], data[2], "input"), (product.of_w, made[1], data[1], "weight")):
             if gradient is None or not plain(gradient) or (place := self.coded.get(gradient)) is None:
                 continue
-            other, arrived = data[2 if name == "input" else 1], gradient != 0
-            kept, expected = gradient.float() * arrived, of(g, other) * arrived
-            norm = float(expected.norm())
-            if not norm or not bool(kept.isfinite().all()) or distance(kept, expected) <= error:
+            kept, expected = gradient.float(), of(g, other) * (gradient != 0)
+            factor = float((kept * expected).sum() / expected.square().sum().clamp_min(1e-30))
+            off, left = distance(kept, expected), distance(kept, factor * expected)
+            if not error < off < math.inf:
                 continue
-            rounding = max(product.error, _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / norm)
-            factor = float((kept * expected).sum()) / norm**2
-            left = float((kept - factor * expected).norm() / kept.norm())
-            rows, columns = ([by for each in found[side] for by in each.factors(data[side], along)] for side, along in sides)
-            scale = abs(factor) if _scaled(kept, expected, rows, columns, rounding) else 0.0
-            if entire or scale:
-                self.codes.note(place, Derived(known[-1].line, name, distance(kept, expected), left, rounding, scale))
+            if (track := self.codes.tracks.get(gradient)) is not None:
+                self.codes.judged(track, unit=True, own=True, place=place)
+            if entire and error < left:
+                explained = _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / float(expected.norm())
+                self.codes.note(place, Derived(known[-1].line, name, off, left, max(product.error, explained)))
 
 
 def _explained(of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], left: torch.Tensor, right: torch.Tensor, error: float) -> float:
@@ -227,22 +202,6 @@ def _explained(of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], left: t
         return max(float(product(noise * operand).norm()), float(product(noise * operand.square().mean().sqrt()).norm()))
 
     return float(torch.hypot(torch.tensor(worst(left, lambda each: of(each, right))), torch.tensor(worst(right, lambda each: of(left, each)))))
-
-
-def _scaled(made: torch.Tensor, expected: torch.Tensor, rows: Sequence[torch.Tensor], columns: Sequence[torch.Tensor], rounding: float) -> bool:
-    """Whether a gradient is what was expected times scales of its two operands, or over them. One power of two for all of it may be meant."""
-    made, expected = (each.double().reshape(-1, each.shape[-1]) for each in (made, expected))
-    one = torch.ones(1, dtype=torch.float64, device=made.device)
-    left, right = ([one, *(each.abs() ** power for each in found for power in (1, -1, 2, -2))] for found in (rows, columns))
-    for a, b in itertools.product(left, right):
-        factor = a[:, None] * b[None, :]
-        if factor.numel() == 1 and bool(torch.frexp(factor).mantissa == 0.5):
-            continue
-        other = expected * factor
-        fit = float((made * other).sum() / other.square().sum())
-        if abs(abs(fit) - 1) <= min(SAME, FITS * rounding**2) and float((made - fit * other).norm()) <= FITS * rounding * float(made.norm()):
-            return True
-    return False
 
 
 _lock = threading.Lock()
