@@ -47,7 +47,6 @@ try:  # needed
     set_grad_enabled = torch._C._set_grad_enabled  # torch.set_grad_enabled without the cost of its class
     next_sequence_number = torch._C._autograd._get_sequence_nr  # of the next backward node
     AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
-    FUNCTIONS: Any = torch.autograd.function._SingleLevelFunction  # whose `apply` that of each autograd.Function calls
     is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and similar transforms
     OpOverload = torch._ops.OpOverload
     OpOverloadPacket = torch._ops.OpOverloadPacket

@@ -25,13 +25,15 @@ from precheck.observe.shadow.quantisers.code_copies import distance
 from precheck.observe.shadow.quantisers.code_notes import Derived
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Storages, plain
-from precheck.torch_internals import FUNCTIONS, active_modes, is_transformed, version, without_modes
+from precheck.torch_internals import active_modes, is_transformed, version, without_modes
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
 COARSE = 0.25
 """Relative distance of a forward result from the product. Rounding both operands to four bits makes 0.2, and another function is further off."""
+FUNCTIONS: Any = torch.autograd.Function.__mro__[1]
+"""The class whose `apply` that of each Function calls."""
 REMEMBERED = 8
 """Roundings that are remembered of each number of elements, since a weight may have been rounded before."""
 ALIKE = 0.02
