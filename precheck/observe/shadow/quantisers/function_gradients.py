@@ -38,6 +38,8 @@ REMEMBERED = 8
 """Roundings that are remembered of each number of elements, since a weight may have been rounded before."""
 ALIKE = 0.02
 """Relative distance of two norms below which they are those of one operand. A cast to bfloat16 and clipping at a 1e-3 quantile change less."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Rounding:
     """Data that was rounded within a Function."""
@@ -51,6 +53,7 @@ class Rounding:
         """Whether it is this operand, as it is or turned."""
         norm = float(operand.norm())
         return self.size == operand.numel() and any(abs(each - norm) <= ALIKE * norm for each in self.norms)
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Product:
@@ -129,11 +132,13 @@ class FunctionGradients:
             mine, self.open = self.open, outer
         node = result.grad_fn if isinstance(result, torch.Tensor) else None
         if node is not None and plain(result) and result.is_floating_point():
-            with without_modes(), torch.no_grad():
-                given = [each for each in args if isinstance(each, torch.Tensor)]
-                product = self._product(result.detach(), [each.detach() for each in given], mine)
+            try:
+                with without_modes(), torch.no_grad():
+                    product = self._product(result.detach(), [each.detach() for each in args if isinstance(each, torch.Tensor)], mine)
+            except Exception:
+                product, self.codes.off = None, True
             if product is not None:
-                node.register_prehook(functools.partial(self._begins, product))
+                node.register_prehook(self._begins)
                 node.register_hook(functools.partial(self._ends, product))
         return result
 
@@ -156,7 +161,7 @@ class FunctionGradients:
         best = min(found, key=lambda each: each.error, default=None)
         return best if best is not None and best.error <= COARSE else None
 
-    def _begins(self, product: Product, gradients: tuple[torch.Tensor | None, ...]) -> None:
+    def _begins(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         """Before the backward pass of a Function."""
         self.open = []
 
