@@ -79,6 +79,8 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
         return "wrong-scale", seen.share, 0.0, "error"
     if isinstance(seen, notes.Unfolded):
         return "wrong-scale", 1.0, 0.0, "error"
+    if isinstance(seen, notes.Derived) and seen.left > rounding:
+        return "wrong-scale", seen.off, rounding, "error"
     if isinstance(seen, notes.Changed):
         return "wrong-scale", seen.off, rounding, "error"
     if isinstance(seen, notes.Misread):

@@ -13,6 +13,7 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | eighth | 22 | 12 | 1 (`zero_points_in_the_unit_of_data`) | 19 | 0 |
 | ninth | 26 | 10 | 1 (`column_major_scales`) | 23 | 0 |
 | tenth | 26 | 10 | 0 | 16 | 0 |
+| eleventh | 20 | 13 | 1 (`rows_by_chance`) | 17 | 0 |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
@@ -20,6 +21,7 @@ In the ninth batch `history_left_behind` without its fault had one step in which
 numbers grow more slowly since. `forward_codes_backward` and `weight_rounded_twice` had the sine of numbers whose rounding errors are longer than its
 period, as a note said. They have a square since. A line where `factor_not_in_the_data` has its fault was not marked.
 In the tenth batch the faults of `second_scale_across` and `signs_after_the_turn` were found on lines that were not marked. They are marked since.
+In the eleventh batch a second line at fault of `axis_not_turned` is marked since.
 `step_below_zero` is found since on the line that rounds, and what cuts numbers off is on the line before: both are marked.
 """
 
@@ -31,6 +33,9 @@ from types import ModuleType
 
 import eighth_healthy
 import eighth_recipes
+import eleventh_healthy
+import eleventh_layers
+import eleventh_recipes
 import fifth_healthy
 import fifth_recipes
 import fourth_healthy
@@ -138,6 +143,15 @@ BATCHES = (
          "first_rows_divided": "a product alone does not show that its other operand should have been divided by the factors",
          "scale_and_lowest_exchanged": "scale and lowest number travel as bytes beside the codes, and are not known as what they are afterwards",
          "tail_not_emptied": "powers of two of weights: a logarithm that is rounded is no scaled number"},
+    ),
+    Batch(
+        eleventh_recipes, eleventh_healthy, {},
+        {"mask_of_the_store_turned": "some inputs get no gradient, which may be meant",
+         "saturated_without_gradient": "what is at the bound of a range may be counted as beyond it"},
+    ),
+    Batch(
+        eleventh_layers, eleventh_layers, {"range_of_the_whole_buffer": CLIPPING},
+        {"lowest_is_zero": "each number is within half a step, and a range that begins at zero is what ONNX asks for"},
     ),
 )  # fmt: skip
 

@@ -220,7 +220,7 @@ class Shadow(UncompiledMode):
     def watched(self) -> Iterator[None]:
         """Inside, calls that no op shows are recorded: scalers, optimizers, schedules, Python numbers that become tensors."""
         functions, methods = ({**wrappers, **prod_gradient.PRODUCT} for wrappers in (python_numbers.FUNCTIONS, python_numbers.METHODS))
-        with self.scalers.watched(), installed(self, functions, methods, at_last=python_numbers.forget):
+        with self.scalers.watched(), self.codes.gradients.watched(), installed(self, functions, methods, at_last=python_numbers.forget):
             yield
 
     def _step_begins(self, optimizer: Any) -> None:

@@ -16,7 +16,7 @@ from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE, Fit
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
 from precheck.findings import Finding
-from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 
@@ -32,6 +32,9 @@ class WrongScale(Rule):
             return _unrotated(seen)
         if isinstance(seen, Unfolded):
             return _unfolded(seen)
+        if isinstance(seen, Derived):
+            return (f"the derivative of the forward product gives another gradient of the {seen.operand}: what is returned here is off by "
+                    f"{percent(seen.off)}%, and rounding explains {percent(seen.rounding)}%")  # fmt: skip
         if isinstance(seen, Dead):
             return (f"{percent(seen.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
                     "give the scale a smallest value")  # fmt: skip
@@ -100,9 +103,6 @@ def _unrotated(seen: Unrotated) -> str:
     line = shortened(seen.rotated)
     if not seen.other:
         return f"what was rotated at {line} is rotated once more by the same Hadamard matrix; multiplied by its transpose it would be rotated back"
-    if seen.other == "nowhere":
-        return (f"one operand of this product was rotated by a Hadamard matrix at {line}, in the backward pass alone, and the other was not: without "
-                f"any rounding the result is off by {percent(seen.off)}%")  # fmt: skip
     return (f"the operands of this product were rotated by Hadamard matrices at {line} and {shortened(seen.other)}, which do not cancel: without any "
             f"rounding the result is off by {percent(seen.off)}%")  # fmt: skip
 

@@ -177,6 +177,7 @@ def fault_of(track: Track) -> Fault:
         return "twice"
     kept = {key & track.sources for key, power in begun.items() if powers.get(key) == power}
     replaced = bool(kept) and any(key & track.sources not in kept for key in own)  # made of extremes of another time
-    if own and (len(own) < len(powers) or replaced) and not sum(powers.values()):
+    others = any(number >= 0 and number not in known for key in powers for number in key)
+    if own and (others or replaced) and not sum(powers.values()):
         return "foreign"
     return "forgotten" if len(own) == 1 and not own.keys() & begun.keys() else ""

@@ -29,6 +29,17 @@ class Uncancelled:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Derived:
+    """A gradient that a Function returns, beside the derivative of its forward product. Errors are relative."""
+
+    rounded: str  # a line that rounds an operand
+    operand: str  # "input" or "weight"
+    off: float
+    left: float  # when one factor for all of the gradient has been taken out
+    rounding: float  # what the errors of its operands explain
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Dead:
     """Codes that are NaN, since the data and its scale are 0."""
 
@@ -100,7 +111,7 @@ class Unrotated:
     """Rotations by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again and not undone."""
 
     rotated: str  # where the left operand was rotated
-    other: str  # and the right one; "" where one tensor was rotated twice, "nowhere" where it was not rotated
+    other: str  # and the right one; "" where one tensor was rotated twice
     off: float  # |result - c result without rotations| / |result|, for the best factor c
 
 
@@ -162,5 +173,6 @@ class Late:
 
 
 Remark = (
-    Uncancelled | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+    Uncancelled | Derived | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread
+    | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
 )

@@ -45,6 +45,8 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     number = found is None and written(base, args) and not codes.scales.made.get(args[0])
     if number:
         found = args[0], torch.tensor(args[1], device=args[0].device)
+    if found is None and isinstance(args[0], torch.Tensor) and isinstance(args[1], (int, float)) and args[1] and whole(result):
+        _renumbered(codes, args[0], float(args[1] if base == "mul" else 1 / args[1]), result)
     if found is None or not result.is_floating_point() or not whole(result):
         return
     data, scale = found
@@ -57,6 +59,17 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
                                       offset=codes.scales.offsets.get(data), written=number, chosen=codes.scales.chosen(scale)))  # fmt: skip
     flushed_scales.used(codes, scale)
+
+
+def _renumbered(codes: Codes, data: torch.Tensor, number: float, result: torch.Tensor) -> None:
+    """A scaled tensor is multiplied by a number, as in `x / amax * 127`. The number is a part of each scale, or is the only one that is taken out."""
+    before = codes.scaled.get(data)
+    if before is None or before.added is not None or data.shape != result.shape:
+        return
+    bys = [number * before.by(place, data) for place in range(len(before.bys))]
+    beyond = None if before.unclipped is None else Flat.of(result, number * before.unclipped.seen(data))
+    bys = [*bys, torch.full_like(bys[0], number)][:CHAIN]
+    codes.scaled.put(result, dataclasses.replace(before, region=region(result), bys=bys, unclipped=beyond))
 
 
 def under_codes(codes: Codes, base: str, inputs: list[torch.Tensor], tracked: list[torch.Tensor]) -> bool:
@@ -146,11 +159,14 @@ def _become(
     units = [Flat.of(result, 1 / by) for by in bys]
     end = torch.finfo(result.dtype).max if result.dtype in FLOATS else math.inf
     filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
+    lost = cost(exact, result)
+    if not (scaled and scaled.nested):
+        codes.gradients.rounded(place.blamed, [each.seen(result) for each in plains], lost[0])
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
                                    dead=place if void else None,
                                    filled=filled, powers=scaled.powers if scaled else None,
-                                   begun=scaled.powers if scaled else None, cost=cost(exact, result),
+                                   begun=scaled.powers if scaled else None, cost=lost,
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
                                    scales=0 if scaled and scaled.written else 1,
                                    chosen=bool(scaled and scaled.chosen)))  # fmt: skip

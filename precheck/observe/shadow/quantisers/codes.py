@@ -37,6 +37,7 @@ from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
 from precheck.observe.shadow.quantisers.float_bits import FloatBits
 from precheck.observe.shadow.quantisers.fruitless_lines import Lines
+from precheck.observe.shadow.quantisers.function_gradients import FunctionGradients
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
@@ -74,6 +75,7 @@ class Codes:
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
+        self.gradients = FunctionGradients(self)
         self.told, self.lines = set[str](), Lines(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
@@ -83,9 +85,8 @@ class Codes:
             try:
                 starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 followed = self._concerned(op.args)
-                made = self.lines.made(op, result, followed)
-                begun = made or compound or followed or any(start(op.base, op.args) for start in starts)
-                if begun and (made or compound or not self.lines.fruitless(op)):
+                sure = self.lines.made(op, result, followed) or compound
+                if sure or ((followed or any(start(op.base, op.args) for start in starts)) and not self.lines.fruitless(op)):
                     with self.mode.unseen():
                         (compound_ops.follow if compound else Codes.follow)(self, op, result)
             except Exception:
@@ -93,12 +94,10 @@ class Codes:
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
-        rotations = self.rotations
-        own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages
+        own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.gradients.coded
         parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
-        known = [each for each in (*own, *parts, rotations.held, rotations.quantised, rotations.fast.held) if each]
-        tensors = [tensor for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
-        keys = [(storage_key(tensor), tensor.element_size()) for tensor in tensors]
+        known = [each for each in (*own, *parts, self.rotations.held, self.rotations.quantised, self.rotations.fast.held) if each]
+        keys = [(storage_key(tensor), tensor.element_size()) for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any((key if each.sized else key[0]) in each.entries for key in keys for each in known)
 
     def finish(self) -> None:
@@ -113,10 +112,9 @@ class Codes:
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
-        """The storage of these codes is freed: judges them if no op has read them. A gradient that some scales were multiplied into has a unit."""
+        """The storage of these codes is freed: judges them if no op has read them."""
         if not track.read:
-            gradient = track.dense and 0 < track.multipliers < track.scales and track.last is not None and track.last.phase == "backward"
-            self.judged(track, unit=gradient, own=gradient)
+            self.judged(track)
 
     def follow(self, op: OpCall, result: Any) -> None:
         """After an op on something that is followed."""
@@ -151,6 +149,7 @@ class Codes:
         self.rotations.follow(op, inputs, results[0])
         self.decoded.follow(op, results[0])
         self.dequantised.follow(op, inputs, results[0])
+        self.gradients.follow(op, inputs, results[0])
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -186,7 +185,7 @@ class Codes:
             added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
-                self.judged(track, unit=base in EXPONENTIALS)
+                self.judged(track, unit=base in EXPONENTIALS, place=self.described(op.plan.name))
             self.tracks.drop(result)
 
     def _coded(self, tensor: torch.Tensor) -> bool:
@@ -211,8 +210,9 @@ class Codes:
                     code_limits.changed(self, op, track, each)
         exact = self.copied(op, -1)
         plains = [self.copied(op, place) for place in range(alternatives(tracks))]
-        if op.base in PRODUCTS and self.scaled:  # the scale may have been multiplied into the other operand
-            plains += [self.copied(op, place, without=nth) for nth in range(self._scales_beside(op)) for place in range(alternatives(tracks))]
+        beside = self._scaled_beside(op) if op.base in PRODUCTS and self.scaled else []  # a scale may have been multiplied into the other operand
+        for nth in range(max((len(each.bys) for each in beside), default=0)):
+            plains += [self.copied(op, place, without=nth) for place in range(alternatives(tracks))]
         product = op.base in PRODUCTS or op.base == "mul"
         kept = self.put(result, tracks, exact, plains, product=product)
         if op.base == "where":
@@ -223,13 +223,14 @@ class Codes:
             kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
             kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
         if product:
-            kept.powers, kept.begun = (combined((each, 1.0) for each in made) for made in ([t.powers for t in tracks], [t.begun for t in tracks]))
+            kept.powers = combined((each, 1.0) for each in [*(track.powers for track in tracks), *(scaled.powers for scaled in beside)])
+            kept.begun = combined((each.begun, 1.0) for each in tracks)
         self.settled(kept, result)
 
-    def _scales_beside(self, op: OpCall) -> int:
-        """How many scales an operand was multiplied by that was not rounded."""
+    def _scaled_beside(self, op: OpCall) -> list[Scaled]:
+        """The operands that were multiplied by a scale and not rounded."""
         beside = [self.scaled.get(each) for each in filter(plain, op.tensors()) if self.tracks.get(each) is None]
-        return max((len(each.bys) for each in beside if each is not None), default=0)
+        return [each for each in beside if each is not None]
 
     def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The op's result on other tensors, in their own format. What it writes into is copied first."""

@@ -57,7 +57,6 @@ class FastTransforms:
         self.rotations = rotations
         self.held: Storages[Stages] = Storages()
         self.begun = 0
-        self.forward = False  # whether a forward pass has made such a transform
 
     def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """After an op: a stage, an op that moves the elements, or the end of the transform."""

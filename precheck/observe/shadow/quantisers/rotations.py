@@ -5,7 +5,7 @@ A Hadamard matrix H spreads an outlier over its neighbours, so that rounding cos
 compared with that of the tensors before. The two may differ by one factor: a matrix of ones is often divided by its size later.
 
 If only one operand is rotated in a forward pass, nothing is reported. The other one may have been rotated before this run, as weights are when they
-are packed, or the model itself may mix its channels. In a backward pass a model's own mixing is recognised: the forward pass has used its matrix.
+are packed, or the model itself may mix its channels. In a backward pass the derivative of the forward product shows it (`function_gradients`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from precheck.observe.shadow.quantisers.code_notes import Unrotated
 from precheck.observe.shadow.quantisers.fast_rotations import FastTransforms, Stages, pairs
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, Storages, length, whole
-from precheck.torch_internals import in_backward, storage_key, version
+from precheck.torch_internals import storage_key, version
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -33,8 +33,6 @@ KEPT = ops.WHOLE_COPIES | ops.FORMS | ops.CASTS | ops.WHOLE | ops.PLACES | {"abs
 """Ops after which rotated data is still rotated: copies, roundings, look-ups."""
 LARGEST = 1 << 13
 """The most columns of a matrix that is tested."""
-REMEMBERED = 64
-"""The most matrices of forward passes that are remembered. In a run with more, no rotation of a backward pass is judged."""
 SAME_LENGTHS = 1e-2
 """Relative spread of the rows' lengths over what they were: an orthogonal matrix keeps them, in bfloat16 but for a few thousandths."""
 
@@ -48,7 +46,6 @@ class Rotated:
     place: str
     signs: bool = False  # whether nothing but signs has been changed
     rounded: bool = False
-    backward: bool = False  # whether the matrix is one of the backward pass alone
 
 
 class Rotations:
@@ -59,7 +56,6 @@ class Rotations:
         self.held: Storages[Rotated] = Storages()
         self.matrices: Storages[tuple[int, bool]] = Storages()  # by version
         self.quantised: Storages[str] = Storages()  # codes and what was dequantised, by the line that rounded
-        self.forward: list[torch.Tensor] = []  # matrices that forward passes have multiplied by
         self.fast = FastTransforms(self)
 
     def begins(self, base: str, args: tuple[Any, ...]) -> bool:
@@ -111,10 +107,6 @@ class Rotations:
         else:
             if first is not None and second is not None:
                 self._met(name, first, left, second, right)
-            elif first is not None and not first.signs:
-                self._alone(name, first, left, right, -1)
-            elif second is not None and not second.signs:
-                self._alone(name, second, right, left, -2)
             self.held.drop(result)
 
     def _rotated(self, name: str, source: torch.Tensor, held: Rotated | None, hadamard: torch.Tensor, result: torch.Tensor, *, left: bool) -> None:
@@ -134,9 +126,9 @@ class Rotations:
                     self.held.drop(result)
                     return
             before = [data, *before]
-        made, own = _by(source if held is None else held.data.seen(source), hadamard, left), self._backward(hadamard) and (held is None or held.signs)
+        made = _by(source if held is None else held.data.seen(source), hadamard, left)
         rounded, flats = held is not None and held.rounded, [Flat.of(result, each) for each in before]
-        self.held.put(result, Rotated(Flat.of(result, made), flats, place.blamed, rounded=rounded, backward=own))
+        self.held.put(result, Rotated(Flat.of(result, made), flats, place.blamed, rounded=rounded))
 
     def transformed(self, entry: Stages, result: torch.Tensor) -> None:
         """A fast transform has rotated the tensor `result`."""
@@ -147,35 +139,7 @@ class Rotations:
         if rounded and _alike(made, before[1:]):
             self.held.drop(result)
             return
-        own = first and in_backward() and not self.forward and not self.fast.forward
-        self.fast.forward = self.fast.forward or not in_backward()
-        self.held.put(result, Rotated(Flat(made), [Flat(each) for each in before], entry.place, rounded=rounded, backward=own))
-
-    def _backward(self, hadamard: torch.Tensor) -> bool:
-        """Whether a matrix is multiplied by in a backward pass, and neither it nor its transpose was in a forward pass."""
-        matrix = _matrix(hadamard)
-        known = any(each.shape == matrix.shape and (torch.equal(each, matrix) or torch.equal(each, matrix.t())) for each in self.forward)
-        known = known or self.fast.forward
-        if not in_backward():
-            if not known and len(self.forward) < REMEMBERED:
-                self.forward.append(matrix.clone())
-            return False
-        return not known and len(self.forward) < REMEMBERED
-
-    def _alone(self, name: str, held: Rotated, rotated: torch.Tensor, other: torch.Tensor, along: int) -> None:
-        """Only one operand is rotated, in a backward pass. No forward pass has used the matrix, so the rotation only serves the rounding. The other
-        operand is rounded in this run, so it was not rotated before."""
-        if not (held.rounded and held.backward) or not self.quantised.get(other):
-            return
-        data, before = held.data.seen(rotated), held.before[-1].seen(rotated)
-        if _keeps_lengths(data, before, along):
-            wide = self._plain(other)
-            exact, without = (each @ wide if along == -1 else wide @ each for each in (data, before))
-            self._tell(name, Unrotated(held.place, "nowhere", _distance(exact, without)))
-
-    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
-        track = self.codes.tracks.get(tensor)
-        return tensor.detach().float() if track is None else track.plains[0].seen(tensor)
+        self.held.put(result, Rotated(Flat(made), [Flat(each) for each in before], entry.place, rounded=rounded))
 
     def _met(self, name: str, first: Rotated, left: torch.Tensor, second: Rotated, right: torch.Tensor) -> None:
         """A product of two operands that are rotated along the dimension that it sums up."""
@@ -203,7 +167,7 @@ class Rotations:
         numbers = (data.detach() if held is None else held.data.seen(data)) * signs
         place = self.codes.described(op.plan.name).blamed if held is None else held.place
         self.held.put(result, Rotated(Flat.of(result, numbers), [Flat.of(result, each) for each in before], place,
-                                     held is None or held.signs, held is not None and held.rounded, held is not None and held.backward))  # fmt: skip
+                                     held is None or held.signs, held is not None and held.rounded))  # fmt: skip
         return True
 
     def _kept(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
@@ -219,7 +183,7 @@ class Rotations:
         assert held is not None
         rounded = held.rounded or self.codes.tracks.get(result) is not None
         flats = [Flat.of(result, each.seen(found[0])) for each in (held.data, *held.before)]
-        self.held.put(result, Rotated(flats[0], flats[1:], held.place, held.signs, rounded, held.backward))
+        self.held.put(result, Rotated(flats[0], flats[1:], held.place, held.signs, rounded))
 
     def _same(self, base: str, source: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
         other = next((each for each in inputs if each is not source), None)

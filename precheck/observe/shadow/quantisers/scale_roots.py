@@ -15,7 +15,8 @@ from precheck import ops
 from precheck.observe.shadow.storages import Storages
 
 Powers = dict[frozenset[int], float]
-"""The power of each extreme. An extreme has a number. What is made of several in another way than by a product has theirs, and one of its own."""
+"""The power of each extreme. An extreme has a number. What is made of several in another way than by a product has theirs, and one of its own, which
+is below zero."""
 KEPT = ops.WHOLE_COPIES | ops.BOUNDS_BELOW | ops.MOVING | {"abs", "detach"}
 """Ops on one operand whose result is made of the same extremes."""
 
@@ -26,10 +27,13 @@ class ScaleRoots:
     def __init__(self) -> None:
         self.held: Storages[Powers] = Storages()
         self.numbers = itertools.count()
+        self.known: dict[tuple[float, ...], int] = {}  # of extremes with several numbers, by their length, norm and first and last number
 
     def extreme(self, result: torch.Tensor) -> int:
-        """`result` is an extreme of data. Returns its number."""
-        number = next(self.numbers)
+        """`result` is an extreme of data. Returns its number, which is that of an earlier one with the same content: it is computed again."""
+        number, flat = next(self.numbers), result.detach().float().flatten()
+        if len(flat) > 1 and bool((flat != flat[0]).any()):
+            number = self.known.setdefault((len(flat), float(flat.norm()), float(flat[0]), float(flat[-1])), number)
         self.held.put(result, {frozenset({number}): 1.0})
         return number
 
@@ -44,7 +48,7 @@ class ScaleRoots:
             made = combined((powers or {}, sign) for powers, sign in zip(given, signs, strict=False))
             self.held.put(result, made or {})
         else:
-            self.held.put(result, {frozenset({next(self.numbers)}).union(*(key for powers in given for key in powers or {})): 1.0})
+            self.held.put(result, {frozenset({-1 - next(self.numbers)}).union(*(key for powers in given for key in powers or {})): 1.0})
 
 
 def combined(parts: Iterable[tuple[Powers | None, float]]) -> Powers | None:

@@ -91,7 +91,7 @@ class Scales:
         else:
             made = bool(self.made) and any(self.made.get(each) for each in inputs)
             made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
-        if made and base not in EXTREMES and len(results) == 1:
+        if made and not extreme and len(results) == 1:
             self.roots.follow(base, inputs, results[0])
         rounded = base in ops.STEPS or (base not in ops.MULTIPLYING and base not in ops.EXPONENTIALS and base not in ops.POWERS and base != "pow"
                                         and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip

@@ -58,11 +58,12 @@ class SettledData:
             self.held.drop(result)
 
     def _again(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> bool:
-        """After a product: whether it multiplies by one of the scales again. A backward pass does, for the gradient of what was rounded."""
+        """After a product: whether it multiplies by one of the scales again. Autograd does, for the gradient of what was rounded."""
+        own = not in_backward() or self.codes.gradients.open is not None
         for data, scale in (inputs, inputs[::-1])[: 1 if op.base == "div" else 2]:
             powers = self.codes.scales.multiplied({}, scale, op.base) if self.codes.scales.made.get(scale) == "scale" else None
             for each in self.held.get(data) or ():
-                if powers and not in_backward() and any(power * each.begun.get(key, 0.0) < 0 for key, power in powers.items()):
+                if powers and own and any(power * each.begun.get(key, 0.0) < 0 for key, power in powers.items()):
                     copies = Flat.of(result, result), [Flat.of(result, data.expand(result.shape))]
                     self.codes.tracks.put(result, Track(*copies, each.rounded, multipliers=2, early=1, dense=True, filled=True, sources=each.sources,
                                                         powers=powers, begun=each.begun, last=self.codes.described(op.plan.name)))  # fmt: skip

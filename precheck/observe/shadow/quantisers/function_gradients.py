@@ -1,0 +1,223 @@
+"""Compares gradients that an autograd Function makes of codes with the derivative of its forward product.
+
+A Function whose result is x Wᵀ up to rounding has the gradients g W and gᵀ x, whatever its code does with scales. Both are computed from the data,
+and the distance is noted beside what rounding explains: that of the operands, or the distance of the forward result, if it is greater. It must be
+known that rounding is all that is done: what is rounded in the Function are whole operands, turned at most, which keeps their norm. A factor that all
+of a gradient has may be meant, unless it is made of scales, which the copies of the codes tell. So may numbers that are zero.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.quantisers.code_copies import distance
+from precheck.observe.shadow.quantisers.code_notes import Derived
+from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import Storages, plain
+from precheck.torch_internals import active_modes, is_transformed, version, without_modes
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.quantisers.codes import Codes
+
+COARSE = 0.25
+"""Relative distance of a forward result from the product. Rounding both operands to four bits makes 0.2, and another function is further off."""
+FUNCTIONS: Any = torch.autograd.Function.__mro__[1]
+"""The class whose `apply` that of each Function calls."""
+REMEMBERED = 8
+"""Roundings that are remembered of each number of elements, since a weight may have been rounded before."""
+ALIKE = 0.02
+"""Relative distance of two norms below which they are those of one operand. A cast to bfloat16 and clipping at a 1e-3 quantile change less."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Rounding:
+    """Data that was rounded within a Function."""
+
+    line: str
+    size: int
+    norms: tuple[float, ...]  # of what it may have been before each of its scales
+    error: float  # relative
+
+    def of(self, operand: torch.Tensor) -> bool:
+        """Whether it is this operand, as it is or turned."""
+        norm = float(operand.norm())
+        return self.size == operand.numel() and any(abs(each - norm) <= ALIKE * norm for each in self.norms)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Product:
+    """The forward product of a Function, times a factor: x Wᵀ if it is `turned`, else x W."""
+
+    x: torch.Tensor
+    w: torch.Tensor
+    turned: bool
+    factor: float
+    error: float  # of the result, relative
+    places: tuple[int, int]  # of the two among the tensors that are given
+    roundings: list[Rounding]
+    versions: tuple[int, int]
+
+    def made(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ (w.mT if self.turned else w)
+
+    def of_x(self, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return self.factor * (g @ (w if self.turned else w.mT))
+
+    def of_w(self, g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if self.w.dim() == 2:
+            g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+        return self.factor * (g.mT @ x if self.turned else x.mT @ g)
+
+
+class FunctionGradients:
+    """The Functions of a run."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.codes = codes
+        self.open: list[Rounding] | None = None  # what was rounded in the Function that runs now
+        self.coded: Storages[Operation] = Storages()  # what a Function has made of codes, by the operation that made it
+        self.latest: dict[int, list[Rounding]] = {}  # what was rounded in the run, by number of elements
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, each Function of this thread is followed, those too whose `apply` was bound to a name before."""
+        with _lock:
+            _watching.append(self)
+            FUNCTIONS.apply = classmethod(_applied)
+        try:
+            yield
+        finally:
+            with _lock:
+                _watching.remove(self)
+                if not _watching:
+                    del FUNCTIONS.apply
+
+    def rounded(self, line: str, plains: Sequence[torch.Tensor], error: float) -> None:
+        """Data was rounded. `plains`: what it may have been before each of its scales."""
+        norms = tuple(float(each.norm()) for each in plains)
+        made = Rounding(line, plains[0].numel(), norms, error)
+        self.latest[made.size] = [*self.latest.get(made.size, ()), made][-REMEMBERED:]
+        if self.open is not None:
+            self.open.append(made)
+
+    def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """After an op: whether its result is made of codes, within a Function."""
+        if self.open is None:
+            return
+        before = next((made for each in inputs if (made := self.coded.get(each)) is not None), None)
+        if before is not None and op.base in ops.WHOLE_COPIES | ops.CASTS:
+            self.coded.put(result, before)
+        elif before is not None or any(self.codes.tracks.get(each) or self.codes.dequantised.held.get(each) for each in inputs):
+            self.coded.put(result, self.codes.described(op.plan.name))
+
+    def applied(self, call: Callable[[], Any], args: tuple[Any, ...]) -> Any:
+        """Runs a Function. If its result is a product of two inputs, its gradients are compared when they are made."""
+        if self.codes.off or any(is_transformed(each) for each in args if isinstance(each, torch.Tensor)):
+            return call()
+        outer, self.open = self.open, []
+        try:
+            result = call()
+        finally:
+            mine, self.open = self.open, outer
+        node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        if node is not None and plain(result) and result.is_floating_point():
+            try:
+                with without_modes(), torch.no_grad():
+                    product = self._product(result.detach(), [each.detach() for each in args if isinstance(each, torch.Tensor)], mine)
+            except Exception:
+                product, self.codes.off = None, True
+            if product is not None:
+                node.register_prehook(self._begins)
+                node.register_hook(functools.partial(self._ends, product))
+        return result
+
+    def _product(self, y: torch.Tensor, given: Sequence[torch.Tensor], roundings: list[Rounding]) -> Product | None:
+        """The product of two inputs that the result is, but for one factor and a bias. The closest, if there are several."""
+        wide = [each for each in given if plain(each) and each.is_floating_point() and each.element_size() > 1]
+        pairs = itertools.permutations([(place, each) for place, each in enumerate(given) if each.dim() > 1 and any(each is one for one in wide)], 2)
+        found: list[Product] = []
+        for ((first, x), (second, w)), turned in itertools.product(pairs, (True, False)):
+            inner, outer = w.shape[::-1][:2] if turned else w.shape[-2:]
+            if x.shape[-1] != inner or y.shape != (*x.shape[:-1], outer) or w.shape[:-2] not in ((), x.shape[:-2]):
+                continue
+            made = Product(x, w, turned, 1.0, 0.0, (first, second), roundings, (version(x), version(w)))
+            alone = made.made(x.float(), w.float())
+            for bias in (None, *(each for each in wide if each.shape == (outer,))):
+                rest = y.float() if bias is None else y.float() - bias.float()
+                factor = float((rest * alone).sum() / alone.square().sum().clamp_min(1e-30))
+                off = float((rest - factor * alone).norm() / rest.norm().clamp_min(1e-30))
+                found.append(dataclasses.replace(made, factor=factor, error=off))
+        best = min(found, key=lambda each: each.error, default=None)
+        return best if best is not None and best.error <= COARSE else None
+
+    def _begins(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        """Before the backward pass of a Function."""
+        self.open = []
+
+    def _ends(self, product: Product, made: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> None:
+        """After it."""
+        roundings, self.open = [*product.roundings, *(self.open or [])], None
+        if self.codes.off or given[0] is None or (version(product.x), version(product.w)) != product.versions:
+            return
+        try:
+            with without_modes(), torch.no_grad():
+                self._compared(product, roundings, [made[place] for place in product.places], given[0].float())
+        except Exception:
+            self.codes.off = True
+
+    def _compared(self, product: Product, roundings: Sequence[Rounding], made: Sequence[torch.Tensor | None], g: torch.Tensor) -> None:
+        data = g, product.x.float(), product.w.float()
+        found = [[each for each in self.latest.get(one.numel(), ()) if each.of(one)] for one in data]
+        known = [each for one in found for each in one]
+        if not known:
+            return
+        entire = all(any(each is one for one in known) for each in roundings)
+        error = max(each.error for each in known)
+        for of, gradient, other, name in ((product.of_x, made[0], data[2], "input"), (product.of_w, made[1], data[1], "weight")):
+            if gradient is None or not plain(gradient) or (place := self.coded.get(gradient)) is None:
+                continue
+            kept, expected = gradient.float(), of(g, other) * (gradient != 0)
+            factor = float((kept * expected).sum() / expected.square().sum().clamp_min(1e-30))
+            off, left = distance(kept, expected), distance(kept, factor * expected)
+            if not error < off < math.inf:
+                continue
+            if (track := self.codes.tracks.get(gradient)) is not None:
+                self.codes.judged(track, unit=True, own=True, place=place)
+            if entire and error < left:
+                explained = _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / float(expected.norm())
+                self.codes.note(place, Derived(known[-1].line, name, off, left, max(product.error, explained)))
+
+
+def _explained(of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], left: torch.Tensor, right: torch.Tensor, error: float) -> float:
+    """The norm of the error of a product whose operands have errors of that relative size: of each number, or of the largest ones, as where small
+    numbers become zero. The larger of the two for each operand."""
+    generator = torch.Generator(left.device).manual_seed(0)
+
+    def worst(operand: torch.Tensor, product: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        noise = error * torch.randn(operand.shape, generator=generator, device=operand.device)
+        return max(float(product(noise * operand).norm()), float(product(noise * operand.square().mean().sqrt()).norm()))
+
+    return float(torch.hypot(torch.tensor(worst(left, lambda each: of(each, right))), torch.tensor(worst(right, lambda each: of(left, each)))))
+
+
+_lock = threading.Lock()
+_watching: list[FunctionGradients] = []
+
+
+def _applied(cls: Any, *args: Any) -> Any:
+    """What `apply` of each Function calls while a block is watched."""
+    call: Callable[[], Any] = functools.partial(super(FUNCTIONS, cls).apply, *args)
+    for each in [each for each in _watching if each.codes.mode in active_modes()]:
+        call = functools.partial(each.applied, call, args)
+    return call()
