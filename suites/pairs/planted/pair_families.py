@@ -29,6 +29,9 @@ import pair_sequences
 import pair_seventh
 import pair_seventh_parts
 import pair_seventh_training
+import pair_sixteenth
+import pair_sixteenth_rest
+import pair_sixteenth_states
 import pair_sixth
 import pair_sixth_masks
 import pair_sixth_parts
@@ -61,4 +64,5 @@ FAMILIES = (
     pair_thirteenth,
     pair_fourteenth, pair_fourteenth_readers, pair_fourteenth_sights, pair_fourteenth_scans, pair_fourteenth_sounds, pair_fourteenth_tools,
     pair_fifteenth, pair_fifteenth_parts, pair_fifteenth_rest,
+    pair_sixteenth, pair_sixteenth_rest, pair_sixteenth_states,
 )  # fmt: skip
