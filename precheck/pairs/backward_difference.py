@@ -50,6 +50,19 @@ def backward_difference(
     return next(iter(alike), None) or _through(comparison, dtype) or _caller(outermost, theirs)
 
 
+def repeated_otherwise(theirs: Sequence[Passage]) -> str | None:
+    """The module whose code gives other numbers to a part of it as the backward pass repeats it, as with other random numbers."""
+    given: dict[tuple[str, int], list[Passage]] = {}
+    for each in theirs:
+        if each.kind == "in":
+            given.setdefault((each.module, each.place), []).append(each)
+    for each in theirs:
+        known = given.get((each.module, each.place), [])
+        if each.kind == "again" and known and not any(_equal([each.tensor], [one.tensor]) for one in known):
+            return known[0].caller
+    return None
+
+
 def _through(comparison: Comparison, dtype: torch.dtype) -> str:
     """The innermost module that is given the gradients of its results that model's is given, and passes on others to the inputs. "" if none does.
 

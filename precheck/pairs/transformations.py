@@ -36,6 +36,8 @@ def explained(comparison: Comparison, place: Place) -> str:
 
 
 def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
+    if place.why:
+        yield place.why
     yield from _weights(comparison, place)
     yield from _attributes(comparison, place)
     if place.number is not None and not place.backward:
