@@ -14,9 +14,8 @@ from precheck.pairs.backward_difference import PARTED, backward_difference, repe
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples
-from precheck.pairs.distances import size, squared_distance
 from precheck.pairs.excuses import Excuses
-from precheck.pairs.floors import ratio
+from precheck.pairs.floors import relative
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
@@ -119,12 +118,7 @@ def unequal(comparison: Comparison) -> Place | None:
 def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Callable[[Passage], bool]:
     def differs(passage: Passage) -> bool:
         couple = coupled(passage)
-        if couple is None:
-            return False
-        if couple[0].shape != couple[1].shape:
-            return True
-        distance = squared_distance(*couple)
-        return bool(distance.excess) or ratio(distance.whole, size(couple[1]).whole) > limit
+        return couple is not None and (couple[0].shape != couple[1].shape or relative(*couple) > limit)
 
     return differs
 
@@ -135,7 +129,7 @@ def _reordered(couple: Couple | None) -> bool:
         return False
     here, there = couple
     turned = (here.permute(order) for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order))
-    return any(each.shape == there.shape and ratio(squared_distance(each, there).whole, size(there).whole) <= PARTED for each in turned)
+    return any(each.shape == there.shape and relative(each, there) <= PARTED for each in turned)
 
 
 def _surely(
