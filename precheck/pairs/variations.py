@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -169,18 +169,7 @@ def _checkpointing(asking: Asking, amount: int | None) -> list[Variation]:
     if not blocks:
         raise InputError("checkpointing needs blocks in a ModuleList or Sequential to recompute, and the model has none")
 
-    @contextlib.contextmanager
-    def around() -> Iterator[None]:
-        before = [(block, block.__dict__.get("forward")) for block in blocks]
-        for block in blocks:
-            block.__dict__["forward"] = _recomputed(block.forward)
-        try:
-            yield
-        finally:
-            for block, own in before:
-                block.__dict__.pop("forward") if own is None else block.__dict__.__setitem__("forward", own)
-
-    return [Variation("checkpointing", around=around)]
+    return [Variation("checkpointing", around=lambda: _changed([(block, "forward", _recomputed(block.forward)) for block in blocks]))]
 
 
 def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,36 +182,32 @@ def _dropout(asking: Asking, amount: int | None) -> list[Variation]:
     dropouts = [module for module in model.modules() if isinstance(module, _DROPOUTS)]
     rates = [(each, name) for each in model.modules() for name, value in vars(each).items() if "drop" in name and isinstance(value, float) and value]
 
-    @contextlib.contextmanager
-    def without() -> Iterator[None]:
-        held = [(vars(each), "p", each.p) for each in dropouts] + [(vars(each), name, vars(each)[name]) for each, name in rates]
-        for attributes, name, value in held:
-            attributes[name] = 0.0 * value
-        try:
-            with _modes(model, lambda module: not isinstance(module, _COUNTING)):
-                yield
-        finally:
-            for attributes, name, value in held:
-                attributes[name] = value
+    def modes(training: Callable[[nn.Module], bool]) -> list[tuple[Any, str, Any]]:
+        return [(module, "training", training(module)) for module in model.modules()]
 
-    return [Variation("dropout of 0 for eval()", around=without, base=lambda: _modes(model, lambda module: False))]
+    def without() -> contextlib.AbstractContextManager[None]:
+        held = [(each, "p") for each in dropouts] + rates
+        return _changed([*((each, name, 0.0 * getattr(each, name)) for each, name in held), *modes(lambda module: not isinstance(module, _COUNTING))])
+
+    return [Variation("dropout of 0 for eval()", around=without, base=lambda: _changed(modes(lambda module: False)))]
 
 
 @contextlib.contextmanager
-def _modes(model: nn.Module, training: Callable[[nn.Module], bool]) -> Iterator[None]:
-    before = [(module, module.training) for module in model.modules()]
-    for module, _ in before:
-        module.training = training(module)
+def _changed(values: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Inside, attributes have other values. A method that an attribute hides is the class's again afterwards."""
+    before = [(each, name, name in vars(each) or not callable(getattr(each, name)), getattr(each, name)) for each, name, _ in values]
+    for each, name, value in values:
+        setattr(each, name, value)
     try:
         yield
     finally:
-        for module, mode in before:
-            module.training = mode
+        for each, name, own, value in before:
+            setattr(each, name, value) if own else delattr(each, name)
 
 
 def _quiet(model: nn.Module) -> Around:
     """Turns dropout off, since rows in another order or number would get other random draws."""
-    return lambda: _modes(model, lambda module: module.training and not isinstance(module, _DROPOUTS))
+    return lambda: _changed([(module, "training", False) for module in model.modules() if isinstance(module, _DROPOUTS)])
 
 
 def _quietly(asking: Asking, name: str, ask: Ask = plainly, **more: Any) -> Variation:
