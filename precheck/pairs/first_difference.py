@@ -22,7 +22,6 @@ from precheck.pairs.sides import Side
 
 FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
-AGAIN = "as the backward pass computes it again, its parts get other numbers than in the forward pass"
 JUMP = 3.0
 """Factor by which a module multiplies the error of its inputs from which it is named as the one that loses accuracy."""
 
@@ -40,7 +39,7 @@ class Place:
     ours: tuple[Made, ...] = ()  # results of ops in its counterpart
     number: int | None = None  # of the op in `theirs`
     passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
-    why: str = ""  # what differs there, if the search itself shows it
+    repeated: bool = False  # whether the backward pass repeats the module with other numbers
 
 
 def first_difference(comparison: Comparison) -> Place | None:
@@ -70,7 +69,7 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     found = next(iter(guilty), None)
     if found is None:
         if (again := repeated_otherwise(theirs)) is not None:
-            return Place(again, modules.get(again), backward=True, why=AGAIN)
+            return Place(again, modules.get(again), backward=True, repeated=True)
         behind = backward_difference(comparison, ours, theirs, differs, dtype)
         if behind is not None:
             return Place(behind, modules.get(behind), backward=True)

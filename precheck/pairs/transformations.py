@@ -35,8 +35,8 @@ def explained(comparison: Comparison, place: Place) -> str:
 
 
 def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
-    if place.why:
-        yield place.why
+    if place.repeated:
+        yield "as the backward pass computes it again, its parts get other numbers than in the forward pass"
     yield from _weights(comparison, place)
     yield from _attributes(comparison, place)
     if place.number is not None and not place.backward:
