@@ -52,7 +52,7 @@ class Couples:
             assert there is not None
             return passage.tensor, there.tensor
         all_ = [calls.get((passage.kind, name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True)]
-        axis = _common_axis(*all_) if self.rows and passage.kind != "whole" else 0
+        axis = _common_axis(*all_) if self.rows and passage.kind != "whole" and self.matching.holds(passage.module, wanted) else 0
         if there is not None and alike and passage.tensor.numel() != there.tensor.numel():  # as many calls and tensors, but this one has another size
             return self._as_rows(passage, axis, *all_) if axis else (passage.tensor, there.tensor)
         joined = _as_one(*all_)  # another number of calls, such as one for each row of a batch
