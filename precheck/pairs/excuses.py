@@ -23,7 +23,8 @@ class Excuses:
 
     def hold(self, place: int, passage: Passage) -> bool:
         """Whether the difference of the tensor at that place is no fault."""
-        return self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage) or self._before(passage, self.forward[:place])
+        before = self.forward[:place]
+        return self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
 
     def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
         """Whether a module around this tensor, or the one that reads it, returns the same as model's.
@@ -43,12 +44,12 @@ class Excuses:
         pairs = [self.coupled(each) for each in results]
         return all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(self.differs(each) for each in results)
 
-    def _returned_apart(self, passage: Passage) -> bool:
-        """Whether the module passes on another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
-        wanted = self.matching.modules.get(passage.module)
-        counts = self.coupled.counts
-        apart = wanted is not None and counts[0][passage.kind, wanted] != counts[1][passage.kind, passage.module]
-        return apart and passage.kind in ("in", "out") and self.contents.hold(passage.tensor)
+    def _returned_apart(self, passage: Passage, before: Sequence[Passage]) -> bool:
+        """Whether a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
+        makers = [passage] if passage.kind == "out" else [each for each in before if each.kind == "out" and torch.equal(each.tensor, passage.tensor)]
+        counts, modules = self.coupled.counts, self.matching.modules
+        apart = any(counts[0]["out", modules.get(each.module, "")] != counts[1]["out", each.module] for each in makers if each.module in modules)
+        return apart and self.contents.hold(passage.tensor)
 
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one

@@ -20,7 +20,7 @@ TRIED = [(name, precision) for name in list(CASES)[::EVERY] for precision in (PR
 PLACED = (
     "documents/a table of eight positions", "drafts in a tree/the other draft is seen", "documents in a row/an end one late",
     "a filter with a state/a state that is bent", "a key for each head/values tiled", "residuals passed on/a branch added twice",
-    "lstm/gates in another order", "flow/the same half twice",
+    "lstm/gates in another order", "flow/the same half twice", "llama/embedding not scaled",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number of tensors, a part of a layer, a tensor that a block makes up for."""
 TRIED = list(dict.fromkeys([*TRIED, *((name, PRECISIONS[0]) for name in PLACED)]))
