@@ -16,9 +16,9 @@ from precheck.measurement import job_of
 from precheck.observe.job import InputError, Job
 from precheck.observe.listeners import doing
 from precheck.pairs import reporting, tokens
-from precheck.pairs.altered_calls import Asked, Step, chosen, plainly, rows
+from precheck.pairs.altered_calls import Asked, Step, batch_axis, chosen, plainly, rows
 from precheck.pairs.callables import as_module, users_name
-from precheck.pairs.comparison import Comparison
+from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.first_difference import unequal
 from precheck.pairs.matching import matched
 from precheck.pairs.sides import Planted, Side
@@ -104,8 +104,9 @@ class Varied:
         asked = self._accumulating(variation) if apart else dataclasses.replace(self.job, model=Asked(self.job.model, variation.ask))
         around = variation.around if planted is None else lambda: _both(variation.around(), planted(asked.model))
         reference, other = self.references[key], Side(asked, self.precision, around=around)
-        returned = reference.low().captured.of("result")  # raises whatever the model itself raises
-        self.asking.whole[:] = [tuple(tensor.shape) for (_, step), tensor in returned.items() if step == 1]
+        reference.low()  # raises whatever the model itself raises
+        if not self.asking.axes:
+            self.asking.axes[:] = self._axes(reference)
         try:
             other.low()
         except InputError:
@@ -114,6 +115,19 @@ class Varied:
             told = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
             raise InputError(f"{variation.name}: the model runs as it is, but not in this way ({told}); leave this way out of over=") from error
         return Comparison(reference, other, matched(reference.job.model, asked.model, {}), self.precision, aligned=variation.aligned)
+
+    def _axes(self, reference: Side) -> list[int]:
+        """The axis of each result along which rows lie. If several are as long as the batch, a run with one row fewer shows which."""
+        shapes = _shapes(reference)
+        with contextlib.suppress(InputError):
+            count = rows(self.job.inputs)
+            if any(shape.count(count) > 1 for shape in shapes):
+                job = dataclasses.replace(reference.job, inputs=chosen(self.job.inputs, slice(count - 1), count), loss=None, optimizer=None)
+                with contextlib.suppress(*REFUSALS, IndexError):
+                    pairs = zip(shapes, _shapes(Side(job, self.precision, around=reference.around)), strict=True)
+                    return [next((axis for axis, length in enumerate(shape) if length != less[axis]), 0) for shape, less in pairs]
+            return [batch_axis(shape, count) for shape in shapes]
+        return []
 
     def _accumulating(self, variation: Variation) -> Job:
         """The job that runs the model on each part of the batch and adds up the losses, as a training loop with accumulation does."""
@@ -165,6 +179,11 @@ def _add(report: Report, varied: Varied, variation: Variation) -> None:
 def _said(finding: Finding, variation: str, more: str, pinned: Any) -> Finding:
     place = {} if pinned is None or finding.rule != "rounding" else {"module": users_name(pinned.module), "source": pinned.source, "op": pinned.op}
     return dataclasses.replace(finding, message=f"{variation}: {finding.message}{more}", **place)
+
+
+def _shapes(side: Side) -> list[tuple[int, ...]]:
+    """The shapes of a model's results."""
+    return [tuple(tensor.shape) for (_, step), tensor in side.low().captured.of("result").items() if step == 1]
 
 
 class Parts:

@@ -7,6 +7,8 @@ import math
 
 import torch
 
+from precheck.pairs.distances import same_bits
+
 GUARD = 64
 """Guard elements on each side of a tensor. They must not be written, and hold NaN (or the largest integer), which shows if read."""
 LAYOUTS = ("transposed", "strided", "offset", "expanded", "channels last", "rows before heads")
@@ -22,10 +24,10 @@ class Buffer:
 
     def touched(self) -> str:
         """What was written to: "it" (the tensor), "the memory beside it", or "" for neither."""
-        if _same(self.storage, self.before):
+        if same_bits(self.storage, self.before):
             return ""
         laid = torch.as_strided(self.before, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset())
-        return "the memory beside it" if _same(self.tensor.detach(), laid) else "it"
+        return "the memory beside it" if same_bits(self.tensor.detach(), laid) else "it"
 
     def write(self, values: torch.Tensor) -> None:
         """Writes new values in place."""
@@ -34,17 +36,7 @@ class Buffer:
             self.before = self.storage.clone()
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(_bits(a), _bits(b))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """All bytes in one row. One element may have any stride, and torch reads bytes only if the stride is 1."""
-    row = tensor.detach().contiguous().view(-1)
-    return (row if row.stride(0) == 1 else row.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
-
-
-same = _same
+same = same_bits
 
 
 def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 
 import torch
 
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.distances import size, squared_distance
 from precheck.pairs.first_difference import JUMP, Place
-from precheck.pairs.floors import ratio, roundoff
+from precheck.pairs.floors import relative, roundoff
 from precheck.pairs.intermediates import Intermediates, Made
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
@@ -52,7 +50,7 @@ def _first(low: Sequence[Passage], exact: dict[tuple[str, str, int, int], Passag
         there = exact.get(each.key)
         if each.kind == "back" or there is None or there.tensor.shape != each.tensor.shape:
             continue
-        error = _relative(each.tensor, there.tensor)
+        error = relative(each.tensor, there.tensor)
         before = made if each.kind == "in" else given.get((each.module, each.call), 0.0)
         jumps.append((error / max(before, one), each.maker if each.kind == "in" else each.module))
         if each.kind == "in":
@@ -61,11 +59,6 @@ def _first(low: Sequence[Passage], exact: dict[tuple[str, str, int, int], Passag
     if not jumps:
         return None
     return next((module for jump, module in jumps if jump > JUMP), max(jumps)[1])
-
-
-def _relative(value: torch.Tensor, exact: torch.Tensor) -> float:
-    distance = squared_distance(value, exact)
-    return math.inf if distance.excess else ratio(distance.whole, size(exact).whole)
 
 
 def _line(comparison: Comparison, module: str) -> tuple[str, str]:
@@ -82,7 +75,7 @@ def _line(comparison: Comparison, module: str) -> tuple[str, str]:
     for number, (here, there) in enumerate(made):
         if here.tensor is None or there.tensor is None or here.tensor.shape != there.tensor.shape:
             continue
-        errors[number] = _relative(here.tensor, there.tensor)
+        errors[number] = relative(here.tensor, there.tensor)
         before = max([one, *(errors[each] for each in here.reads if each < number)])
         best = max(best, (errors[number] / before, here.line, here.op))
     if best[0] > JUMP:

@@ -77,9 +77,9 @@ def joined(outputs: Sequence[Any], lengths: Sequence[int], dims: int | Sequence[
     return mapped(outputs[-1], whole)
 
 
-def in_rows(size: int, weigh: Callable[[Any], float] | None, whole: Sequence[Sequence[int]]) -> Ask:
-    """Calls the model on `size` rows at a time. `weigh` gives each part's weight in a mean, by default its number of rows. `whole` has the shapes of
-    what one plain call returns."""
+def in_rows(size: int, weigh: Callable[[Any], float] | None, axes: Sequence[int]) -> Ask:
+    """Calls the model on `size` rows at a time. `weigh` gives each part's weight in a mean, by default its number of rows. `axes`: along which rows
+    lie in the tensors that one plain call returns."""
 
     def ask(model: torch.nn.Module, inputs: Any) -> Any:
         count = rows(inputs)
@@ -88,21 +88,26 @@ def in_rows(size: int, weigh: Callable[[Any], float] | None, whole: Sequence[Seq
         weights = [float(weigh(each)) for each in pieces] if weigh is not None else [float(each) for each in lengths]
         shares = weights if weigh is not None and sum(weights) == len(weights) else [each / sum(weights) for each in weights]
         outputs = [call(model, each) for each in pieces]
-        alike = len(whole) == sum(1 for _ in tensors(outputs[0]))
-        return joined(outputs, lengths, [batch_axis(shape, count) for shape in whole] if alike else 0, shares)
+        return joined(outputs, lengths, axes if len(axes) == sum(1 for _ in tensors(outputs[0])) else 0, shares)
 
     return ask
 
 
-def reversed_rows(model: torch.nn.Module, inputs: Any) -> Any:
-    count = rows(inputs)
-    back = torch.arange(count - 1, -1, -1)
-    return mapped(call(model, chosen(inputs, back, count)), lambda tensor: turned_round(tensor, count))
+def in_reverse(axes: Sequence[int]) -> Ask:
+    """Calls the model on the rows in the opposite order. `axes` as of `in_rows`."""
+
+    def ask(model: torch.nn.Module, inputs: Any) -> Any:
+        count = rows(inputs)
+        output = call(model, chosen(inputs, torch.arange(count - 1, -1, -1), count))
+        left = iter(axes if len(axes) == sum(1 for _ in tensors(output)) else ())
+        return mapped(output, lambda tensor: turned_round(tensor, count, next(left, None)))
+
+    return ask
 
 
-def turned_round(tensor: torch.Tensor, count: int) -> torch.Tensor:
+def turned_round(tensor: torch.Tensor, count: int, axis: int | None = None) -> torch.Tensor:
     """A tensor with its `count` rows in the opposite order; as it is if it has no axis of that length."""
-    axis = batch_axis(tensor.shape, count)
+    axis = batch_axis(tensor.shape, count) if axis is None else axis
     return tensor.index_select(axis, torch.arange(count - 1, -1, -1)) if tensor.dim() and tensor.shape[axis] == count else tensor
 
 

@@ -12,8 +12,7 @@ import torch
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.capture import written_out
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.distances import size, squared_distance
-from precheck.pairs.floors import ratio
+from precheck.pairs.floors import relative
 from precheck.pairs.module_dataflow import Passage
 from precheck.pairs.sides import Side
 
@@ -48,6 +47,19 @@ def backward_difference(
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
     return next(iter(alike), None) or _through(comparison, dtype) or _caller(outermost, theirs)
+
+
+def repeated_otherwise(theirs: Sequence[Passage]) -> str | None:
+    """The module whose code gives other numbers to a part of it as the backward pass repeats it, as with other random numbers."""
+    given: dict[tuple[str, int], list[Passage]] = {}
+    for each in theirs:
+        if each.kind == "in":
+            given.setdefault((each.module, each.place), []).append(each)
+    for each in theirs:
+        known = given.get((each.module, each.place), [])
+        if each.kind == "again" and known and not any(_equal([each.tensor], [one.tensor]) for one in known):
+            return known[0].caller
+    return None
 
 
 def _through(comparison: Comparison, dtype: torch.dtype) -> str:
@@ -98,7 +110,7 @@ def _present(gradients: Sequence[torch.Tensor | None]) -> list[bool]:
 def _equal(some: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None]) -> bool:
     """Whether two lists of gradients agree where both are there."""
     both = [(a, b) for a, b in zip(some, others, strict=False) if a is not None and b is not None]
-    return len(some) == len(others) and all(a.shape == b.shape and ratio(squared_distance(a, b).whole, size(b).whole) <= PARTED for a, b in both)
+    return len(some) == len(others) and all(a.shape == b.shape and relative(a, b) <= PARTED for a, b in both)
 
 
 def _caller(module: str, passages: Sequence[Passage]) -> str:
@@ -115,5 +127,5 @@ def _parameters_off(comparison: Comparison) -> Iterator[str]:
     for subject in comparison.subjects:
         if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
             a, b = subject.of_model(ours), subject.of_other(theirs)
-            if a is None or b is None or a.shape != b.shape or ratio(squared_distance(b, a).whole, size(a).whole) > PARTED:
+            if a is None or b is None or a.shape != b.shape or relative(b, a) > PARTED:
                 yield subject.module

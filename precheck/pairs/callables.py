@@ -33,36 +33,26 @@ class Called(torch.nn.Module):
 
 
 class Borrowed(torch.nn.Module):
-    """A module with the children and weights of `original`, under the same names. Its forward pass is the original's, or that of a subclass."""
+    """A module with the children and weights of `original`, under the same names. Its forward pass is the original's, `compiled` if that is given, or
+    that of a subclass."""
 
-    def __init__(self, original: torch.nn.Module) -> None:
+    def __init__(self, original: torch.nn.Module, compiled: torch.nn.Module | None = None) -> None:
         super().__init__()
         self.__dict__ |= {name: getattr(original, name) for name in ("_parameters", "_buffers", "_modules") if hasattr(original, name)}
-        self.__dict__["original"] = original
+        self.__dict__ |= {"original": original, "compiled": original if compiled is None else compiled}
         self.training = getattr(original, "training", False)  # a script that was frozen has no mode
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["original"](*args, **kwargs)
-
-    def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:
-        """Includes the original, whose own attributes have to be restored too."""
-        yield from super().modules(*args, **kwargs)
-        yield self.__dict__["original"]
-
-
-class Hosted(Borrowed):
-    """A compiled model, with the children and weights of the original module."""
-
-    def __init__(self, compiled: torch.nn.Module, original: torch.nn.Module) -> None:
-        super().__init__(original)
-        self.__dict__["compiled"] = compiled
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["compiled"](*args, **kwargs)
 
     def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:
+        """Includes the original, whose own attributes have to be restored too."""
         yield from super().modules(*args, **kwargs)
-        yield self.__dict__["compiled"]
+        yield from dict.fromkeys((self.__dict__["original"], self.__dict__["compiled"]))
+
+
+class Hosted(Borrowed):
+    """A compiled model, with the children and weights of the original module."""
 
 
 def users_name(text: str) -> str:
@@ -78,7 +68,7 @@ def as_module(given: Any, name: str) -> torch.nn.Module:
             return Borrowed(given)  # which takes hooks
         if given.__dict__.get("_compiled_call_impl") is not None:
             return Hosted(given, given)  # whose hooks are not compiled
-        return Hosted(given, original) if isinstance(original, torch.nn.Module) else given
+        return Hosted(original, given) if isinstance(original, torch.nn.Module) else given
     exported = sys.modules.get("torch.export")
     if exported is not None and isinstance(given, exported.ExportedProgram):
         return _exported(given)

@@ -18,7 +18,6 @@ LONG = 1 << 16
 """The fewest elements of a matrix that is read in parts."""
 PART = 1 << 15
 """Elements of such a part: 256 KB in float64."""
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,13 +63,15 @@ def size(exact: torch.Tensor) -> Squares:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
+    """Whether two tensors have the same shape, format and bytes."""
     with no_dispatch(), torch.no_grad():
-        bits = _BITS.get(a.element_size())
-        if bits is None or not a.is_floating_point():
-            return bool(torch.equal(a, b))
-        return bool(torch.equal(a.contiguous().view(bits), b.contiguous().view(bits)))
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes in one row. One element may have any stride, and torch reads bytes only if the stride is 1."""
+    row = tensor.detach().contiguous().view(-1)
+    return (row if row.stride(0) == 1 else row.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
 
 
 def partitions(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:

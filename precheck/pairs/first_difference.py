@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from precheck.pairs.backward_difference import PARTED, backward_difference
+from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.distances import size, squared_distance
-from precheck.pairs.floors import ratio
+from precheck.pairs.couples import Couple, Couples
+from precheck.pairs.excuses import Excuses
+from precheck.pairs.floors import relative
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
-from precheck.pairs.matching import Matching
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
 
@@ -40,6 +39,7 @@ class Place:
     ours: tuple[Made, ...] = ()  # results of ops in its counterpart
     number: int | None = None  # of the op in `theirs`
     passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
+    repeated: bool = False  # whether the backward pass repeats the module with other numbers
 
 
 def first_difference(comparison: Comparison) -> Place | None:
@@ -54,15 +54,22 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     ours, theirs = both(comparison, lambda side: side.once(dtype), whole=comparison.aligned is None)
     modules = comparison.matching.modules
     pool = [each.tensor for each in ours]
-    forward = [each for each in theirs if each.kind != "back"]
-    coupled = _couples(ours, theirs, comparison.matching)
-    differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
-    off = [(place, each) for place, each in enumerate(forward) if differs(each)]
-    guilty = [each for each in off if not _made_up_for(each[1], forward[each[0] + 1 :], coupled, differs)]
+    contents = Contents(comparison, dtype, pool)
+    forward = [each for each in theirs if each.kind not in ("again", "back")]
+    for rows in (comparison.aligned is None, False):
+        coupled = Couples(ours, theirs, comparison.matching, rows=rows)
+        differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
+        off = [(place, each) for place, each in enumerate(forward) if differs(each)]
+        excuses = Excuses(comparison, forward, coupled, differs, contents)
+        guilty = [each for each in off if not excuses.hold(*each)]
+        if guilty:
+            break
     if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
         guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
     found = next(iter(guilty), None)
     if found is None:
+        if (again := repeated_otherwise(theirs)) is not None:
+            return Place(again, modules.get(again), backward=True, repeated=True)
         behind = backward_difference(comparison, ours, theirs, differs, dtype)
         if behind is not None:
             return Place(behind, modules.get(behind), backward=True)
@@ -70,7 +77,6 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
             return None
         found = off[0]
     place, first = found
-    contents = Contents(comparison, dtype, pool)
     module = _blamed(first, forward[:place], coupled, contents)
     counted = ((ours, modules.get(module)), (theirs, module))
     calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
@@ -96,8 +102,8 @@ def unequal(comparison: Comparison) -> Place | None:
     if comparison.model.compiled or comparison.other.compiled:
         return None
     ours, theirs = both(comparison, lambda side: side.once_low())
-    differs = _differs(_couples(ours, theirs, comparison.matching), 0.0)
-    first = next((each for each in theirs if each.kind != "back" and differs(each)), None)
+    differs = _differs(Couples(ours, theirs, comparison.matching), 0.0)
+    first = next((each for each in theirs if each.kind not in ("again", "back") and differs(each)), None)
     if first is None:
         return None
     module = first.module if first.kind == "out" else first.maker
@@ -108,75 +114,12 @@ def unequal(comparison: Comparison) -> Place | None:
     return Place(module, comparison.matching.modules.get(module), last.line if last else "", last.op if last else "")
 
 
-Couple = tuple[torch.Tensor, torch.Tensor]
-
-
-def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], matching: Matching) -> Callable[[Passage], Couple | None]:
-    """A function that pairs a tensor of `other` with the tensor of `model` that it should equal, or returns None."""
-    known = {each.key: each.tensor for each in ours}
-    calls = _joined(ours), _joined(theirs)
-    counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
-    taken: dict[tuple[str, int], list[Passage]] = {}
-    for each in theirs:
-        if each.kind == "in":
-            taken.setdefault((each.module, each.call), []).append(each)
-
-    def coupled(passage: Passage) -> Couple | None:
-        wanted = matching.counterpart(passage.module, passage.tensor.shape)
-        if wanted is None:
-            return None
-        here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
-        # of floats only those of floats count: a packed sequence comes with whole numbers that a padded one has not
-        alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in ("in", "out", passage.kind))
-        if passage.kind == "whole" and (not alike or there is None or there.shape != here.shape or max(int(here.max()), int(there.max())) < 2):
-            return None  # zeros and ones may be a mask, whose meaning each model chooses
-        if there is not None and there.shape == here.shape and (alike or not _asked_otherwise(passage, wanted, known, taken)):
-            return here, there
-        if there is not None and alike and here.numel() != there.numel():
-            return here, there  # the same number of calls and tensors, but this tensor has another size
-        whole, all_ = calls[0].get((passage.kind, wanted, passage.place)), calls[1].get((passage.kind, passage.module, passage.place))
-        return _as_one(whole, all_)  # another number of calls, such as one for each row of a batch
-
-    return coupled
-
-
-def _asked_otherwise(
-    passage: Passage, wanted: str, known: Mapping[tuple[str, str, int, int], torch.Tensor], taken: Mapping[tuple[str, int], list[Passage]]
-) -> bool:
-    """Whether a result comes from a call with inputs of other shapes than model's call of that number. Then the two calls do not match."""
-    if passage.kind != "out":
-        return False
-    couples = [(each.tensor, known.get(("in", wanted, each.call, each.place))) for each in taken.get((passage.module, passage.call), [])]
-    return any(there is not None and there.shape != here.shape for here, there in couples)
-
-
 def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Callable[[Passage], bool]:
     def differs(passage: Passage) -> bool:
         couple = coupled(passage)
-        if couple is None:
-            return False
-        if couple[0].shape != couple[1].shape:
-            return True
-        distance = squared_distance(*couple)
-        return bool(distance.excess) or ratio(distance.whole, size(couple[1]).whole) > limit
+        return couple is not None and (couple[0].shape != couple[1].shape or relative(*couple) > limit)
 
     return differs
-
-
-def _made_up_for(passage: Passage, after: Sequence[Passage], coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]) -> bool:
-    """Whether a module around this tensor, or the one that reads it, returns the same as model's, so that the difference of the tensor is no fault.
-
-    An expert, say, is given all rows in one model, and its own in the other. A norm may lie in the weights before it.
-    """
-    names = passage.module.split(".") if passage.module else []
-    for holder in (".".join(names[:depth]) for depth in range(len(names) - (passage.kind == "out"), -1, -1)):
-        last = next((each for each in after if each.kind == "out" and each.module == holder), None)
-        if last is not None:
-            results = [each for each in after if each.kind == "out" and each.module == holder and each.call == last.call]
-            pairs = [coupled(each) for each in results]
-            if all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(differs(each) for each in results):
-                return True
-    return False
 
 
 def _reordered(couple: Couple | None) -> bool:
@@ -185,7 +128,7 @@ def _reordered(couple: Couple | None) -> bool:
         return False
     here, there = couple
     turned = (here.permute(order) for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order))
-    return any(each.shape == there.shape and ratio(squared_distance(each, there).whole, size(there).whole) <= PARTED for each in turned)
+    return any(each.shape == there.shape and relative(each, there) <= PARTED for each in turned)
 
 
 def _surely(
@@ -204,26 +147,7 @@ def _surely(
     return False
 
 
-def _joined(passages: Sequence[Passage]) -> dict[tuple[str, str, int], list[torch.Tensor]]:
-    found: dict[tuple[str, str, int], list[torch.Tensor]] = {}
-    for each in passages:
-        found.setdefault((each.kind, each.module, each.place), []).append(each.tensor)
-    return found
-
-
-def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) -> Couple | None:
-    """The results of all calls of a module as one tensor, joined along the dimension that makes the lengths equal: `other`'s and `model`'s."""
-    if not ours or not theirs or ours[0].dim() != theirs[0].dim():
-        return None
-    for dim in range(ours[0].dim()):
-        with contextlib.suppress(RuntimeError):
-            here, there = (torch.cat(each, dim) for each in (theirs, ours))
-            if here.shape == there.shape:
-                return here, there
-    return None
-
-
-def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str:
+def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, contents: Contents) -> str:
     """The module that made the difference. If a module's input differs, it is the module that made the input, or the one that passed on the wrong
     tensor: one whose values occur in `model`, but are not what is read here."""
     if first.given:
@@ -232,8 +156,23 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passag
     if first.kind == "in" and first.caller != first.maker and contents.hold(first.tensor):
         return first.caller
     owner = first.module if first.kind == "out" else first.maker
+    if first.kind == "out" and _of_torch(contents.comparison, owner):
+        given = [each for each in before if each.kind == "in" and (each.module, each.call) == (owner, first.call)]
+        if not all(map(coupled.placed, given)):
+            return given[-1].caller
     inner = _unmatched(owner, before, coupled, contents)
     return owner if inner is None else inner
+
+
+def _of_torch(comparison: Comparison, module: str) -> bool:
+    """Whether a module is a layer of torch with the options and weights of model's, so that other results come from other inputs."""
+    wanted = comparison.matching.modules.get(module)
+    if wanted is None:
+        return False
+    here, there = comparison.other.job.model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
+    alike = type(here) is type(there) and (here.extra_repr(), here.training) == (there.extra_repr(), there.training)
+    plain = type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in (*here.children(), *here.buffers()))
+    return alike and plain and comparison.matching.agrees(module)
 
 
 def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str | None:

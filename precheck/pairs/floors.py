@@ -113,3 +113,9 @@ def roundoff(precision: Precision) -> float:
 def ratio(square: float, floor: float) -> float:
     """The ratio of a distance to a floor, both given as squares."""
     return math.sqrt(square / floor) if floor > 0 else (0.0 if square == 0 else math.inf)
+
+
+def relative(value: torch.Tensor, exact: torch.Tensor) -> float:
+    """The distance of two tensors of one shape as a share of the second's norm, or infinity where only one of them is finite."""
+    distance = squared_distance(value, exact)
+    return math.inf if distance.excess else ratio(distance.whole, size(exact).whole)

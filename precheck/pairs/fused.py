@@ -85,7 +85,7 @@ def _compiled_again(model: torch.nn.Module) -> torch.nn.Module | None:
         return None  # only Inductor has a configuration
     if isinstance(model, Hosted):
         original = model.__dict__["original"]
-        return Hosted(torch.compile(original, options={OPTION: True}), original)  # type: ignore[arg-type]
+        return Hosted(original, torch.compile(original, options={OPTION: True}))  # type: ignore[arg-type]
     if isinstance(model, Called):
         function = getattr(model.__dict__["function"], "_torchdynamo_orig_callable", None)
         return None if function is None else Called(torch.compile(function, options={OPTION: True}))

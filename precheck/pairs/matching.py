@@ -42,6 +42,10 @@ class Matching:
         lacking = owners & {_owner(name) for name in self.missed} or any(_within(name, module) for name in self.lonely)
         return not lacking and all(link.same for link in held)
 
+    def holds(self, module: str, wanted: str) -> bool:
+        """Whether a module of `other` holds all matched weights of a module of `model`, and not only a part of them, as a cell of a layer does."""
+        return all(_within(name, module) for link in self.links if any(_within(each, wanted) for each in link.models) for name in link.others)
+
     def used(self, names: Collection[str]) -> Matching:
         """The same, by the parameters that `other` uses: if one is not among `names`, but its copy is, the copy takes its place.
 
@@ -68,7 +72,7 @@ def checked(match: object, model: torch.nn.Module, other: torch.nn.Module) -> di
 
 
 def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str]) -> Matching:
-    ours, theirs = _parameters(model), _parameters(other)
+    ours, theirs = (dict[str, torch.Tensor](each.named_parameters()) for each in (model, other))
     first = {name: next(known for known, each in ours.items() if each is value) for name, value in model.named_parameters(remove_duplicate=False)}
     found: dict[str, Link] = {}
     shared: dict[str, list[str]] = {}  # names that the user maps to one parameter of another shape; each is a part of it
@@ -115,8 +119,7 @@ def mapped(name: str, match: Mapping[str, str]) -> str | None:
 
 def _named(name: str, value: torch.Tensor, wanted: str, ours: Mapping[str, torch.Tensor]) -> Link:
     link = one_to_one(name, value, wanted, ours[wanted]) or _sorted_rows(name, value, {wanted: ours[wanted]})
-    turned = value.shape != ours[wanted].shape and value.dim() == 2 and value.t().shape == ours[wanted].shape
-    return link or Link((name,), (wanted,), turned=turned, same=False)
+    return link or Link((name,), (wanted,), turned=value.shape != ours[wanted].shape, same=False)  # shapes are alike
 
 
 def _parts(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> Link:
@@ -237,7 +240,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = owners[name]
         elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
-    owned = [_owner(each) for each in _parameters(other) if mapped(users_name(each), match) is None]
+    owned = [_owner(each) for each, _ in other.named_parameters() if mapped(users_name(each), match) is None]
     if owners.get(""):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
@@ -283,10 +286,6 @@ def _holds(wanted: str, name: str, found: Mapping[str, Link]) -> bool:
 
 def _within(name: str, module: str) -> bool:
     return not module or name.startswith(f"{module}.")
-
-
-def _parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return dict(module.named_parameters())
 
 
 def _names(module: torch.nn.Module) -> list[str]:

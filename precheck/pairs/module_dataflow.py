@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from precheck.observe.containers import tensors
 from precheck.pairs.capture import copied
@@ -17,9 +18,10 @@ from precheck.torch_internals import in_backward, is_transformed
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Passage:
-    """One tensor at a call of a module: an input ("in"), one of whole numbers ("whole"), an output ("out"), or the gradient of an output ("back")."""
+    """One tensor at a call of a module: an input ("in"), one of whole numbers ("whole"), an input of a call that the backward pass repeats ("again"),
+    an output ("out"), or the gradient of an output ("back")."""
 
-    kind: Literal["in", "whole", "out", "back"]
+    kind: Literal["in", "whole", "again", "out", "back"]
     module: str
     call: int
     place: int  # the position among the tensors of that kind of the call
@@ -28,6 +30,7 @@ class Passage:
     given: bool = False  # whether a module returned exactly this tensor
     caller: str = ""  # the module whose forward made the call
     linear: bool = False  # whether a linear layer of torch returned it
+    gradient: torch.Tensor | None = None
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -40,6 +43,7 @@ class Passages:
     def __init__(self, model: torch.nn.Module, *, whole: bool = False) -> None:
         self.model, self.whole = model, whole
         self.found: list[Passage] = []
+        self.handles: list[RemovableHandle] = []
         self.stack: list[str] = [""]
         self.calls: Counter[str] = Counter()
         self.made: dict[int, tuple[torch.Tensor, str]] = {}
@@ -47,25 +51,25 @@ class Passages:
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[list[Passage]]:
-        handles = []
         for name, module in self.model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
-                handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
-                handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
+                self.handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
+                self.handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
         try:
             yield self.found
         finally:
-            for handle in handles:
+            for handle in self.handles:
                 handle.remove()
             self.made.clear()
             self.taken.clear()
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            given_ = (*args, *kwargs.values())
             if in_backward():
+                self.found += [Passage("again", name, 0, place, copied(tensor)) for place, tensor in enumerate(_floats(given_))]
                 return
             self.calls[name] += 1
-            given_ = (*args, *kwargs.values())
             read: dict[Literal["in", "whole"], list[torch.Tensor]] = {"in": _floats(given_), "whole": _wholes(given_) if self.whole else []}
             for kind, place, tensor in ((kind, *each) for kind, some in read.items() for each in enumerate(some)):
                 known = self.made.get(id(tensor))
@@ -75,7 +79,7 @@ class Passages:
                     if known is None or known[0] is not tensor:
                         known = self.taken[id(tensor)] = tensor, self.stack[-1]
                 maker = known[1]
-                self.found.append(Passage(kind, name, self.calls[name], place, copied(tensor), maker, given, self.stack[-1]))
+                self._add(Passage(kind, name, self.calls[name], place, copied(tensor), maker, given, self.stack[-1]), tensor)
             self.stack.append(name)
 
         return hook
@@ -90,13 +94,21 @@ class Passages:
             for place, tensor in enumerate(_floats(output)):
                 known = self.made.get(id(tensor))
                 first = known[1] if known is not None and known[0] is tensor else name
-                self.found.append(Passage("out", name, call, place, copied(tensor), first, linear=type(module) is torch.nn.Linear))
+                self._add(Passage("out", name, call, place, copied(tensor), first, linear=type(module) is torch.nn.Linear), tensor)
                 if known is None or known[0] is not tensor:
                     self.made[id(tensor)] = (tensor, name)
                     if tensor.requires_grad:
-                        tensor.register_hook(self._back(name, call, place))
+                        self.handles.append(tensor.register_hook(self._back(name, call, place)))
 
         return hook
+
+    def _add(self, passage: Passage, tensor: torch.Tensor) -> None:
+        def hook(gradient: torch.Tensor | None) -> None:
+            passage.gradient = None if gradient is None else copied(gradient)
+
+        self.found.append(passage)
+        if tensor.requires_grad:
+            self.handles.append(tensor.register_hook(hook))
 
     def _back(self, name: str, call: int, place: int) -> Any:
         def hook(gradient: torch.Tensor | None) -> None:

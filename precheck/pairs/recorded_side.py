@@ -20,7 +20,7 @@ from precheck.pairs.floors import Floor, Yardstick, ratio
 from precheck.pairs.matching import mapped
 from precheck.pairs.recording import Kept, Recording, digest
 from precheck.pairs.sides import Side
-from precheck.pairs.verdicts import Judged, Sided, judged
+from precheck.pairs.verdicts import Judged, Sided, bitwise, different_because, judged
 from precheck.precisions import Precision
 
 
@@ -68,11 +68,8 @@ class Against:
         ours = subject.of_model(given)
         assert ours is not None
         if tuple(ours.shape) != kept.shape:
-            why = f"has shape {kept.shape} in the recording, and model's has {tuple(ours.shape)}"
-            return Judged(subject, "different", math.inf, noise.FAIL, why=why, shape=kept.shape, dtype=kept.dtype)
-        if digest(ours) == kept.digest:
-            return Judged(subject, "bitwise", 0.0, noise.FAIL, shape=kept.shape, dtype=kept.dtype)
-        return None
+            return different_because(subject, kept, f"has shape {kept.shape} in the recording, and model's has {tuple(ours.shape)}")
+        return bitwise(subject, kept) if digest(ours) == kept.digest else None
 
     def _reference(self, wanted: list[Subject]) -> Yardstick:
         dtype = torch.float32 if self.precision.is_low else torch.float64
@@ -103,7 +100,7 @@ class Against:
         assert ours is not None
         if kept.whole is not None:
             if not kept.whole.is_floating_point():
-                return Judged(subject, "different", math.inf, noise.FAIL, why="holds other whole numbers than model's", shape=kept.shape)
+                return different_because(subject, kept, "holds other whole numbers than model's")
             found = judged(subject, self._sided(subject, ours, kept.whole), floor, samples=self.samples)
             return dataclasses.replace(found, verdict="different" if found.verdict == "less accurate" else found.verdict, recorded=True)
         assert kept.sketch is not None

@@ -13,9 +13,8 @@ import torch
 from precheck import ops
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.distances import size, squared_distance
 from precheck.pairs.first_difference import Place
-from precheck.pairs.floors import ratio
+from precheck.pairs.floors import relative
 from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.layouts import equal
 from precheck.words import counted
@@ -36,6 +35,8 @@ def explained(comparison: Comparison, place: Place) -> str:
 
 
 def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
+    if place.repeated:
+        yield "as the backward pass computes it again, its parts get other numbers than in the forward pass"
     yield from _weights(comparison, place)
     yield from _attributes(comparison, place)
     if place.number is not None and not place.backward:
@@ -280,8 +281,7 @@ def _factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
 
 
 def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
-    distance = squared_distance(here, there)
-    return not distance.excess and ratio(distance.whole, size(there).whole) <= PARTED
+    return relative(here, there) <= PARTED
 
 
 def _op(made: Made) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from precheck.observe.job import InputError
-from precheck.pairs.altered_calls import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows, turned_round, unpacked
+from precheck.pairs.altered_calls import Ask, Language, Step, cropped, in_reverse, in_rows, plainly, rows, turned_round, unpacked
 from precheck.words import counted
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
@@ -49,7 +49,7 @@ class Asking:
     step: Step | None
     weigh: Callable[[Any], float] | None
     has_loss: bool
-    whole: list[tuple[int, ...]] = dataclasses.field(default_factory=list)  # shapes of what a plain call returns, once it is known
+    axes: list[int] = dataclasses.field(default_factory=list)  # along which rows lie in what a plain call returns, once it was made
 
 
 def variations_of(over: Any, asking: Asking) -> list[Variation]:
@@ -79,16 +79,14 @@ def _repeat(asking: Asking, amount: int | None) -> list[Variation]:
 
 def _order(asking: Asking, amount: int | None) -> list[Variation]:
     count = rows(asking.inputs)
-    quiet = _quiet(asking.model)
-    return [Variation("order", reversed_rows, quiet, quiet, lambda tensor: turned_round(tensor, count))]
+    return [_quietly(asking, "order", in_reverse(asking.axes), aligned=lambda tensor: turned_round(tensor, count))]
 
 
 def _batch(asking: Asking, amount: int | None) -> list[Variation]:
     size = amount or 1
     if rows(asking.inputs) <= size:
         raise InputError(f"batch: inputs have {counted(rows(asking.inputs), 'row')}, so that none of {size} is a part of them; pass a larger batch")
-    quiet = _quiet(asking.model)
-    return [Variation(f"batch of {size}", in_rows(size, asking.weigh, asking.whole), base=quiet, around=quiet)]
+    return [_quietly(asking, f"batch of {size}", in_rows(size, asking.weigh, asking.axes))]
 
 
 def _microbatches(asking: Asking, amount: int | None) -> list[Variation]:
@@ -97,8 +95,7 @@ def _microbatches(asking: Asking, amount: int | None) -> list[Variation]:
         raise InputError("microbatches need a loss, whose gradients are accumulated; pass loss=lambda out: ...")
     if count < parts:
         raise InputError(f"microbatches: {counted(count, 'row')} cannot be split into {parts}; pass a larger batch")
-    quiet = _quiet(asking.model)
-    return [Variation(f"{parts} microbatches", base=quiet, around=quiet, pieces=math.ceil(count / parts))]
+    return [_quietly(asking, f"{parts} microbatches", pieces=math.ceil(count / parts))]
 
 
 def _ranks(asking: Asking, amount: int | None) -> list[Variation]:
@@ -108,38 +105,30 @@ def _ranks(asking: Asking, amount: int | None) -> list[Variation]:
         raise InputError("ranks need a loss, whose gradients are averaged; pass loss=lambda out: ...")
     if count % ranks:
         raise InputError(f"ranks: {counted(count, 'row')} cannot be dealt out evenly to {ranks} ranks; pass a batch of a multiple of {ranks}")
-    quiet = _quiet(asking.model)
-    return [Variation(f"{ranks} ranks", base=quiet, around=quiet, ranks=ranks)]
+    return [_quietly(asking, f"{ranks} ranks", ranks=ranks)]
 
 
 def _packing(asking: Asking, amount: int | None) -> list[Variation]:
     language = Language(asking.model, asking.inputs)
     count, length = language.needs("packing", "position_ids").shape
-    quiet = _quiet(asking.model)
-
-    def aligned(tensor: torch.Tensor) -> torch.Tensor:
-        return unpacked(tensor, count, length)  # type: ignore[no-any-return]
-
-    return [Variation(f"{count} rows packed into one", language.packed(), base=quiet, around=quiet, aligned=aligned)]
+    return [_quietly(asking, f"{count} rows packed into one", language.packed(), aligned=lambda tensor: unpacked(tensor, count, length))]
 
 
 def _padding(asking: Asking, amount: int | None) -> list[Variation]:
     language, more = Language(asking.model, asking.inputs), amount or 3
     length = language.needs("padding", "attention_mask").shape[1]
-    quiet, found = _quiet(asking.model), []
-    for left in (True, False):
-        def aligned(tensor: torch.Tensor, left: bool = left) -> torch.Tensor:
-            return cropped(tensor, length + more, length, left)  # type: ignore[no-any-return]
 
-        side = "left" if left else "right"
-        found.append(Variation(f"{side} padding by {more}", language.padded(left, more), base=quiet, around=quiet, aligned=aligned))
-    return found
+    def padded(side: str, left: bool) -> Variation:
+        name, ask = f"{side} padding by {more}", language.padded(left, more)
+        return _quietly(asking, name, ask, aligned=lambda tensor: cropped(tensor, length + more, length, left))
+
+    return [padded("left", True), padded("right", False)]
 
 
 def _pieces(name: str, title: str, size: int, asking: Asking) -> list[Variation]:
-    language, quiet = Language(asking.model, asking.inputs), _quiet(asking.model)
+    language = Language(asking.model, asking.inputs)
     language.needs(name, *(() if asking.step else ("past_key_values",)))
-    return [Variation(title, language.in_pieces(size, asking.step), base=quiet, around=quiet)]
+    return [_quietly(asking, title, language.in_pieces(size, asking.step))]
 
 
 def _cache(asking: Asking, amount: int | None) -> list[Variation]:
@@ -152,9 +141,9 @@ def _prefill(asking: Asking, amount: int | None) -> list[Variation]:
 
 
 def _position(asking: Asking, amount: int | None) -> list[Variation]:
-    language, quiet = Language(asking.model, asking.inputs), _quiet(asking.model)
+    language = Language(asking.model, asking.inputs)
     language.needs("position", "position_ids")
-    return [Variation(f"positions from {amount or 17} on", language.shifted(amount or 17), base=quiet, around=quiet)]
+    return [_quietly(asking, f"positions from {amount or 17} on", language.shifted(amount or 17))]
 
 
 def _threads(asking: Asking, amount: int | None) -> list[Variation]:
@@ -180,18 +169,7 @@ def _checkpointing(asking: Asking, amount: int | None) -> list[Variation]:
     if not blocks:
         raise InputError("checkpointing needs blocks in a ModuleList or Sequential to recompute, and the model has none")
 
-    @contextlib.contextmanager
-    def around() -> Iterator[None]:
-        before = [(block, block.__dict__.get("forward")) for block in blocks]
-        for block in blocks:
-            block.__dict__["forward"] = _recomputed(block.forward)
-        try:
-            yield
-        finally:
-            for block, own in before:
-                block.__dict__.pop("forward") if own is None else block.__dict__.__setitem__("forward", own)
-
-    return [Variation("checkpointing", around=around)]
+    return [Variation("checkpointing", around=lambda: _changed([(block, "forward", _recomputed(block.forward)) for block in blocks]))]
 
 
 def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,54 +182,38 @@ def _dropout(asking: Asking, amount: int | None) -> list[Variation]:
     dropouts = [module for module in model.modules() if isinstance(module, _DROPOUTS)]
     rates = [(each, name) for each in model.modules() for name, value in vars(each).items() if "drop" in name and isinstance(value, float) and value]
 
-    @contextlib.contextmanager
-    def evaluated() -> Iterator[None]:
-        with _modes(model, lambda module: False):
-            yield
+    def modes(training: Callable[[nn.Module], bool]) -> list[tuple[Any, str, Any]]:
+        return [(module, "training", training(module)) for module in model.modules()]
 
-    @contextlib.contextmanager
-    def without() -> Iterator[None]:
-        held = [(vars(each), "p", each.p) for each in dropouts] + [(vars(each), name, vars(each)[name]) for each, name in rates]
-        for attributes, name, value in held:
-            attributes[name] = 0.0 * value
-        try:
-            with _modes(model, lambda module: not isinstance(module, _COUNTING)):
-                yield
-        finally:
-            for attributes, name, value in held:
-                attributes[name] = value
+    def without() -> contextlib.AbstractContextManager[None]:
+        held = [(each, "p") for each in dropouts] + rates
+        return _changed([*((each, name, 0.0 * getattr(each, name)) for each, name in held), *modes(lambda module: not isinstance(module, _COUNTING))])
 
-    return [Variation("dropout of 0 for eval()", around=without, base=evaluated)]
+    return [Variation("dropout of 0 for eval()", around=without, base=lambda: _changed(modes(lambda module: False)))]
 
 
 @contextlib.contextmanager
-def _modes(model: nn.Module, training: Callable[[nn.Module], bool]) -> Iterator[None]:
-    before = [(module, module.training) for module in model.modules()]
-    for module, _ in before:
-        module.training = training(module)
+def _changed(values: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Inside, attributes have other values. A method that an attribute hides is the class's again afterwards."""
+    before = [(each, name, name in vars(each) or not callable(getattr(each, name)), getattr(each, name)) for each, name, _ in values]
+    for each, name, value in values:
+        setattr(each, name, value)
     try:
         yield
     finally:
-        for module, mode in before:
-            module.training = mode
+        for each, name, own, value in before:
+            setattr(each, name, value) if own else delattr(each, name)
 
 
 def _quiet(model: nn.Module) -> Around:
     """Turns dropout off, since rows in another order or number would get other random draws."""
-    dropouts = tuple(module for module in model.modules() if isinstance(module, _DROPOUTS))
+    return lambda: _changed([(module, "training", False) for module in model.modules() if isinstance(module, _DROPOUTS)])
 
-    @contextlib.contextmanager
-    def around() -> Iterator[None]:
-        before = [(module, module.training) for module in dropouts]
-        for module, _ in before:
-            module.training = False
-        try:
-            yield
-        finally:
-            for module, mode in before:
-                module.training = mode
 
-    return around
+def _quietly(asking: Asking, name: str, ask: Ask = plainly, **more: Any) -> Variation:
+    """A variation of a model without dropout."""
+    quiet = _quiet(asking.model)
+    return Variation(name, ask, base=quiet, around=quiet, **more)
 
 
 WAYS: dict[str, Callable[[Asking, int | None], list[Variation]]] = {

@@ -18,6 +18,7 @@ from precheck.analysis.noise import STRANGE, VANISHING
 from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.distances import Squares, block_counts, block_name, greatest, lengths, same_bits, size, squared_distance
 from precheck.pairs.floors import Floor, ratio
+from precheck.pairs.recording import Kept
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")
@@ -59,11 +60,13 @@ class Judged:
         return self.drift / self.norm if self.norm else (0.0 if self.drift == 0 else math.inf)
 
 
-def different_because(subject: Subject, other: torch.Tensor, why: str) -> Judged:
+def different_because(subject: Subject, other: torch.Tensor | Kept, why: str) -> Judged:
     """The verdict `different` for a reason other than its numbers."""
-    return Judged(
-        subject, "different", math.inf, noise.FAIL, why=why, shape=tuple(other.shape), dtype=str(other.dtype).removeprefix("torch."),
-    )  # fmt: skip
+    return dataclasses.replace(bitwise(subject, other), verdict="different", r=math.inf, why=why)
+
+
+def bitwise(subject: Subject, other: torch.Tensor | Kept) -> Judged:
+    return Judged(subject, "bitwise", 0.0, noise.FAIL, shape=tuple(other.shape), dtype=str(other.dtype).removeprefix("torch."))
 
 
 def without_floor(subject: Subject, sided: Sided) -> Judged | None:
@@ -74,21 +77,17 @@ def without_floor(subject: Subject, sided: Sided) -> Judged | None:
         present = ours if theirs is None else theirs
         if present is None or not bool(torch.count_nonzero(present)):
             return Judged(subject, "bitwise", 0.0, noise.FAIL)
-        return Judged(subject, "different", math.inf, noise.FAIL, why=f"{has} has one, and {lacks} has none", shape=tuple(present.shape))
-    common = {"shape": tuple(theirs.shape), "dtype": str(theirs.dtype).removeprefix("torch.")}
+        return different_because(subject, present, f"{has} has one, and {lacks} has none")
     if ours.shape != theirs.shape:
-        why = f"has shape {tuple(theirs.shape)}, and model's has {tuple(ours.shape)}"
-        return Judged(subject, "different", math.inf, noise.FAIL, why=why, **common)  # type: ignore[arg-type]
-    if same_bits(ours, theirs):
-        return Judged(subject, "bitwise", 0.0, noise.FAIL, **common)  # type: ignore[arg-type]
-    return None
+        return different_because(subject, theirs, f"has shape {tuple(theirs.shape)}, and model's has {tuple(ours.shape)}")
+    return bitwise(subject, theirs) if same_bits(ours, theirs) else None
 
 
 def vanishing(subject: Subject, given: torch.Tensor, exact: torch.Tensor) -> Judged | None:
     """`rounding` for a tensor that one side alone has, if it is zero in exact arithmetic. `exact` is from the run in float64."""
     if not 0 < size(exact).whole <= VANISHING**2 * size(given).whole:
         return None
-    return Judged(subject, "rounding", 0.0, noise.FAIL, shape=tuple(given.shape), dtype=str(given.dtype).removeprefix("torch."))
+    return dataclasses.replace(bitwise(subject, given), verdict="rounding")
 
 
 def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: Floor | None = None) -> Judged:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import precheck
 
@@ -102,3 +103,63 @@ def test_a_model_that_is_run_on_other_weights(spoiled: bool) -> None:
     assert bool(said) == spoiled
     if spoiled:
         assert "3.weight" in said[0]
+
+
+class Recomputed(nn.Module):
+    """A branch with dropout, which the backward pass computes again. `kept`: with the same random numbers."""
+
+    def __init__(self, kept: bool = True) -> None:
+        super().__init__()
+        self.kept, self.up, self.down = kept, nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def branch(x: torch.Tensor) -> torch.Tensor:
+            return self.down(nn.functional.dropout(self.up(x), 0.3, self.training))  # type: ignore[no-any-return]
+
+        return x + checkpoint(branch, x, use_reentrant=False, preserve_rng_state=self.kept)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_part_that_is_recomputed_with_other_random_numbers_is_named(kept: bool) -> None:
+    model, other = (nn.Sequential(nn.Linear(16, 16), Recomputed(), Recomputed(each)) for each in (True, kept))
+    other.load_state_dict(model.state_dict())
+    report = precheck.compare(model, other, X, **MEAN)
+    assert [each.module for each in report.errors[:1]] == ([] if kept else ["2"])
+    if not kept:
+        said = "they first differ in 2: as the backward pass computes it again, its parts get other numbers than in the forward pass"
+        assert said in report.errors[0].message
+
+
+@pytest.mark.parametrize("fault", ["", "nearer", "torch's"])
+def test_a_fault_is_named_where_one_model_has_more_rows(fault: str) -> None:
+    """Two sequences in one row beside the same padded. The rows of padding differ too, but no loss reads them."""
+
+    class Mean(nn.Module):
+        """Each token gets the mean of the tokens of its sequence up to its own."""
+
+        def __init__(self, fault: str = "") -> None:
+            super().__init__()
+            self.fault, self.out = fault, nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor, ends: tuple[int, ...] = ()) -> torch.Tensor:
+            parts = x.tensor_split(ends, 1) if ends else (x,)
+            sums = torch.cat([each.cumsum(1) / torch.arange(1, each.shape[1] + 1)[:, None] for each in parts], 1)
+            made = x + self.out(sums.roll(1, 1) if self.fault == "nearer" else sums).tanh()
+            return made + 0.1 * self.out.bias if self.fault == "torch's" else made
+
+    class Padded(nn.Module):
+        def __init__(self, packed: bool = False, fault: str = "") -> None:
+            super().__init__()
+            self.packed, self.inside, self.parts = packed, nn.Linear(16, 16), nn.ModuleList([Mean(), Mean(fault)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.inside(torch.cat([x[0], x[1, :3]])[None] if self.packed else x)
+            for part in self.parts:
+                x = part(x, (6,)) if self.packed else part(x)
+            return x[0] if self.packed else torch.cat([x[0], x[1, :3]])
+
+    torch.manual_seed(0)
+    model, other = Padded(), Padded(True, fault)
+    other.load_state_dict(model.state_dict())
+    report = precheck.compare(model, other, torch.stack([X, X.flip(0)]), **MEAN)
+    assert [each.module for each in report.errors[:1]] == (["parts.1"] if fault else [])

@@ -26,9 +26,13 @@ import pair_ninth
 import pair_routes
 import pair_second
 import pair_sequences
+import pair_seventeenth
 import pair_seventh
 import pair_seventh_parts
 import pair_seventh_training
+import pair_sixteenth
+import pair_sixteenth_rest
+import pair_sixteenth_states
 import pair_sixth
 import pair_sixth_masks
 import pair_sixth_parts
@@ -61,4 +65,6 @@ FAMILIES = (
     pair_thirteenth,
     pair_fourteenth, pair_fourteenth_readers, pair_fourteenth_sights, pair_fourteenth_scans, pair_fourteenth_sounds, pair_fourteenth_tools,
     pair_fifteenth, pair_fifteenth_parts, pair_fifteenth_rest,
+    pair_sixteenth, pair_sixteenth_rest, pair_sixteenth_states,
+    pair_seventeenth,
 )  # fmt: skip

@@ -1,0 +1,131 @@
+"""Pairs each tensor that passes between the modules of `other` with the tensor of `model` that it should equal."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from precheck.pairs.matching import Matching
+from precheck.pairs.module_dataflow import Passage
+
+Couple = tuple[torch.Tensor, torch.Tensor]
+Calls = dict[tuple[str, str, int], list[Passage]]
+"""The tensors at one place of a module, of all its calls."""
+MOST = 1 << 22
+"""Distances between rows that are worked out for one tensor, a second on one core."""
+
+
+class Couples:
+    """Pairs tensors by call and place, or all calls joined, where their sizes allow it.
+
+    With `rows`, tensors of other sizes are paired too, as sets of rows: where one model has padding, drafts or heads that the other has not, each
+    row of `model` that matters must be among those of `other`. A row matters unless its gradient is zero.
+    """
+
+    def __init__(self, ours: Sequence[Passage], theirs: Sequence[Passage], matching: Matching, *, rows: bool = False) -> None:
+        self.matching, self.rows = matching, rows
+        self.known = {each.key: each for each in ours}
+        self.calls = _by_place(ours), _by_place(theirs)
+        self.counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
+        self.taken: dict[tuple[str, int], list[Passage]] = {}
+        for each in theirs:
+            if each.kind == "in":
+                self.taken.setdefault((each.module, each.call), []).append(each)
+        self.backward = any(each.kind == "back" for each in ours)
+
+    def __call__(self, passage: Passage) -> Couple | None:
+        """The tensor of `other` and that of `model`, or None if they cannot be compared. If they have other sizes, they differ."""
+        wanted = self.matching.counterpart(passage.module, passage.tensor.shape)
+        if wanted is None:
+            return None
+        there = self.known.get((passage.kind, wanted, passage.call, passage.place))
+        alike = self.alike(passage, wanted)
+        if passage.kind == "whole" and (
+            not alike or there is None or there.tensor.shape != passage.tensor.shape or max(int(passage.tensor.max()), int(there.tensor.max())) < 2
+        ):
+            return None  # zeros and ones may be a mask, whose meaning each model chooses
+        if self.placed(passage):
+            assert there is not None
+            return passage.tensor, there.tensor
+        all_ = [calls.get((passage.kind, name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True)]
+        axis = _common_axis(*all_) if self.rows and passage.kind != "whole" and self.matching.holds(passage.module, wanted) else 0
+        if there is not None and alike and passage.tensor.numel() != there.tensor.numel():  # as many calls and tensors, but this one has another size
+            return self._as_rows(passage, axis, *all_) if axis else (passage.tensor, there.tensor)
+        joined = _as_one(*all_)  # another number of calls, such as one for each row of a batch
+        return self._as_rows(passage, axis, *all_) if joined is None and axis else joined
+
+    def alike(self, passage: Passage, wanted: str) -> bool:
+        """Whether both modules are called equally often with as many tensors. Of floats only those of floats count: a packed sequence comes with
+        whole numbers that a padded one has not."""
+        return all(self.counts[0][kind, wanted] == self.counts[1][kind, passage.module] for kind in ("in", "out", passage.kind))
+
+    def placed(self, passage: Passage) -> bool:
+        """Whether call and place say which tensor of `model` this one should equal: the sizes are equal, and so are those of the inputs."""
+        wanted = self.matching.counterpart(passage.module, passage.tensor.shape)
+        there = None if wanted is None else self.known.get((passage.kind, wanted, passage.call, passage.place))
+        if wanted is None or there is None or there.tensor.shape != passage.tensor.shape:
+            return False
+        return self.alike(passage, wanted) or passage.kind != "out" or not self._asked_otherwise(passage, wanted)
+
+    def _asked_otherwise(self, passage: Passage, wanted: str) -> bool:
+        """Whether the call has inputs of other shapes than model's call of that number. Then the two calls do not match."""
+        read = self.taken.get((passage.module, passage.call), [])
+        couples = [(each, self.known.get(("in", wanted, each.call, each.place))) for each in read]
+        return any(there is not None and there.tensor.shape != here.tensor.shape for here, there in couples)
+
+    def _as_rows(self, passage: Passage, axis: int, ours: list[Passage], theirs: list[Passage]) -> Couple | None:
+        """The rows of `model` that matter with the nearest of `other`. If the module itself changed the size, neither side may have new rows, and
+        those of `other` with the nearest of `model` follow. None if no row matters."""
+        there, here = _rows([each.tensor for each in ours], axis), _rows([each.tensor for each in theirs], axis)
+        wanted = there
+        if self.backward:
+            gradients = [torch.zeros_like(each.tensor) if each.gradient is None else each.gradient for each in ours]
+            wanted = there[_rows(gradients, axis).count_nonzero(-1) > 0]
+        one, two = [_nearest(wanted, here)], [wanted]
+        if passage.kind == "out" and self.alike(passage, ours[0].module) and not self._asked_otherwise(passage, ours[0].module):
+            one, two = [*one, here], [*two, _nearest(here, there)]
+        return (torch.cat(one), torch.cat(two)) if sum(map(len, one)) else None
+
+
+def _common_axis(ours: Sequence[Passage], theirs: Sequence[Passage]) -> int:
+    """The last axis, counted from the end, that has the same size on both sides, or 0. Also 0 if that means more than `MOST` distances."""
+    shapes = [each.tensor.shape for each in (*ours, *theirs)]
+    axes = range(-1, -1 - min(map(len, shapes), default=0), -1)
+    found = next((axis for axis in axes if len({shape[axis] for shape in shapes}) == 1 and shapes[0][axis] > 1), 0) if ours and theirs else 0
+    counts = [sum(each.tensor.numel() for each in some) // shapes[0][found] for some in (ours, theirs)] if found else [0]
+    return found if math.prod(counts) <= MOST else 0
+
+
+def _rows(tensors: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
+    """All vectors along an axis. Shape (vectors, size of the axis)."""
+    return torch.cat([each.movedim(axis, -1).reshape(-1, each.shape[axis]) for each in tensors])
+
+
+def _nearest(rows: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
+    """For each of the rows the nearest `among` others."""
+    if not len(rows):
+        return rows
+    return among[torch.cdist(rows, among, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)]
+
+
+def _by_place(passages: Sequence[Passage]) -> Calls:
+    found: Calls = {}
+    for each in passages:
+        found.setdefault((each.kind, each.module, each.place), []).append(each)
+    return found
+
+
+def _as_one(ours: list[Passage], theirs: list[Passage]) -> Couple | None:
+    """The results of all calls of a module as one tensor, joined along the dimension that makes the lengths equal: `other`'s and `model`'s."""
+    if not ours or not theirs or ours[0].tensor.dim() != theirs[0].tensor.dim():
+        return None
+    for dim in range(ours[0].tensor.dim()):
+        with contextlib.suppress(RuntimeError):
+            here, there = (torch.cat([each.tensor for each in some], dim) for some in (theirs, ours))
+            if here.shape == there.shape:
+                return here, there
+    return None

@@ -1,0 +1,65 @@
+"""Finds which differences between two models are no fault, since the code around them makes up for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from precheck.pairs.comparison import Comparison
+from precheck.pairs.contents import Contents
+from precheck.pairs.couples import Couples
+from precheck.pairs.module_dataflow import Passage
+
+
+class Excuses:
+    """`forward`: all tensors that pass between the modules of `other`, in the order of its run."""
+
+    def __init__(
+        self, comparison: Comparison, forward: Sequence[Passage], coupled: Couples, differs: Callable[[Passage], bool], contents: Contents
+    ) -> None:
+        self.model, self.matching = comparison.other.job.model, comparison.matching
+        self.forward, self.coupled, self.differs, self.contents = forward, coupled, differs, contents
+
+    def hold(self, place: int, passage: Passage) -> bool:
+        """Whether the difference of the tensor at that place is no fault."""
+        before = self.forward[:place]
+        return self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
+
+    def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
+        """Whether a module around this tensor, or the one that reads it, returns the same as model's.
+
+        An expert, say, is given all rows in one model, and its own in the other. A norm may lie in the weights before it.
+        """
+        names = passage.module.split(".") if passage.module else []
+        holders = [".".join(names[:depth]) for depth in range(len(names) - (passage.kind == "out"), -1, -1)]
+        return any(self._right(holder, after) for holder in holders)
+
+    def _right(self, module: str, after: Sequence[Passage]) -> bool:
+        """Whether the next call of the module that ends returns the same as model's."""
+        last = next((each for each in after if each.kind == "out" and each.module == module), None)
+        if last is None:
+            return False
+        results = [each for each in after if each.kind == "out" and each.module == module and each.call == last.call]
+        pairs = [self.coupled(each) for each in results]
+        return all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(self.differs(each) for each in results)
+
+    def _returned_apart(self, passage: Passage, before: Sequence[Passage]) -> bool:
+        """Whether a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
+        makers = [passage] if passage.kind == "out" else [each for each in before if each.kind == "out" and torch.equal(each.tensor, passage.tensor)]
+        counts, modules = self.coupled.counts, self.matching.modules
+        apart = any(counts[0]["out", modules.get(each.module, "")] != counts[1]["out", each.module] for each in makers if each.module in modules)
+        return apart and self.contents.hold(passage.tensor)
+
+    def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
+        """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one
+        document to the next, where only distances count."""
+        if passage.kind == "out":
+            return False
+        kind = type(self.model.get_submodule(passage.module))
+        for number, each in enumerate(before):
+            same = (each.kind, each.place, each.maker) == (passage.kind, passage.place, passage.maker) and each.module != passage.module
+            alike = same and type(self.model.get_submodule(each.module)) is kind and torch.equal(each.tensor, passage.tensor)
+            if alike and self.differs(each):  # there too, so that it was made up for
+                return self._right(each.module, before[number:])
+        return False
