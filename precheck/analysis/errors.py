@@ -15,7 +15,7 @@ from precheck.analysis.enlarged_differences import amplification
 from precheck.analysis.exemptions import Exempting, outweighed, small
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import Calls, OwnError
+from precheck.analysis.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dominated
@@ -56,6 +56,7 @@ class Errors:
         self.mild: set[Value] = set()  # values that descend from a small difference
         self.nothing: set[Value] = set()  # values that are zero in theory, and what has its error from them
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
+        self.returned: set[Fact] = set()  # facts on errors that a function handed on, and that float32 determined there
         self.exemptions: dict[Fact, tuple[Value, list[Exempting]]] = {}
         self._about(self.observation, self.readers)
 
@@ -67,6 +68,7 @@ class Errors:
             above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
             inherited = above
+            self.returned.update(fact for value in operation.inputs if self.under.get(value) for fact in self._handed(value, operation))
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
@@ -163,7 +165,7 @@ class Errors:
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)
         elif shaken(value) and value.dead > SHAKEN:
-            self.unstable.update(fact for fact in above if fact is not None and not _returned(fact, operation))
+            self.unstable.update(fact for fact in above if fact is not None and not self._returned(fact, operation))
         if value in self.spoiled:
             return  # downstream of what is suspected already
         if above:
@@ -209,16 +211,22 @@ class Errors:
         if own is not None:
             self._suspect(own, value, self.calls.stays)
 
+    def _returned(self, fact: Fact, operation: Operation) -> bool:
+        """Whether a fact is on what another function has returned. It is wrong there, however chaotic is what follows."""
+        return fact in self.returned or (isinstance(fact, OwnError) and fact.shown.call != operation.call)
+
+    def _handed(self, value: Value, reader: Operation) -> list[Fact]:
+        """The facts on a value that another function hands to `reader`, if float32 determines it and the function's own error is beyond any limit."""
+        call = value.maker.call if value.maker is not None else 0
+        if not call or call == reader.call or shaken(value) or not value.call_error > ROUNDED * effective_roundoff(value):
+            return []
+        return [fact for fact in self.under[value] if fact is not None and fact.operation.call == call]
+
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
         return cancels or (bool(sources) and self.nothing.issuperset(sources))
-
-
-def _returned(fact: Fact, operation: Operation) -> bool:
-    """Whether a fact is on what another function has returned. It is wrong there, however chaotic is what follows."""
-    return isinstance(fact, OwnError) and fact.shown.call != operation.call
 
 
 def shaken(value: Value) -> bool:

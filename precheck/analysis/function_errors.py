@@ -26,12 +26,12 @@ from precheck.observe.shadow.source import Function
 
 ADDED = Limit(
     4.0, "unit roundoffs",
-    """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
-    have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0.""",
+    """The largest error of a function that casts wide numbers, its result or what it computes it from, because its author wrote that cast. Without
+    the cast it would have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0.""",
 )  # fmt: skip
 ROUNDED = Limit(
     13.0, "unit roundoffs",
-    """The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit
+    """The largest error of a function that is given low numbers, or has a product that autocast runs low: five bits, 32 times 0.42 unit
     roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8.""",
 )  # fmt: skip
 OWNED = Limit(
@@ -158,9 +158,11 @@ class Calls:
         )  # fmt: skip
 
     def _limit(self, cause: Operation) -> float:
+        """`ADDED` where the function itself has made wide numbers low, by a cast that nothing but its author asks for: see there."""
         made = cause.outputs[0]
         multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
-        return ADDED if causes.casts_wide(cause) and not multiplied else ROUNDED
+        chosen = bool(made.since) and self.functions.get(made.since) == self.functions.get(cause.blamed)
+        return ADDED if (chosen or causes.casts_wide(cause)) and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.

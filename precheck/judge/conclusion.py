@@ -55,6 +55,19 @@ def concluded(
     return [finding for finding, _ in sorted(ordered, key=lambda each: each[1])]
 
 
+def without_noise_runs(candidates: Iterable[Candidate]) -> list[Finding]:
+    """Returns the findings of a run that stands alone, in order. An error of which a rounding is blamed that one of torch's own modules has made, since
+    the precision asks for it, is a warning: that line does nothing that correct code does not, and only noise runs tell how much that explains."""
+    return distinct(map(_warned, candidates))
+
+
+def _warned(candidate: Candidate) -> Candidate:
+    if candidate.severity != "error" or candidate.operation.converts or not boundary_causes.required(candidate):
+        return candidate
+    text = f"{candidate.message}; the precision asks for this rounding, and measure() tells whether noise runs explain what it does"
+    return dataclasses.replace(candidate, severity="warning", message=text)
+
+
 def fails_early(candidates: Sequence[Candidate]) -> bool:
     """Whether an op of the first forward pass has an error that no boundary can excuse, so that the run fails whatever its gradients show."""
     required, never = _required_places(candidates, None), {*OURS, *WEIGHTS, "decision-flip"}
