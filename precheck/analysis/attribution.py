@@ -137,15 +137,15 @@ class Attribution:
     def of_line(self, cause: Operation) -> float:
         """The share that one change to the line of `cause` mends: of the ops that the user wrote there, and of those that are low since that line.
 
-        Each kind of op on a line counts once: one change to the line repairs a cast and a product together. The iterations of a loop do not add up,
-        since they are not one rounding that is amplified. But whoever leaves out a cast mends all that is low because of it.
+        Each op of the code counts once. The iterations of a loop do not add up, since they are not one rounding that is amplified.
         """
-        most = defaultdict[str, float](float)
+        most = defaultdict[tuple[object, ...], float](float)
         for operation, share in self.shares.items():
-            if operation.line == cause.line and written(operation):
-                most[operation.name] = max(most[operation.name], share)
-        since = sum(share for operation, share in self.shares.items() if any(made.since == cause.blamed for made in operation.outputs[:1]))
-        return max(since, sum(most.values()))
+            since = any(made.since == cause.blamed for made in operation.outputs[:1])
+            if since or (operation.line == cause.line and written(operation)):
+                place = operation.line, operation.name, operation.instruction
+                most[place] = max(most[place], share)
+        return sum(most.values())
 
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.

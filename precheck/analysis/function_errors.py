@@ -17,7 +17,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dropped
+from precheck.analysis.output_impact import dropped, ends
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -195,8 +195,8 @@ class Calls:
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
-            if not readers or any(not reader.outputs or reader.call != total.maker.call for reader in readers):
-                return True  # it leaves the function, Python reads it, or it decides
+            if not readers or any(ends(reader) or reader.call != total.maker.call for reader in readers):
+                return True  # it leaves the function, or Python reads it
             if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
