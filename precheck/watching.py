@@ -14,7 +14,7 @@ from precheck import interrupts
 from precheck.analysis import displacements, scaling
 from precheck.evidence import shown, undecided
 from precheck.findings import Finding, Report
-from precheck.judge import allowances, conclusion, watched_runs
+from precheck.judge import allowances, watched_runs
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.shadow.distributed.ranks import Ranks, distributed, meet
@@ -105,7 +105,7 @@ def _add_note(raised: Exception, report: Report) -> None:
 
 def filled(report: Report, observation: Observation, where: ModuleTracker, verdict: watched_runs.RunJudge) -> None:
     """Writes the verdict on `observation` into `report`."""
-    report.add(conclusion.without_noise_runs(verdict.candidates(observation)))
+    report.add(verdict.found(observation))
     report.updates = displacements.table(observation)
     report.scaler = scaling.table(observation)
     report.losses = observation.losses

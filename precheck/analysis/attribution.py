@@ -38,8 +38,6 @@ SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
 UNCHANGING = SIZED | SCALED | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
-
-
 OFTEN = 8
 """Walks without an answer for one line, after which only some of its ops are walked from."""
 Errors = Callable[[Value], float]
@@ -136,14 +134,11 @@ class Attribution:
 
     def of_line(self, cause: Operation) -> float:
         """The share that one change to the line of `cause` mends: of the ops that the user wrote there, and of those that are low since that line.
-
-        Each op of the code counts once. The iterations of a loop do not add up, since they are not one rounding that is amplified.
-        """
+        Each op of the code counts once: the iterations of a loop are not one rounding that is amplified."""
         most = defaultdict[tuple[object, ...], float](float)
         for operation, share in self.shares.items():
-            since = any(made.since == cause.blamed for made in operation.outputs[:1])
-            if since or (operation.line == cause.line and written(operation)):
-                place = operation.line, operation.name, operation.instruction
+            place = operation.line, operation.name, operation.instruction
+            if operation.outputs[0].since == cause.blamed or (operation.line == cause.line and written(operation)):
                 most[place] = max(most[place], share)
         return sum(most.values())
 

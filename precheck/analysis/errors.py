@@ -165,7 +165,7 @@ class Errors:
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)
         elif shaken(value) and value.dead > SHAKEN:
-            self.unstable.update(fact for fact in above if fact is not None and not self._returned(fact, operation))
+            self.unstable.update(fact for fact in above if fact is not None and fact not in self.returned)
         if value in self.spoiled:
             return  # downstream of what is suspected already
         if above:
@@ -211,16 +211,15 @@ class Errors:
         if own is not None:
             self._suspect(own, value, self.calls.stays)
 
-    def _returned(self, fact: Fact, operation: Operation) -> bool:
-        """Whether a fact is on what another function has returned. It is wrong there, however chaotic is what follows."""
-        return fact in self.returned or (isinstance(fact, OwnError) and fact.shown.call != operation.call)
-
     def _handed(self, value: Value, reader: Operation) -> list[Fact]:
-        """The facts on a value that another function hands to `reader`, if float32 determines it and the function's own error is beyond any limit."""
+        """The facts on what another function has returned to `reader`, if float32 determines it there. It is wrong, however chaotic is what follows:
+        the function's own error is beyond any limit."""
         call = value.maker.call if value.maker is not None else 0
-        if not call or call == reader.call or shaken(value) or not value.call_error > ROUNDED * effective_roundoff(value):
+        if not call or call == reader.call or shaken(value):
             return []
-        return [fact for fact in self.under[value] if fact is not None and fact.operation.call == call]
+        beyond = value.call_error > ROUNDED * effective_roundoff(value)
+        here = (fact for fact in self.under[value] if fact is not None and fact.operation.call == call)
+        return [fact for fact in here if beyond or isinstance(fact, OwnError)]
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
