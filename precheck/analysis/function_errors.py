@@ -158,11 +158,12 @@ class Calls:
         )  # fmt: skip
 
     def _limit(self, cause: Operation) -> float:
-        """`ADDED` where the function itself has made wide numbers low, by a cast that nothing but its author asks for: see there."""
+        """`ADDED` where the function itself has made wide numbers low, by a cast that its author wrote: see there. A product asks for low operands,
+        and the precision for low weights."""
         made = cause.outputs[0]
-        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
-        chosen = bool(made.since) and self.functions.get(made.since) == self.functions.get(cause.blamed)
-        return ADDED if (chosen or causes.casts_wide(cause)) and not multiplied else ROUNDED
+        chosen = causes.casts_wide(cause) or (made.since and self.functions.get(made.since) == self.functions.get(cause.blamed))
+        read = {value for each in self.operations[cause.call] if each.base in ops.PRODUCTS for value in each.inputs}
+        return ADDED if chosen and not cause.parameter and not any(value is made or made.since == value.since != "" for value in read) else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
@@ -172,6 +173,7 @@ class Calls:
         again.
         """
         here = operation.call, self.functions.get(operation.blamed)
+        plainly = value.call_error > ROUNDED * effective_roundoff(value)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
         walk = Walk([value], causes.BEHIND)
         for held in walk:
@@ -182,21 +184,22 @@ class Calls:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
-                if reader.base in summed and any(made not in unread and self._felt(made) for made in wrong):
+                if reader.base in summed and any(made not in unread and self._felt(made, decides=plainly) for made in wrong):
                     return True
                 walk.follow(wrong if reader.base in ops.MOVING else ())
         return False
 
-    def _felt(self, total: Value) -> bool:
-        """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too."""
+    def _felt(self, total: Value, *, decides: bool) -> bool:
+        """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too, or
+        if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides)."""
         if elements(total) == 1 or total.maker is None:
             return True
         walk = Walk([total], causes.BEHIND)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
-            if not readers or any(ends(reader) or reader.call != total.maker.call for reader in readers):
-                return True  # it leaves the function, or Python reads it
+            if not readers or any(ends(reader) or (decides and not reader.outputs) or reader.call != total.maker.call for reader in readers):
+                return True  # it leaves the function, Python reads it, or it decides
             if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
