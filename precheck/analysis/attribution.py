@@ -133,12 +133,12 @@ class Attribution:
         return max((operation for operation in counted if operation.line == chosen), key=counted.__getitem__, default=None)
 
     def of_line(self, cause: Operation) -> float:
-        """The share that one change to the line of `cause` mends: of the ops that the user wrote there, and of those that are low since that line.
+        """The share that one change mends: of the ops that the user wrote on the line of `cause`, and of those that are low since the same line.
         Each op of the code counts once: the iterations of a loop are not one rounding that is amplified."""
-        most = defaultdict[tuple[object, ...], float](float)
+        most, since = defaultdict[tuple[object, ...], float](float), cause.outputs[0].since
         for operation, share in self.shares.items():
             place = operation.line, operation.name, operation.instruction
-            if operation.outputs[0].since == cause.blamed or (operation.line == cause.line and written(operation)):
+            if operation.outputs[0].since == since != "" or (operation.line == cause.line and written(operation)):
                 most[place] = max(most[place], share)
         return sum(most.values())
 
