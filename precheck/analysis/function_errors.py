@@ -131,7 +131,7 @@ class Calls:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
         What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
         cause = made.cause()
-        if cause is not None and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
+        if cause is not None and made.of_line(cause, cause.outputs[0].since) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
             cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
         if cause is None or not attribution.written(cause) or takes_from_codes(cause):
