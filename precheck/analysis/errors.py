@@ -14,7 +14,7 @@ from precheck.analysis import causes, whole_numbers
 from precheck.analysis.enlarged_differences import amplification
 from precheck.analysis.exemptions import Exempting, outweighed, small
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import Calls, OwnError
+from precheck.analysis.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dominated
@@ -55,6 +55,7 @@ class Errors:
         self.mild: set[Value] = set()  # values that descend from a small difference
         self.nothing: set[Value] = set()  # values that are zero in theory, and what has its error from them
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
+        self.returned: set[Fact] = set()  # facts on errors that a function handed on, and that float32 determined there
         self.exemptions: dict[Fact, tuple[Value, list[Exempting]]] = {}
         self._about(self.observation, self.readers)
 
@@ -66,6 +67,7 @@ class Errors:
             above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
             inherited = above
+            self.returned.update(fact for value in operation.inputs if self.under.get(value) for fact in self._handed(value, operation))
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
@@ -162,7 +164,7 @@ class Errors:
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)
         elif shaken(value) and value.dead > SHAKEN:
-            self.unstable.update(fact for fact in above if fact is not None and not _returned(fact, operation))
+            self.unstable.update(fact for fact in above if fact is not None and fact not in self.returned)
         if value in self.spoiled:
             return  # downstream of what is suspected already
         if above:
@@ -208,6 +210,16 @@ class Errors:
         if own is not None:
             self._suspect(own, value, self.calls.stays)
 
+    def _handed(self, value: Value, reader: Operation) -> list[Fact]:
+        """The facts on what another function has returned to `reader`, if float32 determines it there. It is wrong, however chaotic is what follows:
+        the function's own error is beyond any limit."""
+        call = value.maker.call if value.maker is not None else 0
+        if not call or call == reader.call or shaken(value):
+            return []
+        beyond = value.call_error > ROUNDED * effective_roundoff(value)
+        here = (fact for fact in self.under[value] if fact is not None and fact.operation.call == call)
+        return [fact for fact in here if beyond or isinstance(fact, OwnError)]
+
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
@@ -236,11 +248,6 @@ def _only_cause(value: Value | None) -> Operation | None:
         if value is None or any(2 * source.drift > value.drift for source in maker.inputs if source is not value):
             return None
     return None
-
-
-def _returned(fact: Fact, operation: Operation) -> bool:
-    """Whether a fact is on what another function has returned. It is wrong there, however chaotic is what follows."""
-    return isinstance(fact, OwnError) and fact.shown.call != operation.call
 
 
 def shaken(value: Value) -> bool:

@@ -17,7 +17,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dropped
+from precheck.analysis.output_impact import dropped, ends
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -25,10 +25,10 @@ from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
 
 ADDED = Limit(4.0, "unit roundoffs")
-"""The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
-have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
+"""The largest error of a function that casts wide numbers, its result or what it computes it from, because its author wrote that cast. Without the
+cast it would have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
-"""The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
+"""The largest error of a function that is given low numbers, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
 as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
@@ -121,7 +121,7 @@ class Calls:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
         What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
         cause = made.cause()
-        if cause is not None and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
+        if cause is not None and made.of_line(cause, cause.outputs[0].since) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
             cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
         if cause is None or not attribution.written(cause) or takes_from_codes(cause):
@@ -148,9 +148,12 @@ class Calls:
         )  # fmt: skip
 
     def _limit(self, cause: Operation) -> float:
+        """`ADDED` where the function itself has made wide numbers low, by a cast that its author wrote: see there. A product asks for low operands,
+        and the precision for low weights."""
         made = cause.outputs[0]
-        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
-        return ADDED if causes.casts_wide(cause) and not multiplied else ROUNDED
+        chosen = causes.casts_wide(cause) or (made.since and self.functions.get(made.since) == self.functions.get(cause.blamed))
+        read = {value for each in self.operations[cause.call] if each.base in ops.PRODUCTS for value in each.inputs}
+        return ADDED if chosen and not cause.parameter and not any(value is made or made.since == value.since != "" for value in read) else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
@@ -160,6 +163,7 @@ class Calls:
         again.
         """
         here = operation.call, self.functions.get(operation.blamed)
+        plainly = value.call_error > ROUNDED * effective_roundoff(value)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
         walk = Walk([value], causes.BEHIND)
         for held in walk:
@@ -170,20 +174,21 @@ class Calls:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
-                if reader.base in summed and any(made not in unread and self._felt(made) for made in wrong):
+                if reader.base in summed and any(made not in unread and self._felt(made, decides=plainly) for made in wrong):
                     return True
                 walk.follow(wrong if reader.base in ops.MOVING else ())
         return False
 
-    def _felt(self, total: Value) -> bool:
-        """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too."""
+    def _felt(self, total: Value, *, decides: bool) -> bool:
+        """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too, or
+        if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides)."""
         if elements(total) == 1 or total.maker is None:
             return True
         walk = Walk([total], causes.BEHIND)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
-            if not readers or any(not reader.outputs or reader.call != total.maker.call for reader in readers):
+            if not readers or any(ends(reader) or (decides and not reader.outputs) or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides
             if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
                 return True

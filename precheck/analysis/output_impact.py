@@ -59,7 +59,7 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set
         if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
             lasting.add(operation.inputs[0])
         onwards = any(value in found and not _nothing(value) for value in operation.outputs)
-        last = _ends(operation) or operation in branching
+        last = ends(operation) or operation in branching
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
         going = {value for value in operation.inputs if onwards and _has_part(operation, value)}
         found.update(value for value in operation.inputs if value in going or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
@@ -103,7 +103,7 @@ def dropped(observation: Observation) -> set[Value]:
     for operation in reversed(observation.operations if observation.gradients else ()):
         made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
         found.update(made)
-        if not made or len(made) < len(operation.outputs) or operation.in_place or _ends(operation):
+        if not made or len(made) < len(operation.outputs) or operation.in_place or ends(operation):
             taken.update(operation.inputs)
     return found
 
@@ -118,7 +118,7 @@ def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     return bool(made) and all(map(_nothing, made))
 
 
-def _ends(reader: Operation) -> bool:
+def ends(reader: Operation) -> bool:
     """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over; comparisons are not."""
     return bool(reader.reads or reader.opaque or (not reader.outputs and reader.base not in ops.COMPARED))
 
@@ -260,7 +260,7 @@ def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value
     walk = Walk([wrong], NEAR)
     for value in walk:
         reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
-        kept = value.alive or value in asked or not reading or any(map(_ends, reading))
+        kept = value.alive or value in asked or not reading or any(map(ends, reading))
         if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
             return False
         keeping = ops.SUMS if _shows(value) else ops.SUMS | ops.MOVING | ops.CASTS

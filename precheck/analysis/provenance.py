@@ -233,14 +233,17 @@ def iterations(value: Value) -> int:
 
 
 def passed(value: Value) -> Counter[tuple[str, ...]]:
-    """How often each op of each module and line is on that way."""
+    """How often each op of each module and line is on that way. Derivatives do not count: a gradient is no state, however long the loop is whose
+    derivative it is."""
     seen: Counter[tuple[str, ...]] = Counter()
     source: Value | None = value
-    while source is not None and source.maker is not None and seen.total() < LONGEST:
+    for _ in range(LONGEST):
+        if source is None or source.maker is None:
+            break
         if source.past is not None:
             return seen + source.past.iterations
         operation = source.maker
-        seen[operation.module, operation.source, operation.name] += 1
+        seen[operation.module, operation.source, operation.name] += not operation.derived
         source = operation.drifting
     return seen
 

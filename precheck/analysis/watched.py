@@ -59,4 +59,5 @@ class RunAnalysis:
         for each in (self.spread, self.errors, self.recurrence):
             each.keep(values)
         followed = {fact for above in self.errors.under.values() for fact in above if fact is not None}
-        self.errors.unstable &= {*reported, *self.errors.suspects, *followed}
+        for facts in (self.errors.unstable, self.errors.returned):
+            facts &= {*reported, *self.errors.suspects, *followed}

@@ -6,15 +6,14 @@ import dataclasses
 import math
 
 from precheck import ops
-from precheck.analysis import attribution, causes
+from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution, Splits
-from precheck.analysis.function_errors import ADDED, OWN, OWNED, OwnError, error_in
+from precheck.analysis.function_errors import ADDED, OWN, error_in
 from precheck.analysis.nonfinite import Broken
 from precheck.analysis.provenance import determined, effective_roundoff, low_since, placed, via
-from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.findings import Finding
-from precheck.judge.watched_runs import finding_of
+from precheck.judge.watched_runs import finding_of, required, shown
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
@@ -28,8 +27,6 @@ _CAUSES = {
     "nan": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
 }  # fmt: skip
 """Rules that can explain a non-finite value at a boundary. Every rule can explain a drift."""
-AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
-"""Rules on a rounding that later ops amplify."""
 
 
 def explained(
@@ -122,38 +119,6 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), deciding
 
 
-def required(candidate: Candidate) -> bool:
-    """Whether a candidate is a rounding that the precision requires, which later ops amplify.
-
-    Noise runs contain it, so what it does to a boundary is in that boundary's floor. An error beyond the floor has another cause, if there is one.
-    """
-    return candidate.rule in AMPLIFIED and in_noise(candidate)
-
-
-def in_noise(candidate: Candidate) -> bool:
-    """Whether noise runs contain the rounding that is blamed: torch's own module made it, or a conversion that the user asked for.
-
-    They contain as much if the op rounds what such a module has rounded, by no more than that. Squares add up, so without the op's rounding at
-    least 1/√2 of the error is left. That does not hold where the op's function has made the error itself: a difference takes away what neighbouring
-    elements share of an input's error, but not a rounding, which is another one in each.
-    """
-    operation = candidate.operation
-    if operation.plain or operation.converts:
-        return True
-    if _made_in_call(operation, shown(candidate)):
-        return False
-    carried = operation.drifting if isinstance(candidate.fact, Misrounded) and candidate.fact.how in ("digits lost", "amplified") else None
-    if carried is None or attribution.own_error(operation, operation.outputs[0]) > operation.drift_in:
-        return False
-    return (behind := causes.error_source(carried)) is not None and behind.plain
-
-
-def _made_in_call(operation: Operation, showing: Operation) -> bool:
-    """Whether both ops are in one call of a user's function, which has made half of the square of the second one's error itself."""
-    same = operation.call != 0 and operation.call == showing.call
-    return same and any(OWNED * value.drift**2 <= value.call_error**2 < math.inf for value in showing.outputs[:1])
-
-
 def _advice(made: Operation, showing: Operation, observation: Observation) -> str:
     """What to change on the line of the op that made an error, which another op shows."""
     return "; or ".join(filter(None, (better_form(made, observation.consumers()), kept(made, showing, _wide(observation)))))
@@ -220,11 +185,6 @@ def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int
     if finding.rule in _CAUSES and not isinstance(candidate.fact, (Broken, Missed)):
         return False
     return lies_in(shown(candidate), place)
-
-
-def shown(candidate: Candidate) -> Operation:
-    """The op at which a candidate's error shows. The cause may come long before it."""
-    return candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
 
 
 def _largest_error(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:

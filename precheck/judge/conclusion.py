@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from precheck.analysis.choices import BY_DIFFERENCE
 from precheck.findings import Finding, Row
 from precheck.judge import boundary_causes
-from precheck.judge.watched_runs import distinct, finding_of
+from precheck.judge.watched_runs import AMPLIFIED, distinct, finding_of, in_noise, shown
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.rules.rule import Candidate
@@ -49,7 +49,7 @@ def concluded(
     first_shown = dict[tuple[str, str], float]()
     for candidate in candidates:
         here = _mechanism_and_line(finding_of(candidate))
-        first_shown[here] = min(first_shown.get(here, math.inf), boundary_causes.shown(candidate).number)
+        first_shown[here] = min(first_shown.get(here, math.inf), shown(candidate).number)
     ordered = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
     ordered += [(finding, first_shown.get(_mechanism_and_line(finding), math.inf)) for finding in ops]
     return [finding for finding, _ in sorted(ordered, key=lambda each: each[1])]
@@ -60,7 +60,7 @@ def fails_early(candidates: Sequence[Candidate]) -> bool:
     required, never = _required_places(candidates, None), {*OURS, *WEIGHTS, "decision-flip"}
     for candidate in candidates:
         if candidate.severity == "error" and candidate.operation.phase == "forward" and candidate.operation.step <= 1 and candidate.rule not in never:
-            if candidate.rule not in boundary_causes.AMPLIFIED or _mechanism_and_line(finding_of(candidate)) not in required:
+            if candidate.rule not in AMPLIFIED or _mechanism_and_line(finding_of(candidate)) not in required:
                 return True
     return False
 
@@ -101,8 +101,8 @@ def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> se
     nothing drifted."""
     explained_places, other_places = set[tuple[str, str]](), set[tuple[str, str]]()
     for candidate in candidates:
-        here = sound is None or sound.at(boundary_causes.shown(candidate))
-        places = explained_places if here and boundary_causes.in_noise(candidate) else other_places
+        here = sound is None or sound.at(shown(candidate))
+        places = explained_places if here and in_noise(candidate) else other_places
         places.add(_mechanism_and_line(finding_of(candidate)))
     return explained_places if sound is None else explained_places - other_places
 
@@ -133,7 +133,7 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
     that the user's code adds. `required`: the places of required roundings. `choices`: no boundary drifted, so that decisions changed no more often
     than under noise.
     """
-    amplified = finding.rule in boundary_causes.AMPLIFIED and _mechanism_and_line(finding) in required
+    amplified = finding.rule in AMPLIFIED and _mechanism_and_line(finding) in required
     choice = choices and finding.rule == "decision-flip" and finding.op.split(".")[1:2] in [[name] for name in BY_DIFFERENCE]
     if finding.severity == "error" and (amplified or choice):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable
 
-from precheck.analysis import causes
+from precheck.analysis import attribution, causes
 from precheck.analysis.facts import Part
+from precheck.analysis.function_errors import OWNED, OwnError
 from precheck.analysis.provenance import low_since, placed, via
+from precheck.analysis.rounding import Misrounded
 from precheck.analysis.watched import RunAnalysis
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
@@ -15,6 +19,8 @@ from precheck.rules import classes
 from precheck.rules.rule import Candidate, Rule
 
 _SEVERITIES = ("error", "warning", "note")
+AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
+"""Rules on a rounding that later ops amplify."""
 
 
 class RunJudge:
@@ -50,8 +56,8 @@ class RunJudge:
         return sorted(found, key=_when)
 
     def found(self, observation: Observation) -> list[Finding]:
-        """The findings of a run, in the order in which their causes happened; one for each rule and line."""
-        return distinct(self.candidates(observation))
+        """The findings of a run that no noise runs stand beside, in the order in which their causes happened; one for each rule and line."""
+        return distinct(map(_warned, self.candidates(observation)))
 
     def unsettled(self) -> set[Value]:
         """Values whose ancestors are still needed for a verdict."""
@@ -109,3 +115,48 @@ def finding_of(candidate: Candidate) -> Finding:
         operation.title if "." in operation.name else "", operation.module, shortened(operation.blamed), operation.step, candidate.tensor,
         candidate.measured, candidate.limit, via=via(operation), advice=candidate.advice,
     )  # fmt: skip
+
+
+def required(candidate: Candidate) -> bool:
+    """Whether a candidate is a rounding that the precision requires, which later ops amplify.
+
+    Noise runs contain it, so what it does to a boundary is in that boundary's floor. An error beyond the floor has another cause, if there is one.
+    """
+    return candidate.rule in AMPLIFIED and in_noise(candidate)
+
+
+def in_noise(candidate: Candidate) -> bool:
+    """Whether noise runs contain the rounding that is blamed: torch's own module made it, or a conversion that the user asked for.
+
+    They contain as much if the op rounds what such a module has rounded, by no more than that. Squares add up, so without the op's rounding at
+    least 1/√2 of the error is left. That does not hold where the op's function has made the error itself: a difference takes away what neighbouring
+    elements share of an input's error, but not a rounding, which is another one in each.
+    """
+    operation = candidate.operation
+    if operation.plain or operation.converts:
+        return True
+    if _made_in_call(operation, shown(candidate)):
+        return False
+    carried = operation.drifting if isinstance(candidate.fact, Misrounded) and candidate.fact.how in ("digits lost", "amplified") else None
+    if carried is None or attribution.own_error(operation, operation.outputs[0]) > operation.drift_in:
+        return False
+    return (behind := causes.error_source(carried)) is not None and behind.plain
+
+
+def _made_in_call(operation: Operation, showing: Operation) -> bool:
+    """Whether both ops are in one call of a user's function, which has made half of the square of the second one's error itself."""
+    same = operation.call != 0 and operation.call == showing.call
+    return same and any(OWNED * value.drift**2 <= value.call_error**2 < math.inf for value in showing.outputs[:1])
+
+
+def shown(candidate: Candidate) -> Operation:
+    """The op at which a candidate's error shows. The cause may come long before it."""
+    return candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
+
+
+def _warned(candidate: Candidate) -> Candidate:
+    """An error as a warning, if one of torch's own modules made the rounding: correct code rounds there too, and noise runs tell what that does."""
+    if candidate.severity != "error" or candidate.operation.converts or not required(candidate):
+        return candidate
+    text = f"{candidate.message}; the precision asks for this rounding, and measure() tells whether noise runs explain what it does"
+    return dataclasses.replace(candidate, severity="warning", message=text)

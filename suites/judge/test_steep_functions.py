@@ -35,9 +35,16 @@ def softened(scores: torch.Tensor) -> torch.Tensor:
     return functional.softmax(scores.float(), dim=-1)
 
 
-def targets(features: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+def tempered(features: torch.Tensor, low: torch.dtype) -> torch.Tensor:
     scores = features.float() @ PROTOTYPES.T
-    return softened(scores.to(low) / 0.02)  # cast, then softened
+    return scores.to(low) / 0.02  # cast, then softened
+
+
+class Targets(nn.Module):
+    """Calls one function after the other."""
+
+    def forward(self, features: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+        return softened(tempered(features, low))
 
 
 def sharpened(features: torch.Tensor) -> torch.Tensor:
@@ -45,16 +52,16 @@ def sharpened(features: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_cast_that_another_function_exponentiates() -> None:
-    (found,) = errors(lambda: targets(GIVEN, LOW))
+    (found,) = errors(lambda: Targets()(GIVEN, LOW))
     assert found.rule == "amplified-rounding"
-    assert found.source.endswith(f"test_steep_functions.py:{line_of(targets, 'cast, then')}")
+    assert found.source.endswith(f"test_steep_functions.py:{line_of(tempered, 'cast, then')}")
     assert "a rounding to bfloat16 here (" in found.message
     assert "times by aten._softmax.default at " in found.message
     assert found.message.endswith("unit roundoffs, most of them of this one rounding")
 
 
 def test_the_same_without_the_cast() -> None:
-    assert errors(lambda: targets(GIVEN, torch.float32)) == []
+    assert errors(lambda: Targets()(GIVEN, torch.float32)) == []
 
 
 def test_what_a_function_hands_over_low_is_rounded_where_the_precision_rounds() -> None:
