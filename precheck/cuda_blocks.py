@@ -1,10 +1,10 @@
-"""Autocast blocks for CUDA that are off hold for the CPU too, inside the block `followed`.
+"""Autocast blocks for CUDA that are off: inside `followed` they hold for the CPU too, inside `noticed` it is known that they are open.
 
 Published code leaves autocast by `torch.autocast("cuda", enabled=False)`, in a `with` or as a decorator. On a CPU that does nothing. But a CPU stands
 in for the GPU that will train, where such code computes in float32. So CPU autocast is off inside such a block, too.
 
 Without a GPU torch turns every block for CUDA off, also one that was asked to be on. What was asked is known of blocks that are made inside
-`followed`; of a decorator, which was made before, its text tells.
+`followed` or `noticed`; of a decorator, which was made before, its text tells.
 """
 
 from __future__ import annotations
@@ -24,33 +24,47 @@ _DEPTH = 4  # frames between a decorated function's call and a block's beginning
 
 
 class _Blocks(threading.local):
-    """The open blocks of a thread: of each, whether CPU autocast was on before, if the block has turned it off."""
+    """The open blocks of a thread: of each, whether it is off, and whether CPU autocast was on before, if the block has turned that off."""
 
     def __init__(self) -> None:
-        self.open: list[bool | None] = []
+        self.open: list[tuple[bool, bool | None]] = []
 
 
 _blocks = _Blocks()
 _off: weakref.WeakSet[Any] = weakref.WeakSet()
-_lock, _users, _methods = threading.RLock(), [0], list[Any]()
+_lock, _users, _methods = threading.RLock(), {"followed": 0, "noticed": 0}, list[Any]()
+
+
+def followed() -> contextlib.AbstractContextManager[None]:
+    """Inside, CPU autocast is off where the program turns CUDA's off. Blocks may be nested."""
+    return _held("followed")
+
+
+def noticed() -> contextlib.AbstractContextManager[None]:
+    """Inside, `inside` knows. Nothing else changes."""
+    return _held("noticed")
+
+
+def inside() -> bool:
+    """Whether this thread is in a block that turns CUDA's autocast off."""
+    return bool(_blocks.open) and any(off for off, _ in _blocks.open)
 
 
 @contextlib.contextmanager
-def followed() -> Iterator[None]:
-    """Inside, CPU autocast is off where the program turns CUDA's off. Blocks may be nested."""
+def _held(use: str) -> Iterator[None]:
     from torch.amp.autocast_mode import autocast
 
     with _lock:
-        if _users[0] == 0:
+        if not any(_users.values()):
             _methods[:] = autocast.__init__, autocast.__enter__, autocast.__exit__
             _install(autocast, *_methods)
-        _users[0] += 1
+        _users[use] += 1
     try:
         yield
     finally:
         with _lock:
-            _users[0] -= 1
-            if _users[0] == 0:
+            _users[use] -= 1
+            if not any(_users.values()):
                 autocast.__init__, autocast.__enter__, autocast.__exit__ = _methods  # type: ignore[method-assign]
                 _blocks.open.clear()  # of a block whose beginning was interrupted
 
@@ -67,15 +81,16 @@ def _install(autocast: Any, make: Callable[..., None], enter: Callable[..., Any]
     @functools.wraps(enter)
     def entered(self: Any) -> Any:
         result = enter(self)
-        before = torch.is_autocast_enabled("cpu") if self.device == "cuda" and _is_off(self) else None
-        _blocks.open.append(before)
+        off = self.device == "cuda" and _is_off(self)
+        before = torch.is_autocast_enabled("cpu") if off and _users["followed"] else None
+        _blocks.open.append((off, before))
         if before is not None:
             torch.set_autocast_enabled("cpu", False)
         return result
 
     @functools.wraps(leave)
     def left(self: Any, *raised: Any) -> Any:
-        before = _blocks.open.pop() if _blocks.open else None
+        before = _blocks.open.pop()[1] if _blocks.open else None
         if before is not None:
             torch.set_autocast_enabled("cpu", before)
         return leave(self, *raised)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import cuda_blocks, interrupts
 from precheck.analysis import displacements, scaling
 from precheck.evidence import shown, undecided
 from precheck.findings import Finding, Report
@@ -144,6 +144,7 @@ def _checked(model: Any, precision: Precision | None) -> None:
 @contextlib.contextmanager
 def _policy(precision: Precision | None, where: ModuleTracker) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda_blocks.noticed())
         if precision is not None and precision.autocasts:
             _clear_cache_at_calls(where)
         if precision is not None:

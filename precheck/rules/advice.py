@@ -17,8 +17,8 @@ def widened(operation: Operation, wide: str) -> str:
         return f"keep this tensor in {wide}: the model's conversion to {made} rounds it"
     if operation.converts == "given":
         return f"give this input in {wide}"
-    if operation.implicit and not operation.plain:
-        return uncast(wide)
+    if (operation.implicit and not operation.plain) or operation.cuda_off:
+        return uncast(operation, wide)
     if operation.base in ops.CASTS and made != wide:
         return "leave out this cast"
     if operation.plain and operation.module:
@@ -34,15 +34,17 @@ def widened(operation: Operation, wide: str) -> str:
     if operation.in_place:
         return f"make the tensor that it writes to {wide}" + (f", which is {made} since {line}" if line else "")
     if operation.autocast and operation.base in ops.PRODUCTS:
-        return uncast(wide)
+        return uncast(operation, wide)
     if line:
         return f"stay in {wide} from {line} on"
     here = operation.since is not None and operation.since[1] == operation.blamed  # its own line casts
     return f"stay in {wide} on this line" if here else f"call {call} on what this line reads"
 
 
-def uncast(wide: str) -> str:
-    """How to compute a product in the format `wide` where autocast casts for it."""
+def uncast(operation: Operation, wide: str) -> str:
+    """How to compute an op in the format `wide` where autocast casts for it."""
+    if operation.cuda_off:
+        return "the block around this line turns off CUDA's autocast, not the CPU's: torch.autocast(x.device.type, enabled=False) turns off either"
     return f"run this line with torch.autocast(..., enabled=False) and {_WIDENING[wide]} on what it reads"
 
 

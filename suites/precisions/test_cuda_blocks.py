@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 
@@ -117,3 +118,19 @@ def test_nothing_is_left_of_it() -> None:
     assert (autocast.__init__, autocast.__enter__, autocast.__exit__) == methods
     assert not torch.is_autocast_enabled("cpu")
     assert not torch.is_autocast_enabled("cuda")
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_a_loop_on_a_cpu_is_told_that_the_block_is_for_cuda_alone(block: bool) -> None:
+    """Its own autocast is the CPU's, which the block does not turn off. Watching does not change that."""
+
+    def product(places: Tensor, steps: Tensor) -> Tensor:
+        with torch.autocast("cuda", enabled=False) if block else contextlib.nullcontext():
+            return (places[:, None] @ steps[None]).cos()
+
+    with precheck.watch() as report, torch.autocast("cpu", dtype=torch.bfloat16):
+        kept = product(torch.arange(400.0), 10_000 ** (-torch.arange(16) / 16))
+    assert kept.dtype is torch.bfloat16
+    told = "torch.autocast(x.device.type, enabled=False) turns off either"
+    assert report.errors[0].rule == "integer-rounding"
+    assert (told in report.errors[0].remedy) is block, report.summary()

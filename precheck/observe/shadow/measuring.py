@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck import emulation, ops
+from precheck import cuda_blocks, emulation, ops
 from precheck.formats import FORMATS
 from precheck.observe.shadow import eigenvectors
 from precheck.observe.shadow.deferred import SAMPLE as LATER
@@ -55,6 +55,7 @@ def _since(call: Call, dtype: torch.dtype) -> str:
     """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op."""
     operation, base = call.operation, call.plan.base
     if operation.autocast and not operation.derived:
+        operation.cuda_off = cuda_blocks.inside()
         _cast_for(call)
     if operation.plain or operation.converts or operation.derived or base in ops.PRODUCTS or dtype is torch.float32:  # which nobody decided
         return ""

@@ -20,7 +20,7 @@ class IntegerRounding(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")
         if operation.implicit:
-            return uncast(wide)
+            return uncast(operation, wide)
         if operation.base in ops.CASTS or not operation.inputs:
             what = "leave out this cast" if operation.base in ops.CASTS else f"do not create them in {made}"
             return f"{what}: keep whole numbers in torch.long or {wide} until they have been multiplied by a step or looked up"
