@@ -129,14 +129,13 @@ class Attribution:
         chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
         return max((operation for operation in counted if operation.line == chosen), key=counted.__getitem__, default=None)
 
-    def of_line(self, cause: Operation, since: str = "") -> float:
-        """The share that one change mends: of the ops that the user wrote on the line of `cause`, and of those that are low since the line `since`.
-        Each op of the code counts once: the iterations of a loop are not one rounding that is amplified."""
-        most = defaultdict[tuple[object, ...], float](float)
+    def of_line(self, cause: Operation) -> float:
+        """The share of the ops that the user wrote on the line of `cause`. Each kind of op counts once: one change to the line repairs a cast and a
+        product together. The iterations of a loop do not add up here, since they are not one rounding that is amplified."""
+        most = defaultdict[str, float](float)
         for operation, share in self.shares.items():
-            place = operation.line, operation.name, operation.instruction
-            if operation.outputs[0].since == since != "" or (operation.line == cause.line and written(operation)):
-                most[place] = max(most[place], share)
+            if operation.line == cause.line and written(operation):
+                most[operation.name] = max(most[operation.name], share)
         return sum(most.values())
 
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:

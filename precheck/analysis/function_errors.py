@@ -25,10 +25,10 @@ from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
 
 ADDED = Limit(4.0, "unit roundoffs")
-"""The largest error of a function that casts wide numbers, its result or what it computes it from, because its author wrote that cast. Without the
-cast it would have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
+"""The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
+have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
-"""The largest error of a function that is given low numbers, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
+"""The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
 as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
@@ -121,7 +121,7 @@ class Calls:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
         What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
         cause = made.cause()
-        if cause is not None and made.of_line(cause, cause.outputs[0].since) < OWNED and made.difference(cause, self.functions) is None:
+        if cause is not None and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
             cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
         if cause is None or not attribution.written(cause) or takes_from_codes(cause):
@@ -148,12 +148,9 @@ class Calls:
         )  # fmt: skip
 
     def _limit(self, cause: Operation) -> float:
-        """`ADDED` where the function itself has made wide numbers low, by a cast that its author wrote: see there. A product asks for low operands,
-        and the precision for low weights."""
         made = cause.outputs[0]
-        chosen = causes.casts_wide(cause) or (made.since and self.functions.get(made.since) == self.functions.get(cause.blamed))
-        read = {value for each in self.operations[cause.call] if each.base in ops.PRODUCTS for value in each.inputs}
-        return ADDED if chosen and not cause.parameter and not any(value is made or made.since == value.since != "" for value in read) else ROUNDED
+        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
+        return ADDED if causes.casts_wide(cause) and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.

@@ -176,56 +176,6 @@ def test_what_a_function_returns_is_wrong_however_chaotic_is_what_follows() -> N
     assert errors(lambda: Model(lambda: iterated(moneyness(prices, LOW)))()) == [], "one function, whose result float32 does not determine"
 
 
-def stays(stops: torch.Tensor, low: torch.dtype) -> torch.Tensor:
-    left = 1 - stops.to(low)
-    return left.float().cumprod(-1)
-
-
-def volume(length: torch.Tensor, width: torch.Tensor, height: torch.Tensor, low: torch.dtype) -> torch.Tensor:
-    length, width, height = length.to(low), width.to(low), height.to(low)
-    return (length * width * height).pow(8).float()
-
-
-class Chances(nn.Module):
-    """Chances to stop, and what `function` makes of them. `given`: the format in which it gets them."""
-
-    def __init__(self, given: torch.dtype) -> None:
-        super().__init__()
-        self.given = given
-
-    def forward(self, scores: torch.Tensor, low: torch.dtype) -> torch.Tensor:
-        return stays((0.0015 * scores.sigmoid()).to(self.given), low)
-
-
-class Boxes(nn.Module):
-    """The eighth power of a volume."""
-
-    def forward(self, sides: torch.Tensor, low: torch.dtype) -> torch.Tensor:
-        return volume(*(1 + sides.sigmoid() / 2).unbind(-1), low)
-
-
-def test_a_function_that_casts_and_then_computes_low_may_err_by_no_more_than_one_that_casts_its_result() -> None:
-    """Nobody but its author asks for the cast. A function that is given low numbers computes in their format."""
-    scores = normal(64, 48)
-    first = errors(lambda: Chances(torch.float32)(scores, LOW))[0]
-    assert first.source.endswith(at(stays, "left ="))
-    assert "stays() is " in first.message
-    assert first.limit == 4.0
-    assert first.measured is not None
-    assert first.measured < 13.0
-    assert errors(lambda: Chances(torch.float32)(scores, torch.float32)) == []
-    assert errors(lambda: Chances(LOW)(scores, LOW)) == []
-
-
-def test_whoever_leaves_out_a_cast_mends_all_that_is_low_because_of_it() -> None:
-    """No op and no line has half of the error. The line where the low numbers meet is named, with the line from which on to stay wide."""
-    first = errors(lambda: Boxes()(normal(256, 3), LOW))[0]
-    assert first.source.endswith(at(volume, "return (length"))
-    assert f"{at(volume, 'length, width, height =')} on" in first.advice
-    assert "volume() is " in first.message
-    assert errors(lambda: Boxes()(normal(256, 3), torch.float32)) == []
-
-
 def counted(classes: torch.Tensor, low: torch.dtype) -> torch.Tensor:
     count = torch.zeros(2, dtype=low).index_add_(0, classes, torch.ones(classes.numel(), dtype=low))
     return count.float() / 700

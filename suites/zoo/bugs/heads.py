@@ -127,7 +127,7 @@ BUGS = (
     Bug("margins-of-a-reward", "NVIDIA/NeMo-Aligner#361", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: preferences(LOW), lambda: preferences(SINGLE)),
     Bug("scale-of-captions", "openai/CLIP#530", ("overflow",), "aten.exp.default", lambda: matched(HALF), lambda: matched(SINGLE)),
-    Bug("cosines-of-new-classes", "PaddlePaddle/PLSC#131", ("underflow",), "aten.sum.dim_IntList", lambda: faces(False),
+    Bug("cosines-of-new-classes", "PaddlePaddle/PLSC#131", ("underflow",), "aten.mul.Tensor", lambda: faces(False),
         lambda: faces(True), module="PartialClasses"),
     Bug("padding-of-a-projection", "tatp22/linformer-pytorch#19", ("overflow",), "aten.masked_fill.Scalar", lambda: attended(-1e10),
         lambda: attended(-float("inf")), raises=RuntimeError),
