@@ -7,7 +7,7 @@ result is wrong. This holds also if a factor was multiplied by another number, s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -24,16 +24,20 @@ KEPT = ops.WHOLE_COPIES | ops.BOUNDS_BELOW | ops.MOVING | {"abs", "detach"}
 class ScaleRoots:
     """The powers of the scales of a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Callable[[torch.Tensor], bool]) -> None:
+        self.waits = waits  # whether a tensor lies on a device that would have to be waited for
         self.held: Storages[Powers] = Storages()
         self.numbers = itertools.count()
         self.known: dict[tuple[float, ...], int] = {}  # of extremes with several numbers, by their length, norm and first and last number
 
     def extreme(self, result: torch.Tensor) -> int:
-        """`result` is an extreme of data. Returns its number, which is that of an earlier one with the same content: it is computed again."""
-        number, flat = next(self.numbers), result.detach().float().flatten()
-        if len(flat) > 1 and bool((flat != flat[0]).any()):
-            number = self.known.setdefault((len(flat), float(flat.norm()), float(flat[0]), float(flat[-1])), number)
+        """`result` is an extreme of data. Returns its number, which is that of an earlier one of the same content: it is computed again. The content
+        is not looked at where that would take a transfer."""
+        number = next(self.numbers)
+        if result.numel() > 1 and not self.waits(result):
+            flat = result.detach().float().flatten()
+            if bool((flat != flat[0]).any()):
+                number = self.known.setdefault((len(flat), float(flat.norm()), float(flat[0]), float(flat[-1])), number)
         self.held.put(result, {frozenset({number}): 1.0})
         return number
 
