@@ -114,8 +114,7 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
         consumers = [reader for reader in readings if not is_alias(reader, value)]
         if any(_harms(reader) for reader in consumers) or _descends(value, maker, observation):
             return True
-        asked = bool(consumers) and consumers == readings and not any(reader.outputs for reader in consumers)
-        if asked or (not consumers and value.alive):  # what is freed unread was computed for nothing
+        if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
     return any(not mask_fill(root, maker, end) for end in open_ends if not observation.undecided(end))
 

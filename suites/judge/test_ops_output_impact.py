@@ -43,7 +43,7 @@ def test_an_end_shows_eight_roundings_or_a_hundredth_without_a_digit(nudge: Any,
 def test_an_end_that_is_not_finite_shows_whatever_the_rest_is() -> None:
     """By hand: of a real Inf its own finding would be told first, and this one only follows from it."""
     graph = through({"drift": 0.0})
-    graph.last.outputs[0].nonfinite, graph.last.outputs[0].alive = 1, True
+    graph.last.outputs[0].nonfinite = 1
     graph.last.inputs[0].nonfinite = 1  # handed on, so that no event opens here
     assert ("amplified-rounding", 1) in accused(graph)
 
