@@ -21,7 +21,8 @@ _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"], ["kernel"], ["record"])
 OTHERS = {
-    "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--no-deps": "pip", "--target": "pip", "--extra-index-url": "pip", "--index-url": "pip",
+    "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
+    "--no-deps": "pip", "--target": "pip",
     "--quiet": "git diff", "--cached": "git diff",
     "--profile": "suites/bench/verdict_costs.py", "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
     "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
