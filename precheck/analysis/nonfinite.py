@@ -147,7 +147,8 @@ def _harms(reader: Operation) -> bool:
             return True
         if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and reader.phase in ("forward", "optimizer", "data"):
             return True
-        if value.zeros and value.largest_zeroed > underflow_threshold(value) and not any(source.zeros for source in reader.inputs):
+        zeroed = value.zeros and value.largest_zeroed > underflow_threshold(value) and not any(source.zeros for source in reader.inputs)
+        if zeroed and reader.base not in ops.SUMS:  # a sum with Inf is infinite, and its zeros are made of other terms
             return True  # 1/Inf, where the reference has a number that the format can hold
     return False
 

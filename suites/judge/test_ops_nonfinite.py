@@ -158,6 +158,16 @@ def test_a_constant_that_nobody_computes_with_harms_nobody() -> None:
     finds(power, "overflow")
 
 
+@pytest.mark.parametrize(("op", "accused"), [("add.Tensor", False), ("div.Tensor", True)])
+def test_zeros_of_a_sum_do_not_come_of_an_infinite_term(op: str, accused: bool) -> None:
+    """By hand: 1/Inf is zero. A sum with Inf is infinite, so its zeros are those of its other term, of which a sample has shown none."""
+    graph = Graph()
+    mask = graph.op("_to_copy.default", given("float32"), makes=INF | {"negative": True, "distinct_overflows": 1})
+    masked = graph.op(op, given("float16"), mask, makes={"dtype": "float16", "zeros": 3, "largest_zeroed": 1.0, "nonfinite": int(not accused)})
+    graph.op("_softmax.default", masked, makes={"dtype": "float16"})
+    assert (graph.rules() == [("overflow", 1)]) is accused
+
+
 @pytest.mark.parametrize(("beyond", "accused"), [(LARGEST * 1024, False), (above(LARGEST * 1024), True)])
 def test_a_loss_scale_excuses_what_would_fit_without_it(beyond: float, accused: bool) -> None:
     graph = Graph()
