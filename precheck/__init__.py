@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from precheck.layer_selection import Kept as Kept
     from precheck.layer_selection import layers_to_keep as layers_to_keep
     from precheck.measurement import measure as measure
+    from precheck.monitoring import Monitor as Monitor
+    from precheck.monitoring import monitor as monitor
     from precheck.observe.float32_parts import functions_in_float32 as functions_in_float32
     from precheck.observe.float32_parts import in_float32 as in_float32
     from precheck.observe.job import InputError as InputError
@@ -52,9 +54,9 @@ _HOMES = {
         "benchmarking": "benchmark Benchmark", "checking": "check", "comparing": "compare", "comparing_kernels": "compare_kernels",
         "findings": "Finding PrecisionFailure Report RULES", "formats": "FORMATS Format", "goldens.file": "GoldenError GoldenMissing",
         "input_search.counterexample": "Counterexample", "layer_selection": "Kept layers_to_keep", "measurement": "measure",
-        "observe.float32_parts": "functions_in_float32 in_float32", "observe.job": "InputError", "observe.layer_recipes": "layers_in",
-        "precisions": "PRECISIONS Precision PrecisionError", "quantisation": "quantised", "recording": "record", "remedies": "remedy Remedy",
-        "searching": "search", "surveying": "survey", "varying": "vary", "watching": "watch",
+        "monitoring": "Monitor monitor", "observe.float32_parts": "functions_in_float32 in_float32", "observe.job": "InputError",
+        "observe.layer_recipes": "layers_in", "precisions": "PRECISIONS Precision PrecisionError", "quantisation": "quantised",
+        "recording": "record", "remedies": "remedy Remedy", "searching": "search", "surveying": "survey", "varying": "vary", "watching": "watch",
     }.items()
     for name in names.split()
 }  # fmt: skip

@@ -52,7 +52,7 @@ def watch(
     """
     chosen = None if precision is None else resolve(precision)
     allowed = allowances.checked(allow)
-    _checked(model, chosen)
+    check_arguments(model, chosen)
     report = Report(precision=chosen.name if chosen else "")
     where = ModuleTracker(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
@@ -131,7 +131,8 @@ def _merge_ranks(report: Report, ranks: Ranks, ended: bool) -> None:
         report.facts["ranks"] += f"; what other ranks sent was not followed to the end: {ranks.lost}"
 
 
-def _checked(model: Any, precision: Precision | None) -> None:
+def check_arguments(model: Any, precision: Precision | None) -> None:
+    """Raises InputError where `watch` cannot take the model, or cannot apply the precision to a block."""
     if model is not None and not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or nothing: watch() names modules by itself")
     if precision is not None and not (precision.autocasts or precision.gemm or precision.name == "32-true"):
