@@ -7,6 +7,9 @@ status=0
 pytest --precision="$PRECISION" --drift-report=markdown:"$folder/drift.md" --drift-report=sarif:"$folder/drift.sarif" \
   --drift-report=html:"$folder/drift.html" --drift-report=json:"$folder/drift.json" --junitxml="$folder/junit.xml" $ARGS || status=$?
 echo "status=$status" >> "$GITHUB_OUTPUT"
+if [ -d .pytest_cache/v/precheck ]; then
+  echo "remembered=true" >> "$GITHUB_OUTPUT"
+fi
 if [ -f "$folder/drift.md" ]; then
   echo "folder=$folder" >> "$GITHUB_OUTPUT"
   cat "$folder/drift.md" >> "$GITHUB_STEP_SUMMARY"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from precheck.observe.job import Job
     from precheck.unchanged import Passed
 
-UNCHANGED = "unchanged_since"
-"""The fact of a report that was not made again: the day on which it was made."""
 _MOST = 1 << 22
 """Characters of a report that is kept."""
 
@@ -47,7 +45,7 @@ def remembered(
 
     place = f"precheck/{hashlib.sha256(f'{item.nodeid} {precision.name} {number}'.encode()).hexdigest()}"
     job = asked()
-    now = unchanged.given(job, precision, golden, settings)
+    now = unchanged.given(job, precision, golden, {**settings, "folder": str(Path.cwd())})  # to which a report's lines are relative
     known = _read(cache.get(place, None))
     if now and known is not None and known[0].again(job, precision, now):
         return known[1]
@@ -63,14 +61,15 @@ def remembered(
 
 
 def applies(config: pytest.Config, precision: Precision) -> bool:
-    """Whether checks are remembered: of a low format, in a run that shows nothing but verdicts."""
+    """Whether checks are remembered: of a low format, in a run that neither plants faults nor records failures."""
     settings = config.stash[KEY]
-    return precision.is_low and not (settings.fresh or settings.ops or settings.selftest or settings.files or settings.known_write)
+    return precision.is_low and not (settings.fresh or settings.selftest or settings.known_write)
 
 
 def _read(entry: Any) -> tuple[Passed, Report] | None:
     """What was kept of a check, and its report. None where there is nothing, or nothing that this version can read."""
     from precheck import unchanged
+    from precheck.report.facts import UNCHANGED
     from precheck.report.session import report_of
 
     try:

@@ -15,7 +15,6 @@ from precheck.observe.listeners import Stopwatch, timed
 from precheck.plugin import selftest
 from precheck.plugin.markers import Expectations, expectations
 from precheck.plugin.naming import command, plain_id, shown
-from precheck.plugin.remembered import UNCHANGED
 from precheck.plugin.results import CHECKS, KNOWN, Check, Ruling
 from precheck.plugin.settings import KEY
 from precheck.precisions import Precision
@@ -84,7 +83,7 @@ class Verdicts:
 
     def keep(self, golden: Path, verdict: Verdict, **facts: Any) -> None:
         """Stores a check for the summary of the session and for junit."""
-        from precheck.report.facts import allowances
+        from precheck.report.facts import UNCHANGED, allowances
         from precheck.report.terminal import entry
 
         settings, report, tolerated = self.item.config.stash[KEY], verdict.report, verdict.tolerated

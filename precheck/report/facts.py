@@ -18,6 +18,8 @@ LISTED = 5
 """The most tensors that a sentence names, worst first. It gives the number of the others."""
 COARSE = 0.25
 """Share of a tensor's norm from which its drift is told although rounding explains it: fewer than two of its binary digits are correct."""
+UNCHANGED = "unchanged_since"
+"""The fact of a report that was not made again: the day on which it was made."""
 _ROUNDING = "correct rounding explains their error once each rounding inside a module counts, and for a gradient that of every op"
 _REFERENCE = "float64 disagrees with float32 there by about as much, so float32 is no reference for them"
 _EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # for a report that does not say which
@@ -104,6 +106,9 @@ def _titled(report: Report) -> Iterator[tuple[str, str]]:
     yield "allowed", "; ".join(f"{rule}: {why}" for rule, why in allowances(report, "allowed").items())
     yield "not needed", "; ".join(not_needed(report))
     yield "loss scale", _loss_scale(report.scaler)
+    if isinstance(facts.get(UNCHANGED), str):
+        known.add(UNCHANGED)
+        yield "not judged again", f"it passed on {facts[UNCHANGED]} with the same code, numbers and settings; the figures are of that day"
     if isinstance(facts.get("noise_runs"), int):
         known.add("noise_runs")
         yield "noise floor", f"estimated from {_counted(facts['noise_runs'], 'run')} with random rounding"

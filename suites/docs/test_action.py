@@ -138,6 +138,25 @@ def test_a_failure_is_reported_and_ends_the_job(runner: Runner) -> None:
     assert runner.step("Verdict", STATUS=outputs["status"]).returncode == 1
 
 
+def test_passed_checks_are_kept_where_pytest_has_kept_some(runner: Runner) -> None:
+    restore, keep = step("Restore passed checks"), step("Keep passed checks")
+    assert restore["with"]["path"] == keep["with"]["path"]
+    assert restore["with"]["key"] == keep["with"]["key"]
+    assert keep["with"]["key"].startswith(restore["with"]["restore-keys"])
+    programs = runner.programs / "pytest"
+    programs.write_text(programs.read_text(encoding="utf8").replace(" -p no:cacheprovider", ""), encoding="utf8")
+    runner.write("2.0")
+    assert runner.step("Check", PRECISION="bf16-mixed", ARGS="--golden-dir=another").returncode == 0
+    assert "remembered" not in runner.outputs  # a check that did not pass
+    assert runner.run("pytest --golden-refresh -q").returncode == 0
+    assert runner.step("Check", PRECISION="bf16-mixed", ARGS="").returncode == 0
+    assert runner.outputs["remembered"] == "true"
+    (kept,) = (runner.project / Path(keep["with"]["path"]).relative_to("${{ inputs.working-directory }}")).iterdir()
+    assert kept.stat().st_size > 0
+    assert runner.step("Check", PRECISION="bf16-mixed", ARGS="").returncode == 0
+    assert "the figures are of that day" in (Path(runner.outputs["folder"]) / "drift.html").read_text(encoding="utf8")
+
+
 def test_a_run_without_a_report_still_has_a_verdict(runner: Runner) -> None:
     assert runner.step("Check", PRECISION="no-such", ARGS="").returncode == 0
     assert runner.outputs == {"status": "4"}

@@ -104,7 +104,14 @@ def test_github_leaves_behind_what_its_steps_upload(project: Path) -> None:
     for file in [uploads[0]["sarif_file"], *uploads[1]["path"].split()]:
         assert (project / file).stat().st_size > 0
     looked_for = {name for step in steps("github") for name in re.findall(r"hashFiles\('([^']+)'\)", step.get("if", ""))}
-    assert looked_for == {"drift.sarif", "drift.html"}
+    assert looked_for == {"drift.sarif", "drift.html", ".pytest_cache/v/precheck/*"}
+
+
+def test_github_restores_what_it_keeps_of_passed_checks() -> None:
+    restored, kept = (step["with"] for step in steps("github") if step.get("uses", "").startswith("actions/cache/"))
+    assert restored["path"] == kept["path"] == ".pytest_cache/v/precheck"
+    assert restored["key"] == kept["key"]
+    assert kept["key"].startswith(restored["restore-keys"])
 
 
 def cases(path: Path) -> int:

@@ -52,11 +52,49 @@ def test_a_check_that_passed_is_not_judged_again(precision: str, pytester: pytes
     result.stdout.fnmatch_lines(["*1 check under *1 passed, 0 failed; worst r *", NOT_AGAIN])
 
 
-@pytest.mark.parametrize("option", [["--precision-fresh"], ["--cache-clear"], ["-p", "no:cacheprovider"], ["--drift-report=json:drift.json"]])
+@pytest.mark.parametrize("option", [["--precision-fresh"], ["--cache-clear"], ["-p", "no:cacheprovider"], ["--known-failures-write"]])
 def test_what_asks_for_more_is_judged(option: list[str], pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY)
     assert judged(pytester)
     assert judged(pytester, *option)
+
+
+def test_reports_of_a_check_that_is_not_judged_again_are_those_of_the_judged_one(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY)
+    forms = {"json": "drift.json", "sarif": "drift.sarif", "markdown": "drift.md", "html": "drift.html"}
+    written = []
+    for _ in range(2):
+        result = pytester.runpytest_inprocess("--precision=bf16", *(f"--drift-report={form}:{path}" for form, path in forms.items()))
+        result.assert_outcomes(passed=1)
+        written.append({form: (pytester.path / path).read_text(encoding="utf8") for form, path in forms.items()})
+    result.stdout.fnmatch_lines([NOT_AGAIN])
+    first, second = ([test["report"] for test in json.loads(each["json"])["tests"]] for each in written)
+    days = [report["facts"].pop("unchanged_since") for report in second]
+    assert len(days) == 1
+    assert first == second
+    assert first[0]["ops"]
+    assert written[0]["sarif"] == written[1]["sarif"]
+    assert "with the same code, numbers and settings; the figures are of that day" in written[1]["html"]
+    assert "with the same code, numbers and settings; the figures are of that day" not in written[0]["html"]
+    assert "1 of 1 check passed" in written[1]["markdown"]
+
+
+def test_a_report_of_ops_is_made_from_what_a_run_without_it_has_kept(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY)
+    assert judged(pytester)
+    assert not judged(pytester, "--drift-report=term")
+
+
+def test_in_another_folder_a_check_is_judged(pytester: pytest.Pytester, project: Project) -> None:
+    """Lines in reports are relative to the folder where pytest was called."""
+    project(HEALTHY)
+    assert judged(pytester)
+    folder = pytester.mkdir("below")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        result = pytester.runpytest_inprocess("--precision=bf16", "..")
+    result.assert_outcomes(passed=1)
+    assert "not judged again" not in result.stdout.str()
 
 
 def test_without_an_error_the_stored_report_is_the_one_that_was_made(pytester: pytest.Pytester, project: Project) -> None:
