@@ -1,5 +1,5 @@
 """The command line: `python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`,
-`… kernel CANDIDATE REFERENCE`, `… record FILE MODEL --inputs INPUTS`.
+`… kernel CANDIDATE REFERENCE`, `… record FILE MODEL --inputs INPUTS`, `… watch SCRIPT`.
 
 To let git show goldens in a diff:
     git config diff.precheck.textconv "python -m precheck golden show"
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precheck import __version__, commands
+from precheck import __version__, commands, watched_script
 from precheck.commands import Trouble
 from precheck.findings import RULES
 from precheck.report.changes import WORSE, between
@@ -130,9 +130,10 @@ def _print(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules, judge kernels, and record runs.")
+    does = "Look at goldens, reports and rules, judge kernels, record runs, and watch scripts."
+    parser = argparse.ArgumentParser(prog="python -m precheck", description=does)
     parser.add_argument("--version", action="version", version=f"precheck {__version__}")
-    what = parser.add_subparsers(dest="what", required=True, metavar="{golden,kernel,record,report,rules}")
+    what = parser.add_subparsers(dest="what", required=True, metavar="{golden,kernel,record,report,rules,watch}")
     golden = _command(what, "golden", "show goldens, or the differences of two", _GOLDEN)
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
     shown = _command(acts, "show", "print where goldens come from and what they hold; fit for git's textconv", _GOLDEN)
@@ -149,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     listed.add_argument("--messages", action="store_true", help="print every message of every rule as a table, or write it with --write")
     listed.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages into this folder")
     listed.set_defaults(run=_rules_command)
+    watched_script.add_watch(_command, what)
     return parser
 
 
