@@ -19,10 +19,10 @@ _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"], ["kernel"], ["record"])
+COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"], ["kernel"], ["record"], ["watch"])
 OTHERS = {
     "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
-    "--no-deps": "pip", "--target": "pip",
+    "--no-deps": "pip", "--target": "pip", "--nproc-per-node": "torchrun",
     "--quiet": "git diff", "--cached": "git diff",
     "--profile": "suites/bench/verdict_costs.py", "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
     "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
