@@ -17,7 +17,7 @@ from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
-from precheck.analysis.provenance import determined, elements
+from precheck.analysis.provenance import determined, elements, rms
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -29,9 +29,15 @@ ENLARGED = Limit(32.0, "times")
 """A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one."""
 
 
+WAVES = frozenset({"cos", "sin"})
+"""Functions that swing between minus one and one. Their error is at most that of their argument, whatever they are themselves."""
+
+
 def amplification(operation: Operation, value: Value) -> float:
-    """The factor by which an op makes the relative error of its inputs larger."""
-    return value.drift / max(operation.drift_in, value.rounded)
+    """The factor by which an op makes the relative error of its inputs larger. A few numbers of a wave may lie near its zeros, as the cosine of a quarter
+    turn does, and what they are part of is as large as the wave: their error is measured beside one."""
+    few = operation.base in WAVES and elements(value) < RESULTS
+    return value.drift * (rms(value) if few else 1.0) / max(operation.drift_in, value.rounded)
 
 
 def amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
