@@ -81,7 +81,7 @@ class EntropyModel(nn.Module):
 
     @staticmethod
     def below(x: torch.Tensor) -> torch.Tensor:
-        return 0.5 * torch.erfc(-x / math.sqrt(2))
+        return 0.5 * torch.erfc(-x / math.sqrt(2))  # culprit: bits-of-rare-symbols
 
     def forward(self, side: torch.Tensor, symbols: torch.Tensor) -> torch.Tensor:
         mean, scale = self.hyper(side).chunk(2, -1)
@@ -137,9 +137,8 @@ class Matching(nn.Module):
         self.project = nn.Linear(10, 8)
 
     def forward(self, mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-        a, b = (nn.functional.normalize(self.project(each), dim=-1) for each in (mine, theirs))
+        a, b = (nn.functional.normalize(wider(self.project(each)) if self.wide else self.project(each), dim=-1) for each in (mine, theirs))
         far = 1 - a @ b.T
-        far = far.float() if self.wide else far
         plan = torch.exp(-self.sharpness * far)  # culprit: plan-of-a-sharp-match
         rows, columns = torch.ones(len(far), 1, dtype=far.dtype), torch.ones(1, len(far.T), dtype=far.dtype)
         for _ in range(12):
@@ -158,13 +157,14 @@ def matched(wide: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("spread-of-a-tracker", "NVIDIA/cuml#4259", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: tracked(False), lambda: tracked(True), precision="32-true"),
+        lambda: tracked(False), lambda: tracked(True), precision="32-true",
+        expected_miss="one less a gain near one is one number of nine, and small beside the others, as the one that is read of what follows is"),
     Bug("variance-near-the-data", "SheffieldML/GPy#253", ("cancellation", "local-drift", "amplified-rounding"), "aten.rsub.Scalar",
         lambda: unsure(SINGLE), lambda: unsure(DOUBLE), precision="32-true"),
-    Bug("bits-of-rare-symbols", "tensorflow/compression#116", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("bits-of-rare-symbols", "tensorflow/compression#116", ("amplified-rounding", "cancellation"), "aten.erfc.default",
         lambda: bits(False), lambda: bits(True), precision="32-true"),
     Bug("masses-of-near-clouds", "jeanfeydy/geomloss#25", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: divergences(SINGLE), lambda: divergences(DOUBLE), precision="32-true"),
-    Bug("plan-of-a-sharp-match", "PythonOT/POT#54", ("underflow", "nan", "overflow"), "aten.exp.default",
+    Bug("plan-of-a-sharp-match", "PythonOT/POT#54", ("underflow", "nan", "overflow"), "aten.reciprocal.default",
         lambda: matched(False), lambda: matched(True)),
 )  # fmt: skip

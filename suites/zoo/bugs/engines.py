@@ -102,24 +102,23 @@ def weights_of_atoms(steady: bool) -> torch.Tensor:
 class Explorer(nn.Module):
     """A policy that adds noise of a double exponential to its scores, and takes the highest."""
 
-    def __init__(self, least: float) -> None:
+    def __init__(self, wide: bool) -> None:
         super().__init__()
         torch.manual_seed(9)
-        self.least = least
+        self.wide = wide
         self.scores = nn.Linear(8, 20)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         scores = self.scores(states)
-        draw = torch.rand(scores.shape, dtype=scores.dtype, generator=torch.Generator().manual_seed(0))
-        if self.least:
-            draw = draw.clamp_min(self.least)
-        return scores - torch.log(-torch.log(draw))  # culprit: noise-from-nought
+        drawn = torch.float32 if self.wide else scores.dtype
+        draw = torch.rand(scores.shape, dtype=drawn, generator=torch.Generator().manual_seed(0))  # culprit: noise-from-nought
+        return scores - torch.log(-torch.log(draw)).to(scores.dtype)  # culprit: noise-from-nought
 
 
-def noise_from_nought(least: float) -> torch.Tensor:
+def noise_from_nought(wide: bool) -> torch.Tensor:
     """Scores of 400 states. A draw of 2048 is nought in half, and its noise is infinite. Inf."""
     with torch.no_grad():
-        return wider(Explorer(least).to(HALF)(normal(400, 8).to(HALF)))
+        return wider(Explorer(wide).to(HALF)(normal(400, 8).to(HALF)))
 
 
 class Block(nn.Module):
@@ -157,8 +156,8 @@ BUGS = (
         lambda: prior_of_a_voice(False), lambda: prior_of_a_voice(True)),
     Bug("weights-of-atoms", "chemprop/chemprop#714", ("overflow", "nan"), "aten.exp.default",
         lambda: weights_of_atoms(False), lambda: weights_of_atoms(True)),
-    Bug("noise-from-nought", "Theano/Theano#6096", ("overflow", "vanished-constant"), "aten.log.default",
-        lambda: noise_from_nought(0.0), lambda: noise_from_nought(2.0**-12)),
+    Bug("noise-from-nought", "Theano/Theano#6096", ("underflow", "overflow", "vanished-constant"), "aten.rand.generator",
+        lambda: noise_from_nought(False), lambda: noise_from_nought(True)),
     Bug("rows-with-an-outlier", "meta-llama/llama#1048", ("overflow",), "aten.pow.Tensor_Scalar",
         lambda: rows_with_an_outlier(False), lambda: rows_with_an_outlier(True)),
 )  # fmt: skip

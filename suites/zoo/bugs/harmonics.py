@@ -161,13 +161,13 @@ def sent(wraps: bool, dtype: torch.dtype = SINGLE) -> torch.Tensor:
 
 BUGS = (
     Bug("polynomials-of-a-high-order", "jmert/AssociatedLegendrePolynomials.jl#27", ("underflow",), "aten.mul.Tensor",
-        lambda: field_along_a_meridian(1.0), lambda: field_along_a_meridian(2.0**100), precision="32-true"),
+        lambda: field_along_a_meridian(1.0), lambda: field_along_a_meridian(2.0**100), module="Synthesis", precision="32-true"),
     Bug("places-on-a-globe", "MarcCoru/locationencoder#1", ("overflow",), "aten.prod.default",
         lambda: globe(False), lambda: globe(True), precision="32-true"),
-    Bug("tones-that-fade", "LancePutnam/Gamma#44", ("accumulated-drift", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("tones-that-fade", "LancePutnam/Gamma#44", ("amplified-rounding", "accumulated-drift"), "aten._to_copy.default",
         lambda: loudness_of_tones(HALF), lambda: loudness_of_tones(SINGLE)),
-    Bug("resampler-after-minutes", "introlab/odas#268", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.add.Tensor",
-        lambda: played(False), lambda: played(True), precision="32-true"),
-    Bug("carrier-of-a-long-message", "jgaeddert/liquid-dsp#3", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.add.Tensor",
+    Bug("resampler-after-minutes", "introlab/odas#268", ("integer-rounding", "absorption", "accumulated-drift", "amplified-rounding"),
+        "aten.add.Tensor", lambda: played(False), lambda: played(True), precision="32-true"),
+    Bug("carrier-of-a-long-message", "jgaeddert/liquid-dsp#3", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: sent(False), lambda: sent(True), precision="32-true"),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Counts the rows in which a bound, which is one of the row's own scores, lets more pass than it should.
 
-A program may choose by comparing: it keeps all scores that are at least the k-th, or that equal the largest. Distinct scores that the format has made
-equal to this one pass as well, so that the row has more than k. Beyond the last probability that is not zero, or among masked scores, that means nothing.
+A program may choose by comparing: it keeps all scores that are at least the k-th, or that equal the largest. Distinct scores that the format has
+made equal to this one pass as well, so that the row has more than k. Beyond the last probability that is not zero, or among masked scores, that means
+nothing.
 """
 
 from __future__ import annotations
