@@ -17,7 +17,7 @@ from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
-from precheck.analysis.provenance import determined, elements
+from precheck.analysis.provenance import determined, elements, rms
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -29,9 +29,15 @@ ENLARGED = Limit(32.0, "times")
 """A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one."""
 
 
+WAVES = frozenset({"cos", "sin"})
+"""Functions that swing between minus one and one. Their error is at most that of their argument, whatever they are themselves."""
+
+
 def amplification(operation: Operation, value: Value) -> float:
-    """The factor by which an op makes the relative error of its inputs larger."""
-    return value.drift / max(operation.drift_in, value.rounded)
+    """The factor by which an op makes the relative error of its inputs larger. A few numbers of a wave may lie near its zeros, as the cosine of a
+    quarter turn does, and what they are part of is as large as the wave: their error is measured beside one."""
+    few = operation.base in WAVES and elements(value) < RESULTS
+    return value.drift * (rms(value) if few else 1.0) / max(operation.drift_in, value.rounded)
 
 
 def amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
@@ -65,18 +71,35 @@ def _shrunk(term: Value) -> float:
     return largest.norm / term.norm if term.norm else 1.0
 
 
-def picked(operation: Operation, value: Value) -> tuple[Operation, float] | None:
-    """The sum of whose results this op picks out a part that is small beside the rest and has no correct digit, and by how much more it errs.
+def picked(operation: Operation, value: Value, readers: Readers) -> tuple[Operation, float] | None:
+    """The sum of whose results this op picks out a part that is small beside the rest and has lost its digits, and by how much more it errs.
 
     The error of a tensor is measured as a whole, and by chance few of its numbers are small. n numbers are all 1/g of the others by a chance of g⁻ⁿ
-    at most.
+    at most. Numbers that are picked for their size are small by choice, so they count only if no digit is left.
     """
     source, off = operation.drifting, value.drift if operation.base in ops.MOVING else operation.part_drift or 0.0
-    if source is None or value.dead < GARBAGE or not 0.0 < max(source.drift, source.rounded) < off < math.inf:
+    if source is None or not 0.0 < max(source.drift, source.rounded) < off < math.inf:
+        return None
+    if value.dead < GARBAGE and not (operation.base in ops.CHOOSING_OR_FILLING and _by_place(source, readers)):
         return None
     gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
     small = gain >= ENLARGED and elements(value) * math.log(gain) >= -math.log(PICKED)
     return (made, gain) if small and made is not None and made.base in ops.SUMS else None
+
+
+def _by_place(source: Value, readers: Readers) -> bool:
+    """Whether a mask leaves numbers of a low sum for their places, and not for their sizes: nothing compares them, or what they are computed from or
+    become. A wide difference of low terms is judged where no digit is left, masked or not."""
+    maker = causes.before_copies(source).maker
+    if maker is None or not all(each.low for each in (*maker.inputs, *maker.outputs)):
+        return False
+    before, after = Walk([source], NEAR), Walk([source], NEAR)
+    for each in before:
+        before.follow(each.maker.inputs if each.maker is not None else ())
+    for each in after:
+        after.follow(made for reader in readers.get(each, ()) for made in reader.outputs)
+    read = (reader for each in before.reached | after.reached for reader in readers.get(each, ()))
+    return not any(reader.base in ops.COMPARED or reader.packet in ops.EXTREMES for reader in read)
 
 
 def of_computed_terms(operation: Operation, value: Value) -> bool:

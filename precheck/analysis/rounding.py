@@ -111,7 +111,7 @@ class Misroundings:
         if above and gain >= PLAIN and roundings >= SUM_ROUNDINGS and of_computed_terms(operation, value):
             if cause := lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=self._severity(value))
-        if lost := picked(operation, value):
+        if lost := picked(operation, value, self.readers):
             return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
         if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)

@@ -132,6 +132,54 @@ def test_of_many_that_a_row_chooses_the_last_may_be_any_of_its_equals(swapped: f
     assert judged(Flips(10, 100, 10, swapped=swapped)) == [("decision-flip", severity)]
 
 
+def equal_to_the_best() -> torch.Tensor:
+    scores = SCORES.bfloat16()
+    return torch.where(scores == scores.amax(-1, keepdim=True), 1.0, 0.0).mean(0)  # fault
+
+
+def not_below_the_second() -> torch.Tensor:
+    scores = SCORES.bfloat16()
+    second = scores.sort(-1).values[:, -2:-1].clone()
+    return torch.where(scores >= second, 1.0, 0.0).mean(0)  # fault
+
+
+def equal_before_they_were_rounded() -> torch.Tensor:
+    scores = SCORES.round(decimals=2).bfloat16()
+    return torch.where(scores == scores.amax(-1, keepdim=True), 1.0, 0.0).mean(0)
+
+
+def beyond_the_last_chance() -> torch.Tensor:
+    """In half all but a few of a row's probabilities are zero, and so is the fortieth: those beyond it have no weight."""
+    chances = (60 * (SCORES - 1) / 1e-3).softmax(-1).half()
+    return torch.where(chances < chances.sort(-1).values[:, 24:25].clone(), 0.0, chances).sum(-1)
+
+
+def among_masked_scores() -> torch.Tensor:
+    """Two scores are left in each row. The third is lost beside the mask, as all others are."""
+    scores = SCORES.half() + torch.zeros(256, 64).index_fill_(1, torch.arange(2, 64), -10_000.0).half()
+    return torch.where(scores < scores.sort(-1).values[:, -3:-2].clone(), 0.0, 1.0).sum(-1)
+
+
+def above_the_end_of_a_choice() -> torch.Tensor:
+    scores = SCORES.bfloat16()
+    least = scores.topk(1).values.clone()  # fault
+    return torch.where(scores < least, 0.0, 1.0).mean(0)
+
+
+def test_a_choice_among_equals_is_told_once() -> None:
+    finds(above_the_end_of_a_choice, "decision-flip", says="because bfloat16 makes distinct scores equal")
+
+
+@pytest.mark.parametrize("program", [equal_to_the_best, not_below_the_second])
+def test_more_than_was_asked_for_equal_a_bound_from_among_the_scores(program: Callable[[], Any]) -> None:
+    finds(program, "decision-flip", says="because bfloat16 makes distinct scores equal")
+
+
+@pytest.mark.parametrize("program", [equal_before_they_were_rounded, beyond_the_last_chance, among_masked_scores])
+def test_what_equals_a_bound_rightly_or_without_a_meaning_is_let_be(program: Callable[[], Any]) -> None:
+    passes(program)
+
+
 ONES = torch.ones(4, 4)
 
 

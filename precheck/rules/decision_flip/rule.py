@@ -22,7 +22,7 @@ from precheck.analysis.output_impact import BRANCHES
 from precheck.analysis.provenance import Origins, elements, placed
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Flips, Skew
-from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule
@@ -66,13 +66,21 @@ class DecisionFlip(Rule):
             if not part.spoiled.isdisjoint(operation.outputs) or (operation.base in ops.ORDERED and not choices.ordered_by_place(operation)):
                 continue
             if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
-                yield _tied(operation, flips)
+                if not any(map(_chosen_by_ties, operation.inputs)):
+                    yield _tied(operation, flips)
             elif choices.blurred(operation):
                 yield _blurred(operation, flips, part.origins)
 
-
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         return f"compare in {wide}: {widened(candidate.operation, wide)}"
+
+
+def _chosen_by_ties(bound: Value) -> bool:
+    """Whether a bound is the end of a choice among equal scores, which is told already."""
+    maker = bound.maker
+    while maker is not None and maker.base in ops.MOVING and len(maker.inputs) == 1:
+        maker = maker.inputs[0].maker
+    return maker is not None and maker.base in ops.EXTREMES and maker.flips is not None and maker.flips.ties >= ROWS
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:

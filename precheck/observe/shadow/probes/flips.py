@@ -14,7 +14,7 @@ from precheck import ops
 from precheck.observe.shadow import eigenvectors
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes import draws, masks
+from precheck.observe.shadow.probes import draws, masks, thresholds
 from precheck.observe.shadow.replay import OpCall, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
@@ -45,6 +45,8 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
             call.mode.later(pair, functools.partial(let_through, call.operation, bound))
     single = outputs[0].numel() == 1  # Python may branch on it
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
+    if call.plan.base in ops.COMPARED and not asked:
+        thresholds.passed(call)
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
         draws.skewed(call)
