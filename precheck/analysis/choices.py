@@ -39,6 +39,12 @@ def blurred(operation: Operation) -> bool:
     return flips.changed / flips.total >= BLURRED and flips.blur >= BLUR * operation.inputs[0].roundoff
 
 
+def by_value(operation: Operation) -> bool:
+    """Whether a choice returned values and places, and the program uses the values alone. The places were freed, and no forward op has read them. Of
+    equal scores it makes no difference then which one is chosen."""
+    return operation.places is not None and not operation.used_as and operation.places.expired()
+
+
 def ordered_by_place(operation: Operation) -> bool:
     """Whether rounding hides the differences between the scores of a full sort, and something reads its indices.
 

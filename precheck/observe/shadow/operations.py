@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
+from torch.multiprocessing.reductions import StorageWeakRef
+
 from precheck.findings import Binades, Loss
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.quantisers.code_notes import Remark
@@ -112,6 +114,7 @@ class Operation:
     let_through: LetThrough | None = None
     bits: int = 0  # of the integers, for a cast from floats
     used_as: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
+    places: StorageWeakRef | None = None  # of a choice that returns values too: where its places are, as long as they live
     left_out: frozenset[int] | None = None  # of a cast to integers, the elements of the sample that a `where` discards; empty: all are read
     drawn: bool = False  # whether it reads random numbers from a wide format
     wrapped: Wrapped | None = None

@@ -63,6 +63,8 @@ class DecisionFlip(Rule):
                 yield _let_through(operation, divided)
             if flips is None or operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
                 continue
+            if choices.by_value(operation):
+                continue
             if not part.spoiled.isdisjoint(operation.outputs) or (operation.base in ops.ORDERED and not choices.ordered_by_place(operation)):
                 continue
             if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
@@ -80,7 +82,8 @@ def _chosen_by_ties(bound: Value) -> bool:
     maker = bound.maker
     while maker is not None and maker.base in ops.MOVING and len(maker.inputs) == 1:
         maker = maker.inputs[0].maker
-    return maker is not None and maker.base in ops.EXTREMES and maker.flips is not None and maker.flips.ties >= ROWS
+    chosen = maker is not None and maker.base in ops.EXTREMES and not choices.by_value(maker)
+    return chosen and maker is not None and maker.flips is not None and maker.flips.ties >= ROWS
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:

@@ -183,8 +183,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         return
     if inputs is call.shadows:
         call.mode.observation.followed += 1
-        if call.plan.base in ops.ORDERED:
-            call.mode.places.cast(call.operation, outputs[1])
+        call.mode.places.chosen(call.operation, outputs[1])
         _choice(call, outputs[1], shadows[1])
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return

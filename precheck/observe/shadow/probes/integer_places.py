@@ -4,6 +4,8 @@ A position, a length or a bucket is wrong if it differs by one. An amount (a cod
 floats, and no other op reads it. If a sine reads these floats, up to a factor or a sum, it is a position after all, unless all angles lie within one
 turn. A rounding u of an angle A is u A, so up to 2 pi it is a few roundings, and beyond many turns it may be a turn.
 
+So are the places that a choice returns beside its values. If nothing reads them, equal scores make no difference: the values are equal, too.
+
 An integer that a `where` discards is none of these: T5's buckets take the logarithm of every distance, and use it for the long ones alone.
 """
 
@@ -14,12 +16,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.statistics import WHOLES, sampled
 from precheck.observe.shadow.storages import Storages, whole
+from precheck.torch_internals import in_backward
 
 ARITHMETIC = (ops.SUMS | ops.SCALING | ops.CUTS | ops.STEPS | ops.REDUCTIONS | ops.ORDERINGS | ops.GUARDS | ops.CASTS) - ops.SCATTERING
 """Ops that compute with integers as numbers. An op that moves floats uses its integers as positions."""
@@ -37,11 +41,22 @@ class Places:
         self.made: Storages[tuple[Operation, ...]] = Storages()
         self.measured: Storages[tuple[Operation, ...]] = Storages()  # floats that are such integers times a factor, or in a sum
         self.moved: Storages[bool] = Storages()  # such integers in other places than the cast left them
-        self.chosen: Storages[bool] = Storages()  # those that a `where` has chosen
+        self.picked: Storages[bool] = Storages()  # those that a `where` has chosen
 
     def cast(self, operation: Operation, integers: torch.Tensor) -> None:
-        """A cast has made these integers, or a sort has (the places of its elements): starts to follow them."""
+        """A cast has made these integers: starts to follow them."""
         self.made.put(integers, (operation,))
+
+    def chosen(self, operation: Operation, places: torch.Tensor) -> None:
+        """A choice has returned these places beside its values: starts to follow them."""
+        operation.places = StorageWeakRef(places.untyped_storage())
+        self.made.put(places, (operation,))
+
+    def given(self, integers: torch.Tensor) -> None:
+        """The program takes these integers to Python: it may use them as places."""
+        known = self.made.get(integers) if self.made and integers.layout is torch.strided else None
+        for operation in known or ():
+            operation.used_as = "place"
 
     def read(self, op: OpCall, result: Any) -> None:
         """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them."""
@@ -50,9 +65,11 @@ class Places:
         for tensor in tensors_in(*op.args):
             if tensor.layout is torch.strided and not tensor.is_floating_point():
                 here = dict.fromkeys(self.made.get(tensor) or ())
+                if here and in_backward():  # a derivative gives the gradient to one of equal scores
+                    here = {operation: None for operation in here if operation.places is None}
                 found |= here
-                unchosen |= {} if self.chosen.get(tensor) else here
-                moved, chosen = moved or bool(self.moved.get(tensor)), chosen or bool(self.chosen.get(tensor))
+                unchosen |= {} if self.picked.get(tensor) else here
+                moved, chosen = moved or bool(self.moved.get(tensor)), chosen or bool(self.picked.get(tensor))
             elif tensor.layout is torch.strided and self.measured:
                 measured |= dict.fromkeys(self.measured.get(tensor) or ())
         results = list(tensors_in(result))
@@ -63,7 +80,7 @@ class Places:
             for each in results if found else ():
                 self.made.put(each, tuple(found))
                 self.moved.put(each, moved)
-                self.chosen.put(each, chosen)
+                self.picked.put(each, chosen)
             return
         for operation in unchosen:
             operation.left_out = frozenset()

@@ -39,8 +39,11 @@ class _Giving(Wrapped):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         numbers = self.__wrapped__(*args, **kwargs)
-        if not any(map(watching, active_modes())):
+        watchers: list[Any] = list(filter(watching, active_modes()))
+        if not watchers:
             return numbers
+        for mode in watchers:
+            mode.places.given(args[0])
         known = _thread.known
         fresh = [number for number in itertools.islice(_flat(numbers), REMEMBERED) if isinstance(number, float) and number % 1]
         known.update(dict.fromkeys(fresh))
