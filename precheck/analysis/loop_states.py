@@ -20,14 +20,14 @@ from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.additions import remainder_of, takes_back
 
-SCALING = ops.SCALING | frozenset({"lerp"})
+SCALING = ops.SCALING | ops.BLENDS
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
 DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
 """Ops that make a state from the one before, element by element or from its largest elements. They keep an error that all elements have."""
-TURNING = frozenset({"mm", "bmm"})
-"""Products that make a state from the one before, if the other factor is no weight."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Ops that add a product to their first operand."""
+TURNING = frozenset(ops.MATRIX_PRODUCTS) - ADDED_TO
+"""Products that make a state from the one before, if the other factor is no weight."""
 BEHIND = 64
 """The most values that a search for the iteration before visits."""
 TURN = 512

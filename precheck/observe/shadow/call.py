@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.dense_parts import continuous
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.probes import casts, draws, flips, masks, partial_writes, perturbation
-from precheck.observe.shadow.replay import OpCall, addressable, continuous, tensors_in, with_written
+from precheck.observe.shadow.replay import OpCall, addressable, tensors_in, with_written
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.statistics import compare
 from precheck.observe.shadow.storages import whole
@@ -277,15 +278,14 @@ class Call:
         """Measures one output and stores its shadow in a cell. Returns its value."""
         mode, memory = self.mode, self.mode.memory
         value, written = measuring.fresh(self, output), bool(self.written) and any(output is tensor for tensor in self.written)
+        wide = mode.replay.wide(output.dtype)
         if shadow is None and written and not whole(output):
-            shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage keeps its shadow
+            shadow = output.to(wide, copy=True)  # the rest of the storage keeps its shadow
         if shadow is None:
-            wide = mode.replay.wide(output.dtype)
             if value.low or written or any(value.drift for value in self.inputs):
                 value.roundoff = value.roundoff if value.low else 0.0
                 memory.seed(output, wide.to_real() if wide.is_complex else wide, value)
             return value
-        wide = mode.replay.wide(output.dtype)
         if shadow.dtype is not wide:
             shadow = shadow.to(wide)
         measuring.measure(self, value, output, shadow, perturbed, place)

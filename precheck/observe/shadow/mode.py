@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from precheck import emulation
+from precheck.dense_parts import continuous
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
@@ -35,7 +36,7 @@ from precheck.observe.shadow.probes.integer_places import Places
 from precheck.observe.shadow.probes.wide_numbers import WideNumbers
 from precheck.observe.shadow.quantisers.codes import Codes
 from precheck.observe.shadow.quantisers.delayed_scales import DelayedScales
-from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, continuous, floats_in, local, plan, wraps
+from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, floats_in, local, plan, wraps
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.torch_wrappers import installed
@@ -154,9 +155,7 @@ class Shadow(UncompiledMode):
 
     def _watched(self, op: OpCall) -> Any:
         func, planned, args, kwargs = op
-        floats = floats_in(args, [])
-        if kwargs:
-            floats_in(kwargs.values(), floats)
+        floats = floats_in((*args, *kwargs.values()) if kwargs else args, [])
         if planned.collective:
             return self.collectives(op)
         if planned.mutable:

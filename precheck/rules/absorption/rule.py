@@ -35,9 +35,7 @@ INTENDED = Limit(2.0, "unit roundoffs")
 summation is nothing but rounding error, and in the reference it does not move.)"""
 HALF = Limit(0.5, "share of the elements")
 """An addition may have been absorbed if it leaves at least this share unchanged."""
-ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
-SCALED = frozenset({"mul"})
-"""The op that scales a moving average before the addition: `average.mul_(0.9).add_(new, alpha=0.1)`."""
+ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
 FEW = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
@@ -134,9 +132,9 @@ def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
 
 
 def _accumulates(first: Operation) -> bool:
-    """Whether the first of several additions adds to a stored value, or to one that was scaled as an average is."""
+    """Whether the first of several additions adds to a stored value, or to one that was scaled as an average is: `average.mul_(0.9).add_(new)`."""
     held = first.inputs[0].maker if first.inputs else None
-    return (held is not None and held.base in SCALED) or not first.inputs or _stored(first)
+    return (held is not None and held.base == "mul") or not first.inputs or _stored(first)
 
 
 def _stored(operation: Operation) -> bool:
