@@ -17,7 +17,7 @@ import sys
 import textwrap
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from precheck.shared_changes import Shared
