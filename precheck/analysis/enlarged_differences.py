@@ -12,7 +12,8 @@ import math
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.differences import PICKED, RESULTS
+from precheck.analysis.chance import CHANCE
+from precheck.analysis.differences import RESULTS
 from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
@@ -22,11 +23,10 @@ from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 DIGITS = Limit(8.0, "times")
-"""Each of two differences in a row counts from three bits. Both together lose six, and `rounding.PLAIN` is five."""
-
-
-ENLARGED = Limit(32.0, "times")
-"""A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one."""
+"""Each of two differences in a row counts from three bits. Both together lose six, one more than `PLAIN`."""
+PLAIN = Limit(32.0, "times")
+"""An op or a subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar. Weights of losses and standard deviations
+seldom make a difference so many times larger."""
 
 
 def amplification(operation: Operation, value: Value) -> float:
@@ -75,7 +75,7 @@ def picked(operation: Operation, value: Value) -> tuple[Operation, float] | None
     if source is None or value.dead < GARBAGE or not 0.0 < max(source.drift, source.rounded) < off < math.inf:
         return None
     gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
-    small = gain >= ENLARGED and elements(value) * math.log(gain) >= -math.log(PICKED)
+    small = gain >= PLAIN and elements(value) * math.log(gain) >= -math.log(CHANCE)
     return (made, gain) if small and made is not None and made.base in ops.SUMS else None
 
 
@@ -106,11 +106,11 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:
-    """Whether later products make a difference at least `ENLARGED` times larger, as a difference quotient does."""
+    """Whether later products make a difference at least `PLAIN` times larger, as a difference quotient does."""
     walk = Walk([value], NEAR)
     for held in walk:
         made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
-        if any(reader.base in ops.SCALING and result.norm >= ENLARGED * value.norm for reader, result in made):
+        if any(reader.base in ops.SCALING and result.norm >= PLAIN * value.norm for reader, result in made):
             return True
         walk.follow(result for _, result in made)
     return False

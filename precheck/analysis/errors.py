@@ -11,15 +11,15 @@ from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis import causes, whole_numbers
-from precheck.analysis.enlarged_differences import amplification
+from precheck.analysis.enlarged_differences import PLAIN, amplification
 from precheck.analysis.exemptions import Exempting, outweighed, small
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dominated
+from precheck.analysis.output_impact import ROUNDINGS, dominated
 from precheck.analysis.provenance import Origins, constant, effective_roundoff, rounded_bound
-from precheck.analysis.rounding import AMPLIFICATION, PLAIN, SUM_ROUNDINGS, Misrounded, Misroundings
+from precheck.analysis.rounding import AMPLIFICATION, Misrounded, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -141,7 +141,7 @@ class Errors:
             self._suspect(fact, value, *excuses, explained_by=(*self.under[value], None))  # what is excused is a rounding, and explains nothing
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
-        limit = SUM_ROUNDINGS * 2.0**-8
+        limit = ROUNDINGS * 2.0**-8
         if operation.own_epsilon and value.drift >= limit:
             fact = BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
             self._suspect(fact, value, explained_by=(*self.under[value], None))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import cuda_blocks, emulation, ops
-from precheck.formats import FORMATS
+from precheck.formats import FORMATS, ONE_ROUNDING
 from precheck.observe.shadow import eigenvectors
 from precheck.observe.shadow.deferred import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
@@ -22,8 +22,6 @@ SUSPECT = 0.01
 """A value gets a perturbed shadow from this share of elements without a correct digit. It shows whether float32 determines what follows."""
 GLANCE = 4096
 """Elements that are measured of a wide tensor in an optimizer step. Such a tensor is as far off as the gradients it is computed from."""
-ONE_ROUNDING = 0.42
-"""Root mean square error of one rounding to nearest, in unit roundoffs."""
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.attribution import GROWN
-from precheck.analysis.differences import PICKED, RESULTS, TERMS
-from precheck.analysis.enlarged_differences import DIGITS, ENLARGED
+from precheck.analysis.chance import CHANCE
+from precheck.analysis.differences import RESULTS, TERMS
+from precheck.analysis.enlarged_differences import DIGITS, PLAIN
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
+from precheck.analysis.output_impact import BRANCHES, DEAD, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent, placed
-from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
+from precheck.analysis.rounding import Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate, Rule, difference
@@ -23,7 +24,7 @@ from precheck.rules.rule import Candidate, Rule, difference
 
 class Cancellation(Rule):
     limits = (
-        PLAIN, SUM_ROUNDINGS, PICKED, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
+        PLAIN, ROUNDINGS, CHANCE, DIGITS, TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
         OWNED, OWN, GROWN, PART,
     )  # fmt: skip
 
