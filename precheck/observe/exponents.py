@@ -17,7 +17,7 @@ import torch
 
 from precheck.findings import Binades
 from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.measuring import SUSPECT, named
+from precheck.observe.shadow.measuring import SUSPECT
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable
@@ -25,6 +25,7 @@ from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.statistics import FEW, sampled
 from precheck.observe.shadow.training.loss_scales import Scales
 from precheck.torch_internals import no_dispatch
+from precheck.words import dtype_name
 
 if TYPE_CHECKING:
     from precheck.observe.recorder import Moved
@@ -86,7 +87,7 @@ class Exponents:
         scale, cell = self.scales.of(tensor), self.memory.find(tensor)
         shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without a low-precision ancestor it is its own reference
         if tensor.numel() and math.isfinite(scale):  # without a known scale, a gradient's exponents are unknown
-            about = Binades(name, kind, step, named(tensor.dtype), tensor.numel(), scale=scale)
+            about = Binades(name, kind, step, dtype_name(tensor.dtype), tensor.numel(), scale=scale)
             self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, about))
 
     def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:

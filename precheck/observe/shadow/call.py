@@ -112,11 +112,9 @@ class Call:
             mode.stale_casts.read(self)
 
     def _given(self, tensor: torch.Tensor) -> Cell:
-        """A new cell for a tensor from outside the block. Its content counts as exact."""
-        mode = self.mode
-        low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
-        value = Value(None, tuple(tensor.shape), measuring.named(tensor.dtype), measuring.roundoff(tensor.dtype, mode.low), low, low)
-        cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, value)
+        """A new cell for a tensor from outside the block."""
+        mode, wide = self.mode, self.mode.replay.wide(tensor.dtype)
+        cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, measuring.outside(tensor, mode.low))
         cell.parameter = mode.tracker.identity.owner(tensor)
         return cell
 
