@@ -27,6 +27,7 @@ from precheck.precisions import Precision, resolve
 
 Reduction = str | Callable[[Any], float]
 
+
 @interrupts.held()
 @garbage_collector.sparing()
 def vary(

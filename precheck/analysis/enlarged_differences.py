@@ -17,9 +17,9 @@ from precheck.analysis.differences import RESULTS
 from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
+from precheck.analysis.output_impact import GARBAGE, exponentials
 from precheck.analysis.provenance import determined, elements
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 DIGITS = Limit(8.0, "times")
@@ -56,7 +56,7 @@ def _shrunk(term: Value) -> float:
     A sum of sums is one sum. What is taken off step by step loses as many digits as if it were taken off at once.
     """
     largest, made = term, [term]
-    while len(made) < causes.BEHIND and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
+    while len(made) < NEARBY and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
         before = max(causes.computed_from(made[-1].maker), key=causes.absolute, default=None)
         if before is None or before in made or before.shape != term.shape or causes.absolute(before) < causes.HALF * causes.absolute(term):
             break
@@ -107,7 +107,7 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 
 def _enlarged(value: Value, readers: Readers) -> bool:
     """Whether later products make a difference at least `PLAIN` times larger, as a difference quotient does."""
-    walk = Walk([value], NEAR)
+    walk = Walk([value], NEARBY)
     for held in walk:
         made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
         if any(reader.base in ops.SCALING and result.norm >= PLAIN * value.norm for reader, result in made):

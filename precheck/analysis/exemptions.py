@@ -9,9 +9,9 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
-from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
+from precheck.analysis.output_impact import ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back, takes_from_codes
 
@@ -42,7 +42,7 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers in float32. Every op that reads them is right to a few roundings, and none makes other integers of them."""
     if value.roundoff >= FINEST or _numbered(value, readers):
         return False
-    walk = Walk([value], NEAR)
+    walk = Walk([value], NEARBY)
     for held in walk:
         for reader in readers.get(held, ()):
             if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
@@ -109,7 +109,7 @@ def _beside_measures(reader: Operation, count: Value) -> bool:
 
 def _numbered(value: Value, readers: Readers) -> bool:
     """Whether something made from the value is cast to integers, and these differ from the right ones."""
-    walk = Walk([value], NEAR)
+    walk = Walk([value], NEARBY)
     for held in walk:
         for reader in readers.get(held, ()):
             if reader.renumbered is not None:
@@ -127,10 +127,10 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small number to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
     consumers = readers.get(value, ())
     seen = value.alive or any(reader.outputs or reader.reads or blurred(reader) or misled(reader) for reader in consumers)
-    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error" and below(value))
+    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error" and off_by_one_spacing(value))
 
 
-def below(value: Value) -> bool:
+def off_by_one_spacing(value: Value) -> bool:
     """Whether a value is off by at most the smallest spacing of its format, which is at most one rounding of any normal number it is added to."""
     return value.low and value.drift * rms(value) <= formats.of_dtype(value.dtype).min_subnormal
 

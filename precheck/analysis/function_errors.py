@@ -19,7 +19,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dropped, ends
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
@@ -94,8 +94,8 @@ class Calls:
             self.attempts.failed(line)
             return None
         off, limit, unit = value.call_error, self._limit(cause), max(effective_roundoff(value), cause.outputs[0].roundoff)
-        constant = constant if _below(cause) else None
-        if off <= limit * (max(unit, COARSE) if _below(cause) and constant is None else unit):
+        constant = constant if _of_small_numbers(cause) else None
+        if off <= limit * (max(unit, COARSE) if _of_small_numbers(cause) and constant is None else unit):
             return None
         return self._described(operation, value, cause, made, off / unit, limit, constant)
 
@@ -140,7 +140,7 @@ class Calls:
             made = "a difference"
         elif not own or own == cause.outputs[0].local:
             made = "the op itself"
-        elif _below(cause) or taken.subnormal(cause):
+        elif _of_small_numbers(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
             mechanism=_MECHANISM[made], operation=difference or cause, measured=roundings, limit=limit,
@@ -162,7 +162,7 @@ class Calls:
         here = operation.call, self.functions.get(operation.blamed)
         plainly = value.call_error > ROUNDED * effective_roundoff(value)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
-        walk = Walk([value], causes.BEHIND)
+        walk = Walk([value], NEARBY)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             if not readers and held.alive:
@@ -181,7 +181,7 @@ class Calls:
         if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides)."""
         if elements(total) == 1 or total.maker is None:
             return True
-        walk = Walk([total], causes.BEHIND)
+        walk = Walk([total], NEARBY)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
@@ -248,7 +248,7 @@ def remaining(operation: Operation, value: Value) -> float:
     return count * value.norm / terms.norm if terms.norm else 1.0
 
 
-def _below(cause: Operation) -> bool:
+def _of_small_numbers(cause: Operation) -> bool:
     """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
     made = cause.outputs[0]
     return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)

@@ -12,7 +12,7 @@ from collections.abc import Set
 from precheck import ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, rms
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ROUNDINGS = Limit(8.0, "unit roundoffs")
@@ -32,8 +32,6 @@ BRANCHES = Limit(8, "answers")
 PART = Limit(2.0**-10, "roundings of the sum")
 """The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by chance,
 to be as much as one rounding of the sum."""
-NEAR = 64
-"""The most values that a search from an exponential to its normalisation visits."""
 WRONG = Limit(0.5, "relative error")
 """A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself."""
 
@@ -159,7 +157,7 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
     A single ratio (an exponential of a difference) does not count. Near one it is right up to a rounding, but the program is interested in how far
     it is from one.
     """
-    walk = Walk([exponential], NEAR)
+    walk = Walk([exponential], NEARBY)
     for held in walk:
         for reader in readers.get(held, ()):
             if reader.phase not in ("forward", "data"):
@@ -223,7 +221,7 @@ def _share(reader: Operation, value: Value) -> bool:
     maker = other.maker
     if other.shape == value.shape and elements(value) > 1 and (maker is None or maker.base in ops.CASTS):
         return True
-    walk = Walk([divisor], NEAR)
+    walk = Walk([divisor], NEARBY)
     for each in walk:
         if each.maker is not None and each.maker.base in ops.NORMS and number in each.maker.inputs:
             return True
@@ -259,7 +257,7 @@ def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value
     Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it
     still. `asked`: gradients, which the user gets whatever reads them.
     """
-    walk = Walk([wrong], NEAR)
+    walk = Walk([wrong], NEARBY)
     for value in walk:
         reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
         kept = value.alive or value in asked or not reading or any(map(ends, reading))

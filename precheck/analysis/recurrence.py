@@ -19,15 +19,15 @@ from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.causes import computed_from
 from precheck.analysis.errors import shaken
-from precheck.analysis.exemptions import below, hidden
+from precheck.analysis.exemptions import hidden, off_by_one_spacing
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.loop_states import BEHIND, Iterations, State
+from precheck.analysis.loop_states import Iterations, State
 from precheck.analysis.provenance import determined, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import FELT, RECURRENT
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 INDEPENDENT = Limit(0.5, "√n unit roundoffs")
@@ -70,7 +70,7 @@ class Recurrence:
             for value in _latest_and_worst(values, lambda value: _read_outside(value, self.iterations.states[value], readers)):
                 made = value not in explained and _wrong(value, self.iterations.states[value])
                 facts = _facts(value, self.iterations.states, observation, readers) if made else []
-                if facts and not (below(value) and hidden(value, readers, multiples=True)):
+                if facts and not (off_by_one_spacing(value) and hidden(value, readers, multiples=True)):
                     found += facts
                     break
         return found
@@ -178,7 +178,7 @@ def _repeated_factors(written: dict[Operation, float], states: Collection[Value]
 
 def _times_scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
     """How often a state is multiplied by an op's result, which may be moved, or added to or subtracted from a Python number, before."""
-    walk, times = Walk(operation.outputs[:1], BEHIND), 0
+    walk, times = Walk(operation.outputs[:1], NEARBY), 0
     for held in walk:
         for reader in readers.get(held, ()) if held not in states else ():
             if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
@@ -190,7 +190,7 @@ def _times_scaling(operation: Operation, states: Collection[Value], readers: Rea
 
 def _read_outside(value: Value, state: State, readers: Readers) -> bool:
     """Whether the user keeps a state, or anything outside the loop reads it. If components are joined, the joined tensor counts."""
-    walk = Walk([value], BEHIND)
+    walk = Walk([value], NEARBY)
     for held in walk:
         reading = readers.get(held, ())
         if held.alive or any(reader.reads or reader.blamed not in state.lines for reader in reading):

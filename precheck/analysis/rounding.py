@@ -34,6 +34,7 @@ from precheck.analysis.function_errors import ADDED, outside, owns
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import DEAD, GARBAGE, ROUNDINGS, averaged, behind_wrong_ends, dropped, exponentials, healed, normalised
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
+from precheck.analysis.walks import NEARBY
 from precheck.analysis.zeros import LOST
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -78,6 +79,7 @@ class Misrounded(Fact):
 
 class Misroundings:
     """Finds the errors in a part of a run that rounding does not explain."""
+
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
@@ -141,7 +143,7 @@ class Misroundings:
         *, cause: Operation | None = None, severity: Severity = "error", gain: float = 1.0,
     ) -> Misrounded:  # fmt: skip
         where = cause or operation  # the terms of a difference may have been rounded elsewhere
-        mechanism = causes.kind(where) if how == "a difference" and where is not operation else _MECHANISM[how]
+        mechanism = causes.rule_for(where) if how == "a difference" and where is not operation else _MECHANISM[how]
         return Misrounded(
             mechanism=mechanism, operation=where, measured=measured, limit=limit, severity=severity, how=how, shown=operation, value=value, gain=gain,
         )  # fmt: skip
@@ -206,7 +208,7 @@ class Misroundings:
             return causes.before_copies(source).maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
-        if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
+        if arrived or len(self.stored) >= NEARBY:  # each walk goes back over the whole run
             return cause
         return attribution.later(cause, self._storing(operation, source, bool)[0])
 
