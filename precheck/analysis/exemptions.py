@@ -9,7 +9,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
-from precheck.analysis.output_impact import ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
+from precheck.analysis.output_impact import ROUNDINGS, ends_wrong, hidden, measured, misled
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value
@@ -133,28 +133,6 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
 def off_by_one_spacing(value: Value) -> bool:
     """Whether a value is off by at most the smallest spacing of its format, which is at most one rounding of any normal number it is added to."""
     return value.low and value.drift * rms(value) <= formats.of_dtype(value.dtype).min_subnormal
-
-
-def hidden(value: Value, readers: Readers, *, multiples: bool) -> bool:
-    """Whether something large is added to a small number wherever it is read, so that no result shows its error. `multiples`: or a multiple of it is
-    read, such as the step that a bisection halves until it is subnormal. (The next iteration may subtract again what a difference was added to.)"""
-    walk, sums = Walk([value]), list[bool]()
-    for held in walk:
-        consumers = readers.get(held, ())
-        if any((held is not value or reader.parameter or reader.in_optimizer) and thrown_off(reader, held) for reader in consumers):
-            return False  # a weight is stepped again and again
-        scaled_by = [reader for reader in consumers if multiples and _multiplies(reader, held)]
-        walk.follow(made for reader in scaled_by for made in reader.outputs)
-        made = [(reader, result) for reader in consumers if reader not in scaled_by for result in reader.outputs if result is not held]
-        if not made and held is not value and (held.alive or len(consumers) > len(scaled_by)):
-            return False
-        sums += [dominated(reader, result, held) for reader, result in made]
-    return bool(sums) and all(sums)
-
-
-def _multiplies(reader: Operation, value: Value) -> bool:
-    """Whether an op multiplies a value by a number, or divides it by one."""
-    return reader.base in ("mul", "div") and reader.inputs == (value,) and reader.phase == "forward"
 
 
 @exempts(

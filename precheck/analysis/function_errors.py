@@ -88,7 +88,7 @@ class Calls:
             return None
         splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
-        constant = _constant(made, value)
+        constant = _coarse_addition(made, value)
         cause = self._owner(made, added=constant is None)
         if cause is None:
             self.attempts.failed(line)
@@ -254,7 +254,7 @@ def _of_small_numbers(cause: Operation) -> bool:
     return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
-def _constant(made: Attribution, value: Value) -> Operation | None:
+def _coarse_addition(made: Attribution, value: Value) -> Operation | None:
     """The last op that adds a number with too few bits, among those that most of a value's error passed through. None if the value is as small."""
     if rms(value) < smallest_normal(value):
         return None

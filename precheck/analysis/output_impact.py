@@ -235,20 +235,29 @@ def dominated(reader: Operation, result: Value, value: Value) -> bool:
     return reader.base in ops.SUMS and small and 2 * result.drift <= value.drift
 
 
-def hidden_by_sum(wrong: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether each op that reads a wrong value, which may be moved or cast before, adds it to something so large that the sum is right. A step of a
-    weight is never hidden, since it is taken again and again."""
-    walk = Walk([wrong])
+def hidden(wrong: Value, readers: dict[Value, list[Operation]], *, multiples: bool = False) -> bool:
+    """Whether something large is added to a wrong value wherever it is read, perhaps moved or cast before, so that no result shows its error.
+
+    `multiples`: or a multiple of it is read, such as a step that is halved until it is subnormal. A step of a weight is never hidden, since
+    it is taken again and again. (The next iteration may subtract again what a difference was added to.)
+    """
+    walk, sums = Walk([wrong]), list[bool]()
     for value in walk:
         reading = readers.get(value, ())
-        moving = [reader for reader in reading if reader.base in ops.MOVING]
-        if value.alive or not reading or any(reader.parameter or reader.in_optimizer for reader in reading):
+        if any((value is not wrong or reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in reading):
             return False
-        walk.follow(made for reader in moving for made in reader.outputs)
-        others = [(reader, made) for reader in reading if reader not in moving for made in reader.outputs]
-        if len(moving) < len(reading) and not (others and all(dominated(reader, made, value) for reader, made in others)):
+        passing = [reader for reader in reading if reader.base in ops.MOVING or (multiples and _multiplies(reader, value))]
+        walk.follow(made for reader in passing for made in reader.outputs)
+        others = [(reader, made) for reader in reading if reader not in passing for made in reader.outputs if made is not value]
+        if not others and value is not wrong and (value.alive or len(reading) > len(passing)):
             return False
-    return True
+        sums += [dominated(reader, made, value) for reader, made in others]
+    return bool(sums) and all(sums)
+
+
+def _multiplies(reader: Operation, value: Value) -> bool:
+    """Whether an op multiplies a value by a number, or divides it by one."""
+    return reader.base in ops.SCALING and reader.inputs == (value,) and reader.phase == "forward"
 
 
 def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:

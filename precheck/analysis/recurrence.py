@@ -19,12 +19,13 @@ from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.causes import computed_from
 from precheck.analysis.errors import shaken
-from precheck.analysis.exemptions import hidden, off_by_one_spacing
+from precheck.analysis.exemptions import off_by_one_spacing
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.loop_states import Iterations, State
+from precheck.analysis.output_impact import hidden
 from precheck.analysis.provenance import determined, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import FELT, RECURRENT
 from precheck.analysis.walks import NEARBY, Walk
