@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from precheck import cuda_blocks
-from precheck.kernel_overrides import Overrides
+from precheck.shared_changes import overrides
 
 LOW = """_convolution convolution conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot
     lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell""".split()
@@ -122,5 +122,5 @@ def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("cpu")
 
 
-_policy = Overrides(_install)
-_traced = Overrides(functools.partial(_install, "_convolution"))
+_policy = overrides(_install)
+_traced = overrides(functools.partial(_install, "_convolution"))

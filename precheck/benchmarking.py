@@ -93,7 +93,7 @@ class Benchmark:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
 
-@interrupts.holding
+@interrupts.held()
 def benchmark(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

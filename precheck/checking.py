@@ -39,8 +39,8 @@ from precheck.rules.golden_stale import rule as staleness
 _SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def check(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from precheck.analysis import boundaries, labels, noise
+from precheck.analysis.chance import LUCK
 from precheck.analysis.drift import UNDETERMINED, ComparedTensor
 from precheck.observe.records import Record
 
@@ -32,8 +33,6 @@ floor of its last rounding, and few modules have more than 64."""
 EARLY = frozenset({"output", "returned", "loss"})
 """Kinds of records that the first step makes before its backward pass."""
 _NONE: Mapping[str, ComparedTensor] = {}
-_LUCK = 1.5
-"""The factor between a limit of drift and what chance does to as many elements (`analysis.noise`)."""
 
 
 class NoiseRuns(Protocol):
@@ -193,7 +192,7 @@ def certain(rows: list[ComparedTensor], made: int, planned: int) -> bool:
     further run adds more than that to the mean square.
     """
     first = rows[0]
-    luck = noise.allowed(first.errors, made) / _LUCK
+    luck = noise.allowed(first.errors, made) / LUCK
     least = first.r / math.sqrt((made + (planned - made) * luck**2) / planned)
     needed = noise.allowed(first.errors, planned)
     plain = first.record.is_result or first.record.kind in ("loss", "parameter-gradient")
@@ -210,7 +209,7 @@ def _most(row: ComparedTensor, made: int, planned: int) -> float:
     A run's error is less than that of as many others by more than a factor of `luck` with a probability of one in a million (Fisher's F,
     `analysis.noise`). So each further run adds at least that share to the mean square.
     """
-    luck = noise.allowed(row.errors, made) / _LUCK
+    luck = noise.allowed(row.errors, made) / LUCK
     return row.r / math.sqrt((made + (planned - made) / luck**2) / planned)
 
 

@@ -24,8 +24,8 @@ from precheck.pairs.sides import Planted, Side
 from precheck.precisions import Precision, resolve
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def compare(
     model: torch.nn.Module | Callable[..., Any],
     other: torch.nn.Module | Callable[..., Any] | str | Path,

@@ -24,8 +24,8 @@ from precheck.observe.listeners import doing
 from precheck.precisions import Precision, resolve
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def compare_kernels(
     candidate: Callable[..., Any],
     reference: Callable[..., Any],

@@ -17,8 +17,10 @@ import sys
 import textwrap
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
+
+from precheck.shared_changes import Shared
 
 _DEPTH = 4  # frames between a decorated function's call and a block's beginning
 
@@ -32,17 +34,17 @@ class _Blocks(threading.local):
 
 _blocks = _Blocks()
 _off: weakref.WeakSet[Any] = weakref.WeakSet()
-_lock, _users, _methods = threading.RLock(), {"followed": 0, "noticed": 0}, list[Any]()
 
-
-def followed() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def followed() -> Iterator[None]:
     """Inside, CPU autocast is off where the program turns CUDA's off. Blocks may be nested."""
-    return _held("followed")
+    with _patched.held(), _following.held():
+        yield
 
 
 def noticed() -> contextlib.AbstractContextManager[None]:
     """Inside, `inside` knows. Nothing else changes."""
-    return _held("noticed")
+    return _patched.held()
 
 
 def inside() -> bool:
@@ -50,27 +52,12 @@ def inside() -> bool:
     return bool(_blocks.open) and any(off for off, _ in _blocks.open)
 
 
-@contextlib.contextmanager
-def _held(use: str) -> Iterator[None]:
+def _install() -> tuple[Any, ...]:
+    import torch
     from torch.amp.autocast_mode import autocast
 
-    with _lock:
-        if not any(_users.values()):
-            _methods[:] = autocast.__init__, autocast.__enter__, autocast.__exit__
-            _install(autocast, *_methods)
-        _users[use] += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _users[use] -= 1
-            if not any(_users.values()):
-                autocast.__init__, autocast.__enter__, autocast.__exit__ = _methods  # type: ignore[method-assign]
-                _blocks.open.clear()  # of a block whose beginning was interrupted
-
-
-def _install(autocast: Any, make: Callable[..., None], enter: Callable[..., Any], leave: Callable[..., Any]) -> None:
-    import torch
+    methods: tuple[Any, ...] = autocast.__init__, autocast.__enter__, autocast.__exit__
+    make, enter, leave = methods
 
     @functools.wraps(make)
     def made(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
@@ -82,7 +69,7 @@ def _install(autocast: Any, make: Callable[..., None], enter: Callable[..., Any]
     def entered(self: Any) -> Any:
         result = enter(self)
         off = self.device == "cuda" and _is_off(self)
-        before = torch.is_autocast_enabled("cpu") if off and _users["followed"] else None
+        before = torch.is_autocast_enabled("cpu") if off and _following.open else None
         _blocks.open.append((off, before))
         if before is not None:
             torch.set_autocast_enabled("cpu", False)
@@ -95,7 +82,19 @@ def _install(autocast: Any, make: Callable[..., None], enter: Callable[..., Any]
             torch.set_autocast_enabled("cpu", before)
         return leave(self, *raised)
 
-    autocast.__init__, autocast.__enter__, autocast.__exit__ = made, entered, left
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = made, entered, left  # type: ignore[method-assign]
+    return methods
+
+
+def _remove(methods: tuple[Any, ...]) -> None:
+    from torch.amp.autocast_mode import autocast
+
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = methods  # type: ignore[method-assign]
+    _blocks.open.clear()  # of a block whose beginning was interrupted
+
+
+_patched = Shared(_install, _remove)
+_following = Shared(lambda: None, lambda _: None)  # whether any block of `followed` is open
 
 
 def _is_off(block: Any) -> bool:

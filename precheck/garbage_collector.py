@@ -7,17 +7,14 @@ quarter of a million once torch is imported. That takes a tenth of a second and 
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from collections.abc import Iterator
 
 
 @contextlib.contextmanager
 def sparing() -> Iterator[None]:
-    """Inside the block the collector visits only objects that the block made. If the process has frozen objects itself, this does nothing."""
+    """A block, or a decorator of a function: inside, the collector visits only objects that were made there. If the process has frozen objects
+    itself, this does nothing."""
     if gc.get_freeze_count():
         yield
         return
@@ -26,14 +23,3 @@ def sparing() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def spared(function: Function) -> Function:
-    """Decorator: the whole function runs inside `sparing`."""
-
-    @functools.wraps(function)
-    def collected_sparingly(*args: Any, **kwargs: Any) -> Any:
-        with sparing():
-            return function(*args, **kwargs)
-
-    return collected_sparingly  # type: ignore[return-value]

@@ -15,7 +15,6 @@ import _signal  # type: ignore[import-not-found]  # `signal` without enums, whic
 import _thread
 import _weakrefset
 import contextlib
-import functools
 import signal
 import sys
 import threading
@@ -57,28 +56,22 @@ def interruptible(function: Function) -> Function:
     return function
 
 
-def holding(function: Function) -> Function:
-    """Decorator: the whole function runs inside `held`."""
-
-    @functools.wraps(function)
-    def held_throughout(*args: Any, **kwargs: Any) -> Any:
-        with held():
-            return function(*args, **kwargs)
-
-    return held_throughout  # type: ignore[return-value]
-
-
 def held() -> Held:
-    """A block in which interrupts wait for the end of a switch. It can be nested. At its end all signal handlers are as before."""
+    """A block, or a decorator of a function: inside, interrupts wait for the end of a switch. It can be nested. At its end all signal handlers are
+    as before."""
     return Held()
 
 
-class Held:
+class Held(contextlib.ContextDecorator):
     """The context manager of `held`. It replaces all signal handlers, and stores the former ones."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[int, Callable[..., Any], Callable[..., Any] | None]] = []
         self.around: CodeType | None = None
+
+    def _recreate_cm(self) -> Held:
+        """Each call of a decorated function has a block of its own."""
+        return Held()
 
     def __enter__(self) -> None:
         global _waiting

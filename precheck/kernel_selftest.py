@@ -38,8 +38,8 @@ Change = Callable[[Any, Any], Any]
 """Takes a call's arguments, as one value, and its result. Returns another result, or a text that says why the fault cannot be planted there."""
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def kernel_selftested(
     candidate: Callable[..., Any], reference: Callable[..., Any], inputs: Any, *, precision: str | Precision | None = None,
     gradients: Any = True, sizes: Any = None, budget: float = 20.0, speed: Any = None, allow: Mapping[str, str] | None = None,

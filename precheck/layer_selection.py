@@ -90,7 +90,7 @@ class Kept:
         return [f"{'layer':{width}}  {self.what} error if it alone is quantised", *lines]
 
 
-@interrupts.holding
+@interrupts.held()
 def layers_to_keep(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -43,8 +43,8 @@ from precheck.rules.local_drift.rule import by_selections
 from precheck.torch_internals import no_class_code
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def measure(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

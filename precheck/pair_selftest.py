@@ -45,8 +45,8 @@ class Way:
     judged: Callable[[Planted], Sequence[Judged]]
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def parity_selftested(
     model: Any, other: Any, inputs: Any, *, precision: str | Precision = "32-true", tolerated: Collection[str] = (),
     match: Mapping[str, str] | None = None, allow: Mapping[str, str] | None = None, **settings: Any,
@@ -62,8 +62,8 @@ def parity_selftested(
     return _outcomes([way], {*tolerated, *(allow or {})})
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def invariance_selftested(
     model: Any, inputs: Any, over: Iterable[str] | Mapping[str, int | None] | None = None, *, precision: str | Precision = "32-true",
     tolerated: Collection[str] = (), allow: Mapping[str, str] | None = None, **settings: Any,

@@ -16,8 +16,8 @@ from precheck.observe.job import InputError
 from precheck.rules.wrong_scale.rule import misproduced, misquantised
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
     """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, from which it was made.
 

@@ -17,7 +17,7 @@ from precheck.pairs.sides import Side
 from precheck.precisions import Precision, resolve
 
 
-@interrupts.holding
+@interrupts.held()
 def record(
     path: str | Path,
     model: torch.nn.Module | Callable[..., Any] | Mapping[str, Any],

@@ -74,8 +74,8 @@ class Remedy:
         return f"from precheck import functions_{what}\nfunctions_{what}(model, {modules}, {functions}){note}"
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def remedy(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -40,8 +40,8 @@ _SURVEY = 100  # draws that only record the range of the strategy
 _FLOOR, _CEILING = -60.0, 60.0  # bits; hypothesis needs finite scores
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def search(
     model: torch.nn.Module | Callable[..., Any],
     strategy: SearchStrategy[Any],

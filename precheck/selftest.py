@@ -60,8 +60,8 @@ class Outcome:
     rule: str = ""  # the rule that caught it
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def selftested(
     model: Any,
     inputs: Any,

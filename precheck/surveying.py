@@ -88,8 +88,8 @@ class Survey:
         return lines
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def survey(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -55,8 +55,8 @@ def passed(seen: Numbers, given: str) -> Passed:
     return Passed(given, seen.digest, {path: content(path) for path in sorted(seen.files)})
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def low_numbers(job: Job, precision: Precision) -> Numbers | None:
     """Makes a low run and gives its numbers. None if it raises, as the check itself will, or if they are not known."""
     digest = Digest()

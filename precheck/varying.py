@@ -27,8 +27,9 @@ from precheck.precisions import Precision, resolve
 
 Reduction = str | Callable[[Any], float]
 
-@interrupts.holding
-@garbage_collector.spared
+
+@interrupts.held()
+@garbage_collector.sparing()
 def vary(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

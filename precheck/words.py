@@ -31,6 +31,12 @@ def _unseen() -> re.Pattern[str]:
     return re.compile(_UNSEEN)
 
 
+@functools.cache
+def dtype_name(dtype: object) -> str:
+    """The name of a torch.dtype: "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def counted(number: int, noun: str) -> str:
     """`1 step`, `2 steps`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

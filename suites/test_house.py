@@ -21,7 +21,7 @@ PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
     {"formats", "ops", "torch_internals", "files", "words", "interrupts", "garbage_collector"},
-    {"kernel_overrides", "cuda_blocks"},
+    {"shared_changes", "cuda_blocks"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "dense_parts", "recipes"},
     {"observe"},
     {"analysis"},

@@ -26,14 +26,12 @@ GROWN = Limit(4.0, "times")
 """The terms of a difference cancel if it makes an error at least this many times larger: two bits are lost."""
 UNCHANGED = Limit(1e-6, "relative difference")
 """Two errors count as equal up to this relative difference. One more rounding would change the seventh digit."""
-MIXED = frozenset({"lerp"})
-SCALED = frozenset({"mul", "div"})
 INTERPOLATING = frozenset({"grid_sampler_2d", "grid_sampler_3d"})
 """Ops whose result is a mean of elements of their first operand, at the places that the second one gives. A mean passes on the error of its elements
 at most. What it has more than these comes of the places."""
 SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
-UNCHANGING = SIZED | SCALED | ops.CASTS
+UNCHANGING = SIZED | ops.SCALING | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
 OFTEN = 8
 """Walks without an answer for one line, after which only some of its ops are walked from."""
@@ -229,7 +227,7 @@ def moments(operation: Operation, cause: Operation) -> bool:
 def squared(term: Value) -> list[Value]:
     """The tensors whose square a term is. Empty if it is no square."""
     maker = causes.before_copies(term).maker
-    while maker is not None and maker.base in SCALED and len(maker.inputs) == 1:
+    while maker is not None and maker.base in ops.SCALING and len(maker.inputs) == 1:
         maker = causes.before_copies(maker.inputs[0]).maker
     bases = [] if maker is None else [causes.before_copies(value) for value in maker.inputs]
     power = maker is not None and maker.base == "pow" and maker.scalars == (2.0,)
@@ -256,7 +254,7 @@ def _added(operation: Operation, value: Value, carried: Collection[Value], error
     (source,) = carried
     if operation.base in ops.AVERAGING:
         return max(0.0, 1 - (_averaged(value, source, error) / error(value)) ** 2)
-    if operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
+    if operation.base not in UNCHANGING or (operation.base in ops.SCALING and len(operation.inputs) > 1):
         return 0.0
     parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
     before, after = _carried(operation, value, source, error) * math.sqrt(parts), error(value)
@@ -280,7 +278,7 @@ def _averaged(value: Value, source: Value, error: Errors) -> float:
 def _carried(operation: Operation, value: Value, source: Value, error: Errors) -> float:
     """The size of an input's error in the result. For elementwise sums it is per element, since input and result may have different numbers of
     elements."""
-    if operation.base in SIZED | MIXED:
+    if operation.base in SIZED | ops.BLENDS:
         return error(source) * _times(operation, source) * source.norm / math.sqrt(elements(source) or 1)
     return error(source) * (source.norm if operation.base in ops.ADDITIVE else 1.0)
 
@@ -290,6 +288,6 @@ def _times(operation: Operation, source: Value) -> float:
     if len(operation.inputs) != 2 or len(operation.scalars) != 1 or operation.inputs[0] is operation.inputs[1]:
         return 1.0
     weight, second = abs(operation.scalars[0]), source is operation.inputs[1]
-    if operation.base in MIXED:
+    if operation.base in ops.BLENDS:
         return weight if second else abs(1 - operation.scalars[0])
     return weight if second else 1.0

@@ -14,7 +14,7 @@ from precheck.analysis.differences import RESULTS
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import GARBAGE
 from precheck.analysis.provenance import determined, elements, passed, rms, zero_origin
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(0.5, "share of the error")
@@ -23,8 +23,6 @@ ADDING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.CUTS
 """Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
 SWALLOWED = Limit(0.25, "ratio of root mean squares")
 """A sum swallows its smaller term if its error is at least this share of that term: less than two bits of the term arrive."""
-BEHIND = 64
-"""The most ops that a search back from a term of a difference visits."""
 LINEAGE = 512
 """The most values that a search for all ancestors visits. A layer of a network has some thirty."""
 
@@ -96,7 +94,7 @@ def stores_subnormal(operation: Operation, value: Value) -> bool:
     return casts_wide(operation) and not operation.converts and subnormal(value) >= HALF * value.drift
 
 
-def kind(cause: Operation) -> str:
+def rule_for(cause: Operation) -> str:
     """The rule for a rounding: `cancellation`, `absorption` (a sum that swallows what it adds, or is stored so low), or `amplified-rounding`."""
     value = cause.outputs[0]
     if cause.absorbed is not None and cause.absorbed.share >= HALF:
@@ -184,10 +182,10 @@ def before_copies(value: Value) -> Value:
 
 
 def sources(value: Value) -> set[Value]:
-    """The tensors that were moved, cast, selected from or joined to become the value, among the nearest `BEHIND` ancestors."""
+    """The tensors that were moved, cast, selected from or joined to become the value, among the nearest `NEARBY` ancestors."""
     roots, walk = set[Value](), Walk([value])
     for each in walk:
-        parts = _parts(each) if len(walk.reached) < BEHIND else set()
+        parts = _parts(each) if len(walk.reached) < NEARBY else set()
         if not parts:
             roots.add(each)
         walk.follow(parts)
@@ -218,7 +216,7 @@ def common(operation: Operation, cause: Operation) -> bool:
 def _made_of(value: Value, other: Value) -> bool:
     """Whether `value` was made from `other` by adding or cutting. Scaling counts only with a cut, as in a remainder x - b * round(x / b)."""
     waiting, seen = [(value, False, False)], {value}
-    while waiting and len(seen) < BEHIND:
+    while waiting and len(seen) < NEARBY:
         made, scaled, cut = waiting.pop(0)
         maker = made.maker
         if maker is None or maker.base not in ADDING | ops.SCALING:

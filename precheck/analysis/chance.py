@@ -7,10 +7,11 @@ import math
 
 from precheck.analysis.limit import Limit
 
-CHANCE = Limit(1e-6, "chance")
-"""The probability of accusing a healthy tensor by chance, as a whole or in one of its blocks. It is the same as for the small samples of
-`analysis.noise`. A model of a thousand tensors that is compared every day is accused once in three years."""
-
+CHANCE = Limit(1e-6, "probability")
+"""The probability of accusing what only chance makes: a tensor or one of its blocks, decisions that differ, numbers that happen to be small beside
+those with which they were computed. A model of a thousand tensors that is compared every day is accused once in three years."""
+DEVIATIONS = Limit(6.0, "standard errors")
+"""The largest deviation of a mean, or of a fitted factor, that chance explains: one in 10^9 is larger."""
 LUCK = Limit(1.5, "times")
 """The largest factor that chance explains. It is the margin of the small samples of `analysis.noise`: FAIL is 1.5 times the largest r of healthy
 tensors."""

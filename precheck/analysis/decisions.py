@@ -10,13 +10,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from precheck.analysis.chance import CHANCE
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, MOST
 from precheck.observe.records import Trace
 from precheck.precisions import Precision
 
-CHANCE = Limit(1e-6, "probability")
-"""The probability of accusing a place whose decisions flip FAIL times as often as in the noise runs."""
 SHARE = Limit(8.0, "unit roundoffs")
 """The smallest share of a place's decisions that is reported where noise flips none. Two numbers at random within their own magnitude change their
 order with a probability of about 2 u if both are rounded. Four times as many are beyond any single rounding. Where noise flips some, these show how

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from precheck import ops
+from precheck.analysis.chance import CHANCE
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
 from precheck.observe.shadow.operations import Operation, Value
@@ -13,8 +14,6 @@ TERMS = Limit(4, "terms")
 """A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane."""
 RESULTS = Limit(8, "results")
 """If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times."""
-PICKED = Limit(1e-6, "probability")
-"""The chance of accusing numbers that only happen to be small beside those with which they were computed."""
 
 
 def reduced(operation: Operation, value: Value) -> bool:
@@ -25,7 +24,7 @@ def reduced(operation: Operation, value: Value) -> bool:
     or in several in a row, with a chance of 1/g.
     """
     few = elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
-    return few or PICKED * value.drift >= value.rounded > 0
+    return few or CHANCE * value.drift >= value.rounded > 0
 
 
 def _terms(operation: Operation, value: Value) -> float:

@@ -27,6 +27,11 @@ LOST = Limit(0.5, "share of the intended update")
 (matrices) arrived. With healthy optimizers 0.81 and more did. Half is between them."""
 LUCK = Limit(0.4, "share of the intended update")
 """The largest share that is forgiven as chance. Stochastic rounding of few elements over few steps may move nothing."""
+UPDATES = Limit(8, "updates")
+"""The fewest updates after which the share that arrived is reported, or a value stands still. After fewer, stochastic rounding may give any share."""
+INTENDED = Limit(2.0, "unit roundoffs")
+"""The smallest intended change that counts, relative to what is changed: an accumulator, a state, a weight that decays. The format could have shown
+it. (The remainder of a Kahan summation is nothing but rounding error, and in the reference it does not move.)"""
 AIMLESS = Limit(0.5, "relative error")
 """If a gradient is further from float32's, it is another gradient. The step made from it is not lost: it was never the intended one."""
 NOTHING = Limit(2.0**6, "times")

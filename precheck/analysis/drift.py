@@ -12,7 +12,7 @@ from precheck import formats
 from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH
 from precheck.analysis.limit import Limit
-from precheck.observe.noise import ONE_ROUNDING
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision

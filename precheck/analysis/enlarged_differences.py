@@ -12,21 +12,21 @@ import math
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.differences import PICKED, RESULTS
+from precheck.analysis.chance import CHANCE
+from precheck.analysis.differences import RESULTS
 from precheck.analysis.facts import Readers
 from precheck.analysis.function_errors import owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import GARBAGE, NEAR, exponentials
+from precheck.analysis.output_impact import GARBAGE, exponentials
 from precheck.analysis.provenance import determined, elements, rms
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 DIGITS = Limit(8.0, "times")
-"""Each of two differences in a row counts from three bits. Both together lose six, and `rounding.PLAIN` is five."""
-
-
-ENLARGED = Limit(32.0, "times")
-"""A difference is enlarged by as much as it may lose: `rounding.PLAIN`. Weights of losses and standard deviations are seldom so far from one."""
+"""Each of two differences in a row counts from three bits. Both together lose six, one more than `PLAIN`."""
+PLAIN = Limit(32.0, "times")
+"""An op or a subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar. Weights of losses and standard deviations
+seldom make a difference so many times larger."""
 
 
 WAVES = frozenset({"cos", "sin"})
@@ -62,7 +62,7 @@ def _shrunk(term: Value) -> float:
     A sum of sums is one sum. What is taken off step by step loses as many digits as if it were taken off at once.
     """
     largest, made = term, [term]
-    while len(made) < causes.BEHIND and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
+    while len(made) < NEARBY and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
         before = max(causes.computed_from(made[-1].maker), key=causes.absolute, default=None)
         if before is None or before in made or before.shape != term.shape or causes.absolute(before) < causes.HALF * causes.absolute(term):
             break
@@ -83,7 +83,7 @@ def picked(operation: Operation, value: Value, readers: Readers) -> tuple[Operat
     if value.dead < GARBAGE and not (operation.base in ops.CHOOSING_OR_FILLING and _by_place(source, readers)):
         return None
     gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
-    small = gain >= ENLARGED and elements(value) * math.log(gain) >= -math.log(PICKED)
+    small = gain >= PLAIN and elements(value) * math.log(gain) >= -math.log(CHANCE)
     return (made, gain) if small and made is not None and made.base in ops.SUMS else None
 
 
@@ -93,7 +93,7 @@ def _by_place(source: Value, readers: Readers) -> bool:
     maker = causes.before_copies(source).maker
     if maker is None or not all(each.low for each in (*maker.inputs, *maker.outputs)):
         return False
-    before, after = Walk([source], NEAR), Walk([source], NEAR)
+    before, after = Walk([source], NEARBY), Walk([source], NEARBY)
     for each in before:
         before.follow(each.maker.inputs if each.maker is not None else ())
     for each in after:
@@ -129,11 +129,11 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:
-    """Whether later products make a difference at least `ENLARGED` times larger, as a difference quotient does."""
-    walk = Walk([value], NEAR)
+    """Whether later products make a difference at least `PLAIN` times larger, as a difference quotient does."""
+    walk = Walk([value], NEARBY)
     for held in walk:
         made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
-        if any(reader.base in ops.SCALING and result.norm >= ENLARGED * value.norm for reader, result in made):
+        if any(reader.base in ops.SCALING and result.norm >= PLAIN * value.norm for reader, result in made):
             return True
         walk.follow(result for _, result in made)
     return False

@@ -11,15 +11,15 @@ from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis import causes, whole_numbers
-from precheck.analysis.enlarged_differences import amplification
-from precheck.analysis.exemptions import Exempting, outweighed, small
+from precheck.analysis.enlarged_differences import PLAIN, amplification
+from precheck.analysis.exemptions import Exempting, outweighed
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dominated
+from precheck.analysis.output_impact import ROUNDINGS, dominated
 from precheck.analysis.provenance import Origins, constant, effective_roundoff, rounded_bound
-from precheck.analysis.rounding import AMPLIFICATION, PLAIN, SUM_ROUNDINGS, Misrounded, Misroundings
+from precheck.analysis.rounding import AMPLIFICATION, Misrounded, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -51,7 +51,7 @@ class Errors:
     def __init__(self, origins: Origins) -> None:
         self.origins, self.observation, self.readers = origins, Observation(), Readers()
         self.suspects: list[Fact] = []  # facts whose harm is not known yet
-        self.under: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: explained by something else
+        self.explanations: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: explained by something else
         self.mild: set[Value] = set()  # values that descend from a small difference
         self.nothing: set[Value] = set()  # values that are zero in theory, and what has its error from them
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
@@ -64,20 +64,20 @@ class Errors:
         self.observation, self.spoiled, self.readers = observation, spoiled, readers
         self._about(observation, readers)
         for operation in observation.judged:
-            above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.under.get(value, ())))[:4]
+            above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
             excused = self._excused(operation)
             inherited = above
-            self.returned.update(fact for value in operation.inputs if self.under.get(value) for fact in self._handed(value, operation))
+            self.returned.update(fact for value in operation.inputs if self.explanations.get(value) for fact in self._handed(value, operation))
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
-                above = self.under[value] = tuple(fact for fact in inherited if not self._ends(fact, operation, value))
+                above = self.explanations[value] = tuple(fact for fact in inherited if not self._ends(fact, operation, value))
                 self.mild.update({value} if excused else ())
                 self._whole_numbers(operation, value)
                 self._borrowed_epsilon(operation, value)
                 if place == 0 and not above:
                     self._exponent(operation, value)
-                explained_here = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
+                explained_here = self.explanations[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not explained_here and (place == 0 or operation.base in ops.DECOMPOSED):  # later outputs of other ops are a kernel's statistics
                     self._amplified(operation, value, above)
             cause = self.origins.of(operation.drifting)
@@ -93,11 +93,11 @@ class Errors:
 
     def explained(self) -> set[Value]:
         """Values that have a fault, or are made from one that has."""
-        return {value for value, above in self.under.items() if above}
+        return {value for value, above in self.explanations.items() if above}
 
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values, which no later op can read."""
-        self.under = {value: above for value, above in self.under.items() if above and value in values}
+        self.explanations = {value: above for value, above in self.explanations.items() if above and value in values}
         self.mild &= values
         self.nothing &= values
         self.observation, self.readers = Observation(), {}
@@ -116,7 +116,7 @@ class Errors:
     def _suspect(self, fact: Fact, value: Value, *exemptions: Exempting, explained_by: tuple[Fact | None, ...] | None = None) -> None:
         """Adds a fact that an exemption may still excuse. `explained_by`: what explains the error of its value from now on; None: the fact alone."""
         self.suspects.append(fact)
-        self.under[value] = (fact,) if explained_by is None else explained_by
+        self.explanations[value] = (fact,) if explained_by is None else explained_by
         if exemptions:
             self.exemptions[fact] = value, list(exemptions)
 
@@ -138,13 +138,13 @@ class Errors:
         fact = None if self.misroundings.local(operation, value) else whole_numbers.stored_to_others(operation, value)
         excuses = whole_numbers.exemptions(operation)
         if fact is not None and not (self.readers.get(value) and any(excuse(fact, value, self.readers) for excuse in excuses)):
-            self._suspect(fact, value, *excuses, explained_by=(*self.under[value], None))  # what is excused is a rounding, and explains nothing
+            self._suspect(fact, value, *excuses, explained_by=(*self.explanations[value], None))  # an excused one explains nothing
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
-        limit = SUM_ROUNDINGS * 2.0**-8
+        limit = ROUNDINGS * 2.0**-8
         if operation.own_epsilon and value.drift >= limit:
             fact = BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
-            self._suspect(fact, value, explained_by=(*self.under[value], None))
+            self._suspect(fact, value, explained_by=(*self.explanations[value], None))
 
     def _exponent(self, operation: Operation, value: Value) -> None:
         fact = self.steepness.exponent(operation, value)
@@ -192,7 +192,7 @@ class Errors:
             return
         if fact is not None and not shaken(value):
             explained_by = above if fact.healed else (fact,)  # what is made good explains nothing that follows from it
-            self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
+            self._suspect(fact, value, outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 
@@ -217,7 +217,7 @@ class Errors:
         if not call or call == reader.call or shaken(value):
             return []
         beyond = value.call_error > ROUNDED * effective_roundoff(value)
-        here = (fact for fact in self.under[value] if fact is not None and fact.operation.call == call)
+        here = (fact for fact in self.explanations[value] if fact is not None and fact.operation.call == call)
         return [fact for fact in here if beyond or isinstance(fact, OwnError)]
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import math
 
 from precheck import formats
-from precheck.analysis.causes import kind
+from precheck.analysis.causes import rule_for
 from precheck.analysis.facts import Fact
 from precheck.analysis.nonfinite import moved_by
 from precheck.analysis.provenance import placed
@@ -66,7 +66,7 @@ def behind(observation: Observation) -> list[Fact]:
         cause = moved_by(operation, observation) if operation.flips is not None and operation.flips.changed else None
         if cause is not None:
             off, limit = operation.drift_in, cause.outputs[0].rounded
-            return [Decided(mechanism=kind(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
+            return [Decided(mechanism=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
     for operation, zero in decisions:
         if operation.reads and observation.raised in REFUSALS:
             return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]

@@ -9,9 +9,9 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
-from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured, misled, thrown_off
+from precheck.analysis.output_impact import ROUNDINGS, hidden, measured, misled
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back, takes_from_codes
 
@@ -42,22 +42,13 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers in float32. Every op that reads them is right to a few roundings, and none makes other integers of them."""
     if value.roundoff >= FINEST or _numbered(value, readers):
         return False
-    walk = Walk([value], NEAR)
+    walk = Walk([value], NEARBY)
     for held in walk:
         for reader in readers.get(held, ()):
             if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
                 return False
             walk.follow(reader.outputs if reader.base in ops.MOVING else ())
     return True
-
-
-@exempts(
-    "cancellation", reason="later ops add it to larger numbers, so no result and no number that Python reads is wrong by half",
-    needed_by=("young_branch",),
-)  # fmt: skip
-def small(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A small result of a layer, which later ops add to larger ones."""
-    return not ends_wrong(value, readers)
 
 
 @exempts(
@@ -109,7 +100,7 @@ def _beside_measures(reader: Operation, count: Value) -> bool:
 
 def _numbered(value: Value, readers: Readers) -> bool:
     """Whether something made from the value is cast to integers, and these differ from the right ones."""
-    walk = Walk([value], NEAR)
+    walk = Walk([value], NEARBY)
     for held in walk:
         for reader in readers.get(held, ()):
             if reader.renumbered is not None:
@@ -127,34 +118,12 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small number to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
     consumers = readers.get(value, ())
     seen = value.alive or any(reader.outputs or reader.reads or blurred(reader) or misled(reader) for reader in consumers)
-    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error" and below(value))
+    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error" and off_by_one_spacing(value))
 
 
-def below(value: Value) -> bool:
+def off_by_one_spacing(value: Value) -> bool:
     """Whether a value is off by at most the smallest spacing of its format, which is at most one rounding of any normal number it is added to."""
     return value.low and value.drift * rms(value) <= formats.of_dtype(value.dtype).min_subnormal
-
-
-def hidden(value: Value, readers: Readers, *, multiples: bool) -> bool:
-    """Whether something large is added to a small number wherever it is read, so that no result shows its error. `multiples`: or a multiple of it is
-    read, such as the step that a bisection halves until it is subnormal. (The next iteration may subtract again what a difference was added to.)"""
-    walk, sums = Walk([value]), list[bool]()
-    for held in walk:
-        consumers = readers.get(held, ())
-        if any((held is not value or reader.parameter or reader.in_optimizer) and thrown_off(reader, held) for reader in consumers):
-            return False  # a weight is stepped again and again
-        scaled_by = [reader for reader in consumers if multiples and _multiplies(reader, held)]
-        walk.follow(made for reader in scaled_by for made in reader.outputs)
-        made = [(reader, result) for reader in consumers if reader not in scaled_by for result in reader.outputs if result is not held]
-        if not made and held is not value and (held.alive or len(consumers) > len(scaled_by)):
-            return False
-        sums += [dominated(reader, result, held) for reader, result in made]
-    return bool(sums) and all(sums)
-
-
-def _multiplies(reader: Operation, value: Value) -> bool:
-    """Whether an op multiplies a value by a number, or divides it by one."""
-    return reader.base in ("mul", "div") and reader.inputs == (value,) and reader.phase == "forward"
 
 
 @exempts(

@@ -19,7 +19,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import dropped, ends
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
@@ -29,7 +29,7 @@ ADDED = Limit(4.0, "unit roundoffs")
 have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
-as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
+as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
 well."""
@@ -88,14 +88,14 @@ class Calls:
             return None
         splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
-        constant = _constant(made, value)
+        constant = _coarse_addition(made, value)
         cause = self._owner(made, added=constant is None)
         if cause is None:
             self.attempts.failed(line)
             return None
         off, limit, unit = value.call_error, self._limit(cause), max(effective_roundoff(value), cause.outputs[0].roundoff)
-        constant = constant if _below(cause) else None
-        if off <= limit * (max(unit, COARSE) if _below(cause) and constant is None else unit):
+        constant = constant if _of_small_numbers(cause) else None
+        if off <= limit * (max(unit, COARSE) if _of_small_numbers(cause) and constant is None else unit):
             return None
         return self._described(operation, value, cause, made, off / unit, limit, constant)
 
@@ -140,7 +140,7 @@ class Calls:
             made = "a difference"
         elif not own or own == cause.outputs[0].local:
             made = "the op itself"
-        elif _below(cause) or taken.subnormal(cause):
+        elif _of_small_numbers(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
             mechanism=_MECHANISM[made], operation=difference or cause, measured=roundings, limit=limit,
@@ -162,7 +162,7 @@ class Calls:
         here = operation.call, self.functions.get(operation.blamed)
         plainly = value.call_error > ROUNDED * effective_roundoff(value)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
-        walk = Walk([value], causes.BEHIND)
+        walk = Walk([value], NEARBY)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             if not readers and held.alive:
@@ -181,7 +181,7 @@ class Calls:
         if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides)."""
         if elements(total) == 1 or total.maker is None:
             return True
-        walk = Walk([total], causes.BEHIND)
+        walk = Walk([total], NEARBY)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
             results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
@@ -248,13 +248,13 @@ def remaining(operation: Operation, value: Value) -> float:
     return count * value.norm / terms.norm if terms.norm else 1.0
 
 
-def _below(cause: Operation) -> bool:
+def _of_small_numbers(cause: Operation) -> bool:
     """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
     made = cause.outputs[0]
     return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
-def _constant(made: Attribution, value: Value) -> Operation | None:
+def _coarse_addition(made: Attribution, value: Value) -> Operation | None:
     """The last op that adds a number with too few bits, among those that most of a value's error passed through. None if the value is as small."""
     if rms(value) < smallest_normal(value):
         return None

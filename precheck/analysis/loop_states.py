@@ -16,20 +16,18 @@ from precheck.analysis import causes
 from precheck.analysis.causes import ADDING, before_copies, computed_from, only_moved
 from precheck.analysis.provenance import elements
 from precheck.analysis.rounding import FELT
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.additions import remainder_of, takes_back
 
-SCALING = ops.SCALING | frozenset({"lerp"})
+SCALING = ops.SCALING | ops.BLENDS
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
 DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
 """Ops that make a state from the one before, element by element or from its largest elements. They keep an error that all elements have."""
-TURNING = frozenset({"mm", "bmm"})
-"""Products that make a state from the one before, if the other factor is no weight."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Ops that add a product to their first operand."""
-BEHIND = 64
-"""The most values that a search for the iteration before visits."""
+TURNING = frozenset(ops.MATRIX_PRODUCTS) - ADDED_TO
+"""Products that make a state from the one before, if the other factor is no weight."""
 TURN = 512
 """The most ops of one iteration that are searched for products."""
 
@@ -158,7 +156,7 @@ def _back(operation: Operation, value: Value) -> _Way | None:
     size, key = elements(value), _key(operation)
     waiting = [_Way(source, (operation,)) for source in _handed(operation, size)]
     seen = {way.value for way in waiting}
-    while waiting and len(seen) < BEHIND:
+    while waiting and len(seen) < NEARBY:
         way = waiting.pop(0)
         maker = way.value.maker
         if maker is None or maker is operation:

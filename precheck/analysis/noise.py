@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from precheck.analysis.chance import freedom
 from precheck.analysis.limit import Limit
-from precheck.formats import FP16, Format
-from precheck.observe.noise import ONE_ROUNDING
+from precheck.formats import FP16, ONE_ROUNDING, Format
 from precheck.observe.records import Record
 from precheck.observe.sketch import distance
 

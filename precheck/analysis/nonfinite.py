@@ -179,7 +179,7 @@ def made_by(root: Value, observation: Observation) -> Fact:
         if guard is not None:
             return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
         cause = _stored(moved_by(operation, observation) or operation, observation.functions)
-        return Broken(mechanism=causes.kind(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
+        return Broken(mechanism=causes.rule_for(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)

@@ -13,12 +13,10 @@ from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-NEAR = 64
-"""The most ops that a search from a product back to the promotion of its input visits, and the most ops of an island."""
 WIDE = frozenset({"float32", "float64"})
 LOW = frozenset({"bfloat16", "float16"})
 
@@ -75,7 +73,7 @@ def _widened(operation: Operation) -> Widened | None:
 
 def _promoted(value: Value) -> Operation | None:
     """The earlier op in which a low tensor met a smaller wide one that is no weight. None if the wide type was asked for."""
-    walk = Walk([value], NEAR)
+    walk = Walk([value], NEARBY)
     for each in walk:
         maker = each.maker
         if maker is None or maker.phase not in ("forward", "data") or maker.outputs[0].dtype not in WIDE:
@@ -144,7 +142,7 @@ def _mixed_operands(operation: Operation) -> tuple[Value, Value] | None:
 
 def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], Operation] | None:
     """The ops of an island, and the cast by autocast that ends it. None if anything else reads their results, or the user keeps them."""
-    walk, casts = Walk([operation], NEAR), list[Operation]()
+    walk, casts = Walk([operation], NEARBY), list[Operation]()
     for each in walk:
         value = each.outputs[0]
         consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 import torch
 
 from precheck.analysis.limit import Limit
-from precheck.formats import E2M1, E2M3, E3M2, E4M3FN, integers, mx, nvfp4, scaled
+from precheck.formats import E2M1, E2M3, E3M2, E4M3FN, ONE_ROUNDING, integers, mx, nvfp4, scaled
 from precheck.formats.tiles import ROW, TENSOR
 
 KERNEL = Limit(3.0, "times what rounding explains")
 """The largest error of a layer whose kernel quantises its input. What rounding explains is measured on this very input: storing the result, and
 quantising the input."""
 MODES: tuple[mx.Mode, ...] = ("floor", "ceil", "even", "rceil")
-OUTPUT = 0.42
-"""Root mean square error of one rounding, in unit roundoffs."""
 
 
 def expected(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, roundoff: float) -> tuple[torch.Tensor, float, float]:
@@ -24,7 +22,7 @@ def expected(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, roun
     wide = given.float()
     result = wide @ weight.t() + bias
     norm = result.norm().clamp_min(1e-30)
-    stored = OUTPUT * roundoff * 3**0.5  # of the input, of the weight and of the result
+    stored = ONE_ROUNDING * roundoff * 3**0.5  # of the input, of the weight and of the result
     quantised = [*_integers(wide), *_floats(wide)]
     coarse = max(float(((each - wide) @ weight.t()).norm() / norm) for each in quantised)
     return result, stored, (stored**2 + coarse**2) ** 0.5
@@ -36,7 +34,7 @@ def reproduced(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, ma
     Such an input has a far larger error than `expected` allows. So it is accepted only if one of the formats makes exactly this result.
     """
     wide, made = given.float(), made.float()
-    norm, stored = made.norm().clamp_min(1e-30), OUTPUT * roundoff * 3**0.5
+    norm, stored = made.norm().clamp_min(1e-30), ONE_ROUNDING * roundoff * 3**0.5
     return any(float((each @ weight.t() + bias - made).norm() / norm) <= KERNEL * stored for each in _narrow(wide))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.limit import Limit
 
 BLOCKS = (16, 32, 64, 128)
@@ -29,8 +30,6 @@ FACTOR = Limit(0.15, "relative difference")
 formats it is wrong from where the part of the error that is proportional to the weight is larger than the rest."""
 OFFSET = Limit(1.0, "standard deviations of the rounding error")
 """The largest mean error of a block. A zero point that is off by one makes √12."""
-CHANCE = Limit(6.0, "standard errors")
-"""The largest deviation that chance explains in the worst of 10^9 blocks."""
 BIAS = Limit(0.02, "relative error")
 """The largest error of a bias, which is not quantised. A bias that is stored and added in bfloat16 is off by 0.003."""
 SHARE = Limit(1 / 16, "share of the blocks")
@@ -106,9 +105,9 @@ def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, 
     size = ((counts * weight.square()).sum(1) / many).sqrt().clamp_min(1e-300)
     judged = many >= FEWEST
     allowed = (deviation / size).clamp(max=float(FACTOR))
-    off = judged & ((factor - 1).abs() > allowed + CHANCE * (apart * alone).norm(dim=1) / width)
+    off = judged & ((factor - 1).abs() > allowed + DEVIATIONS * (apart * alone).norm(dim=1) / width)
     by_chance = ((counts / many[:, None] - centre[:, None] * apart / width[:, None]) * alone).norm(dim=1)
-    shifted = judged & (offset.abs() > OFFSET * deviation + CHANCE * by_chance)
+    shifted = judged & (offset.abs() > OFFSET * deviation + DEVIATIONS * by_chance)
     least = max(SHARE * float(judged.sum()), 1.0)
     if int(off.sum()) >= least:
         found = factor[off]

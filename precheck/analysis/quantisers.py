@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Iterator
 
+from precheck.analysis.chance import CHANCE, DEVIATIONS
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
@@ -36,19 +37,13 @@ in e4m3."""
 SKEWED = Limit(0.1, "steps")
 """The largest mean error of a quantiser. Rounding to nearest has up to 0.02, towards zero or away from it (Gaussian data over 7 steps). Stochastic
 rounding has none."""
-GROWS = Limit(1e-6, "probability")
-"""The scale of earlier calls is at fault if data in random order would exceed it as often with less than this probability. In random order the k-th
-call has the largest magnitude so far with probability 1/k, whatever the distribution, and independently of earlier calls (Rényi's theorem on
-records)."""
 MOST = 64
-"""The largest number of records with a probability of its own. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
+"""The largest number of records with a probability of its own. A hundred thousand calls have 30 or more with a probability below `CHANCE`."""
 REPEATED = Limit(2.0, "times the square of independent errors")
 """The largest square of the sum of several calls' errors. For independent errors it is 1. If n calls use the same noise it is up to n, and (n + 1) /
 2 if they round different numbers."""
 AGAIN = Limit(4, "calls")
 """The fewest calls with the same noise that are reported. Two calls may be a finite difference, which uses the same random numbers on purpose."""
-BY_CHANCE = Limit(6.0, "standard errors")
-"""The largest mean error that chance explains. One tensor in 10^9 has a larger one."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -92,11 +87,11 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
     if isinstance(seen, notes.Clipped):
         return "clipping", seen.lost, rounding, "error" if seen.clips >= MOSTLY * seen.calls else "warning"
     if isinstance(seen, notes.Late):
-        often = seen.lost > rounding and chance_of_records(seen.calls, seen.small + seen.large) < GROWS
+        often = seen.lost > rounding and chance_of_records(seen.calls, seen.small + seen.large) < CHANCE
         return "clipping", seen.lost, rounding, "error" if often else "warning"
     if isinstance(seen, notes.Vanished):
         return "biased-rounding", seen.lost, VANISHED, "error"
-    if isinstance(seen, notes.Skewed) and abs(seen.mean) > BY_CHANCE * seen.chance:
+    if isinstance(seen, notes.Skewed) and abs(seen.mean) > DEVIATIONS * seen.chance:
         return "biased-rounding", abs(seen.mean), SKEWED, "error"
     if isinstance(seen, notes.Repeated) and seen.calls >= AGAIN:
         return "biased-rounding", seen.grown, REPEATED, "error"
@@ -104,7 +99,11 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
 
 
 def chance_of_records(calls: int, records: int) -> float:
-    """The probability of at least `records` records (values greater than all before) in `calls` calls after a first one, in random order."""
+    """The probability of at least `records` records (values greater than all before) in `calls` calls after a first one, in random order.
+
+    The k-th call has the largest magnitude so far with probability 1/k, whatever the distribution, and independently of earlier calls (Rényi's
+    theorem on records). If the probability is below `CHANCE`, the scale of earlier calls is at fault.
+    """
     return sum(_numbers_of_records(calls)[min(records, MOST) :])
 
 

@@ -18,33 +18,34 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.cancelled_errors import abated
 from precheck.analysis.differences import reduced
-from precheck.analysis.enlarged_differences import DIGITS, amplification, amplified_before, difference_before, lost_at, of_computed_terms, picked
+from precheck.analysis.enlarged_differences import (
+    DIGITS,
+    PLAIN,
+    amplification,
+    amplified_before,
+    difference_before,
+    lost_at,
+    of_computed_terms,
+    picked,
+)
 from precheck.analysis.exemptions import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, outside, owns
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import averaged, behind_wrong_ends, dropped, exponentials, healed, normalised
+from precheck.analysis.output_impact import DEAD, GARBAGE, ROUNDINGS, averaged, behind_wrong_ends, dropped, exponentials, healed, normalised
 from precheck.analysis.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
+from precheck.analysis.walks import NEARBY
 from precheck.analysis.zeros import LOST
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-DEAD = Limit(0.01, "share of the elements")
-"""An op has lost digits if at least this share of its elements have no correct digit. Healthy ops that amplify errors 8 times or more leave at most
-0.15 %. The mildest bug leaves 7.6 %."""
 AMPLIFICATION = Limit(16.0, "times")
 """An op with this amplification loses four bits. It counts together with `DEAD`, since sharp softmaxes reach 14.6."""
-PLAIN = Limit(32.0, "times")
-"""An op or subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar."""
 PLAIN_ROUNDINGS = Limit(16.0, "unit roundoffs")
 """The smallest error that counts together with `PLAIN`. Any op may have it, so it is twice that of a sum."""
 FELT = Limit(2.0**-6, "relative error")
 """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of bfloat16,
 with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input."""
-SUM_ROUNDINGS = Limit(8.0, "unit roundoffs")
-"""A cancellation counts from this error of the difference. A few ordinary ops make less."""
-GONE = Limit(0.5, "share of the elements")
-"""A result is lost if so many of its elements have no correct digit. Healthy programs reach 0.073."""
 RECURRENT = Limit(8, "iterations")
 """If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep network
 with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41."""
@@ -53,9 +54,9 @@ STARVED = Limit(0.25, "share of the elements")
 FAIR = Limit(0.05, "share of the norm")
 """Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong."""
 
-How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
+How = Literal["a difference", "picked", "undone", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 _MECHANISM: dict[How, str] = {
-    "a difference": "cancellation", "picked": "cancellation", "undone": "cancellation", "a product": "cancellation", "flushed": "underflow",
+    "a difference": "cancellation", "picked": "cancellation", "undone": "cancellation", "flushed": "underflow",
     "subnormal": "underflow", "accumulated": "local-drift", "digits lost": "amplified-rounding", "amplified": "amplified-rounding",
     "gradual": "accumulated-drift",
 }  # fmt: skip
@@ -78,6 +79,7 @@ class Misrounded(Fact):
 
 class Misroundings:
     """Finds the errors in a part of a run that rounding does not explain."""
+
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
@@ -106,11 +108,11 @@ class Misroundings:
         # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
         subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
         together = gain * amplified_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
-        if above and subtracts and stored and together >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
+        if above and subtracts and stored and together >= PLAIN and roundings >= ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if above and gain >= PLAIN and roundings >= SUM_ROUNDINGS and of_computed_terms(operation, value):
+        if above and gain >= PLAIN and roundings >= ROUNDINGS and of_computed_terms(operation, value):
             if cause := lost_at(operation, self.observation, self.readers):
-                return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=self._severity(value))
+                return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := picked(operation, value, self.readers):
             return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
         if starving := self._starving(operation, value):
@@ -119,9 +121,7 @@ class Misroundings:
             harm: Severity = "note" if self.healed(value) else "error"
             limit = self._accumulating(operation, value)
             return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
-        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
-        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
-            return self._fact("a product", operation, value, gain, PLAIN)
+        spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
@@ -132,7 +132,7 @@ class Misroundings:
         if brought and not handed_on and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         if spread and causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; its wide spacing lost them
-            return self._fact("subnormal", operation, value, value.dead, GONE, severity=self._severity(value, below=True))
+            return self._fact("subnormal", operation, value, value.dead, GARBAGE, severity=self._severity(value, below=True))
         return self._gradual(operation, value) if spread else None
 
     @staticmethod
@@ -141,7 +141,7 @@ class Misroundings:
         *, cause: Operation | None = None, severity: Severity = "error", gain: float = 1.0,
     ) -> Misrounded:  # fmt: skip
         where = cause or operation  # the terms of a difference may have been rounded elsewhere
-        mechanism = causes.kind(where) if how == "a difference" and where is not operation else _MECHANISM[how]
+        mechanism = causes.rule_for(where) if how == "a difference" and where is not operation else _MECHANISM[how]
         return Misrounded(
             mechanism=mechanism, operation=where, measured=measured, limit=limit, severity=severity, how=how, shown=operation, value=value, gain=gain,
         )  # fmt: skip
@@ -173,7 +173,7 @@ class Misroundings:
             cause = stored if not value.low or handed else self._before(operation, term)
         if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
             cause = None
-        return self._fact("a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity, gain=gain)
+        return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
         """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply."""
@@ -206,7 +206,7 @@ class Misroundings:
             return causes.before_copies(source).maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
-        if arrived or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
+        if arrived or len(self.stored) >= NEARBY:  # each walk goes back over the whole run
             return cause
         return attribution.later(cause, self._storing(operation, source, bool)[0])
 
@@ -265,16 +265,16 @@ class Misroundings:
         Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm, half the sum.
         """
         worst = operation.drifting
-        if operation.base not in ops.REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
+        if operation.base not in ops.REDUCTIONS or value.dead < GARBAGE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
             return []
-        exact = all(source is worst or source.drift <= SUM_ROUNDINGS * source.roundoff for source in operation.inputs)
+        exact = all(source is worst or source.drift <= ROUNDINGS * source.roundoff for source in operation.inputs)
         return [worst] if exact and determined(operation, value) else []
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
         severity: Severity = "error" if iterations(value) >= RECURRENT and not self.healed(value) else "note"
         made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
-        return self._fact("gradual", operation, value, value.dead, GONE, cause=made, severity=severity)
+        return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
@@ -293,4 +293,4 @@ class Misroundings:
     def _accumulating(operation: Operation, value: Value) -> float:
         """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
-        return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * effective_roundoff(value)
+        return max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * effective_roundoff(value)

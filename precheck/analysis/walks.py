@@ -10,6 +10,10 @@ from typing import Generic, TypeVar
 Node = TypeVar("Node")
 
 
+NEARBY = 64
+"""The most values, or ops, that a search in the neighbourhood of one visits."""
+
+
 class Walk(Generic[Node]):
     """Visits values, or ops, each once and the nearest first. The loop over it says with `follow` where the walk goes on.
 

@@ -49,7 +49,7 @@ class RunAnalysis:
             argument = fact.root.maker.drifting
         elif isinstance(fact, zeros.Missed) and fact.mechanism in ("amplified-rounding", "cancellation"):
             argument = fact.zero
-        explaining = () if argument is None else self.errors.under.get(argument, ())
+        explaining = () if argument is None else self.errors.explanations.get(argument, ())
         above = next((each for each in explaining if each in wrong and each is not None and each.operation is not fact.operation), None)
         return fact if above is None else dataclasses.replace(fact, mechanism=above.mechanism, operation=above.operation)
 
@@ -58,6 +58,6 @@ class RunAnalysis:
         self.origins.known = {value: operation for value, operation in self.origins.known.items() if value in values}
         for each in (self.spread, self.errors, self.recurrence):
             each.keep(values)
-        followed = {fact for above in self.errors.under.values() for fact in above if fact is not None}
+        followed = {fact for above in self.errors.explanations.values() for fact in above if fact is not None}
         for facts in (self.errors.unstable, self.errors.returned):
             facts &= {*reported, *self.errors.suspects, *followed}

@@ -11,7 +11,7 @@ from precheck.analysis.exemptions import Exempting, added, divisor, drawn, float
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import elements
-from precheck.analysis.walks import Walk
+from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -130,7 +130,7 @@ def _explained(changes: Recut, roundoff: float) -> bool:
 
 def _rounded_by(operation: Operation) -> Operation | None:
     """The op of the user's that last stored low what this one reads."""
-    walk = Walk(operation.inputs, causes.BEHIND)
+    walk = Walk(operation.inputs, NEARBY)
     for value in walk:
         maker = value.maker
         if maker is None or not attribution.written(maker):
@@ -146,7 +146,7 @@ def _of_data(operation: Operation, *, converted: bool = False) -> bool:
     measurement has converted to the precision's format count, too."""
     if operation.parameter or operation.drawn:
         return False
-    walk = Walk(operation.inputs, causes.BEHIND)
+    walk = Walk(operation.inputs, NEARBY)
     for value in walk:
         maker = value.maker
         if value.past is not None:
@@ -161,7 +161,7 @@ def _of_data(operation: Operation, *, converted: bool = False) -> bool:
 
 def _integer(value: Value, readers: Readers) -> Operation | None:
     """The cast that makes integers of at least `INDEX_BITS` from a value. Between them it may only be added to, scaled, cut or moved."""
-    walk = Walk([value], causes.BEHIND)
+    walk = Walk([value], NEARBY)
     for held in walk:
         for reader in readers.get(held, ()):
             if reader.bits >= INDEX_BITS:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import hidden_by_sum
+from precheck.analysis.output_impact import hidden
 from precheck.analysis.provenance import determined, elements, is_alias, rounded_bound, smallest_normal, underflow_threshold, zero_origin, zero_share
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -75,7 +75,7 @@ def _drowns(value: Value, readers: Readers) -> bool:
     for lost in walk:
         reading = readers.get(lost, ())
         results = [made for reader in reading for made in reader.outputs]
-        wrong = (made for made in results if made.drift > LOST > made.zeroed and not hidden_by_sum(made, readers))
+        wrong = (made for made in results if made.drift > LOST > made.zeroed and (made.alive or not hidden(made, readers)))
         if any(wrong) or (lost.alive and all(is_alias(reader, lost) for reader in reading)):
             return True
         walk.follow(made for made in results if made.zeroed >= LOST)

@@ -7,6 +7,6 @@ scale, `integers` casts to int8 and int4. Casts return float32 tensors and the s
 
 from __future__ import annotations
 
-from precheck.formats.floats import BF16, E2M1, E2M3, E3M2, E4M3FN, E5M2, FORMATS, FP16, FP32, FP64, TF32, Format, of_dtype
+from precheck.formats.floats import BF16, E2M1, E2M3, E3M2, E4M3FN, E5M2, FORMATS, FP16, FP32, FP64, ONE_ROUNDING, TF32, Format, of_dtype
 
-__all__ = ["BF16", "E2M1", "E2M3", "E3M2", "E4M3FN", "E5M2", "FORMATS", "FP16", "FP32", "FP64", "TF32", "Format", "of_dtype"]
+__all__ = ["BF16", "E2M1", "E2M3", "E3M2", "E4M3FN", "E5M2", "FORMATS", "FP16", "FP32", "FP64", "ONE_ROUNDING", "TF32", "Format", "of_dtype"]

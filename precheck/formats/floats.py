@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 
+ONE_ROUNDING = 0.42
+"""Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm. Measured on Gaussian numbers."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Format:
     """A binary floating-point format with subnormals, rounded to nearest, ties to even.

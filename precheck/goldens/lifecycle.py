@@ -50,8 +50,8 @@ class Refreshed:
     lines: tuple[str, ...] = ()  # the changes, worst first
 
 
-@interrupts.holding
-@garbage_collector.spared
+@interrupts.held()
+@garbage_collector.sparing()
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path` if `which` says so. Raises GoldenError if it cannot be written or is not finite.
 

@@ -17,6 +17,7 @@ from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
 from precheck.observe.module_hooks import LOW, Position
 from precheck.observe.op_sequence import Program
+from precheck.observe.shadow.replay import OpCall, chosen, plan
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import in_backward, schema
 
@@ -165,16 +166,16 @@ class DecisionReplay(DecisionMode):
 
     def _followed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor], recorded: Any) -> Any:
         if func.overloadpacket is aten.native_dropout and recorded[1] is not None:
-            _overwrite(outputs[1], recorded[1])
+            outputs[1].copy_(recorded[1])
             scale = 1 / (1 - args[1]) if args[1] < 1 else 0.0
             outputs[0].copy_(args[0] * recorded[1] * scale)
             return result
-        chosen = next((r for r in recorded if r is not None and r.dtype == torch.int64), None)
+        indices = next((r for r in recorded if r is not None and r.dtype == torch.int64), None)
         for own, taken in zip(outputs, recorded, strict=False):
             if taken is not None:
-                _overwrite(own, taken)
-            elif chosen is not None and func.overloadpacket.__name__ not in ops.ORDERED:
-                values = _chosen(func, args, kwargs, own, chosen)
+                own.copy_(taken)
+            elif indices is not None and func.overloadpacket.__name__ not in ops.ORDERED:
+                values = chosen(OpCall(func, plan(func), args, kwargs), args[0], own, indices)  # this run's, in the places of the other's
                 if values is not None:
                     own.copy_(values)
         return result
@@ -205,34 +206,3 @@ class DecisionReplay(DecisionMode):
         if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
             return [self._raised(item) for item in value]
         return value
-
-
-def _overwrite(own: torch.Tensor, taken: torch.Tensor) -> None:
-    own.copy_(taken)
-
-
-def _chosen(func: Any, args: Any, kwargs: dict[str, Any], own: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
-    """The reference's values at the low run's indices, for ops that return both."""
-    source: torch.Tensor = args[0]
-    if "max_pool" in schema(func).name:
-        dims = own.dim() - (3 if "3d" in schema(func).name else 2)
-        if dims < 1:
-            return None
-        return source.flatten(dims).gather(-1, indices.flatten(dims)).view_as(own)
-    if source.dim() == 0:
-        return source.view_as(own)
-    dim = _dim(func, args, kwargs)
-    if dim is None:
-        return None
-    kept = indices.dim() == source.dim()
-    picked = source.gather(dim, indices if kept else indices.unsqueeze(dim))
-    return picked if kept else picked.squeeze(dim)
-
-
-def _dim(func: Any, args: Any, kwargs: dict[str, Any]) -> int | None:
-    """The op's `dim` argument. None for an op that has none (maximum of all elements, max-pool)."""
-    for place, argument in enumerate(schema(func).arguments):
-        if argument.name == "dim":
-            value = kwargs.get("dim", args[place] if place < len(args) else argument.default_value)
-            return None if value is None else int(value)
-    return None

@@ -22,12 +22,12 @@ from precheck.dense_parts import continuous
 from precheck.observe.containers import tensors
 from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.kernel_fixes import SUBSTITUTED, substitute
-from precheck.observe.marks import Path, Storages, arguments
+from precheck.observe.marks import Marked, Path, arguments
 from precheck.observe.module_hooks import LOW, Position
 from precheck.observe.op_sequence import Program
-from precheck.observe.shadow import storages
 from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.stable_ids import is_parameter
+from precheck.observe.shadow.storages import Storages
 from precheck.torch_internals import in_backward, once_an_op, overload, schema, storage_key
 
 aten = torch.ops.aten
@@ -120,9 +120,9 @@ class Recording(DecisionMode):
         self.program = program
         log.recorded = True
         self.frames = Frames()
-        self.casts: storages.Storages[str] = storages.Storages()  # tensors cast low, and the line
-        self.narrow = Storages()  # gradients cast low
-        self.given, self.entered = Storages(), Storages()  # the model's inputs, also moved by views and copies; inputs cast low
+        self.casts: Storages[str] = Storages()  # tensors cast low, and the line
+        self.narrow = Marked()  # gradients cast low
+        self.given, self.entered = Marked(), Marked()  # the model's inputs, also moved by views and copies; inputs cast low
 
     def marked(self) -> Callable[[], None]:
         """Returns a function that resets the numbering of ops to its present state, for a step that is run again."""
@@ -206,7 +206,7 @@ class Recording(DecisionMode):
     def _count(self, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(kind, tuple(output.shape))
         roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
-        if self.narrow.known and not kind.mutable and not kind.casts and in_backward():
+        if self.narrow and not kind.mutable and not kind.casts and in_backward():
             places = tuple(place for place, arg in enumerate(args) if arg in self.narrow)
             if places:
                 self.log.narrowed[key] = places

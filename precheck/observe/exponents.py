@@ -17,7 +17,7 @@ import torch
 
 from precheck.findings import Binades
 from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.measuring import named
+from precheck.observe.shadow.measuring import SUSPECT
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable
@@ -25,6 +25,7 @@ from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.statistics import FEW, sampled
 from precheck.observe.shadow.training.loss_scales import Scales
 from precheck.torch_internals import no_dispatch
+from precheck.words import dtype_name
 
 if TYPE_CHECKING:
     from precheck.observe.recorder import Moved
@@ -35,8 +36,6 @@ _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52,
 LOOKED_AT, _RUN = FEW, 64
 """Elements of a tensor that are counted, and the length of sampled runs. A share of 1 % is then known to a sixth of itself. Numpy counts these in
 15 µs on a CPU, and eight times as many cost ten times as much."""
-DEAD = 0.01
-"""A result is counted from this share of elements without a correct digit. It equals `measuring.SUSPECT`."""
 _PART = 1 << 16
 """Elements counted at a time on a CPU. The temporary integers then stay in its cache, which halves the time (1 ns an element)."""
 
@@ -88,7 +87,7 @@ class Exponents:
         scale, cell = self.scales.of(tensor), self.memory.find(tensor)
         shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without a low-precision ancestor it is its own reference
         if tensor.numel() and math.isfinite(scale):  # without a known scale, a gradient's exponents are unknown
-            about = Binades(name, kind, step, named(tensor.dtype), tensor.numel(), scale=scale)
+            about = Binades(name, kind, step, dtype_name(tensor.dtype), tensor.numel(), scale=scale)
             self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, about))
 
     def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:
@@ -97,7 +96,7 @@ class Exponents:
 
 def _gravity(value: Value) -> int:
     """3 for Inf or NaN that the reference does not have, 2 for zeros, 1 for whole numbers that moved or elements without a correct digit, else 0."""
-    return 3 if value.nonfinite else 2 if value.zeros else 1 if value.wholes_moved >= 2 or value.dead >= DEAD else 0
+    return 3 if value.nonfinite else 2 if value.zeros else 1 if value.wholes_moved >= 2 or value.dead >= SUSPECT else 0
 
 
 def tally(values: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NoReturn
 import torch
 
 from precheck.observe.containers import named_items, tensors
+from precheck.words import dtype_name
 
 Depth = Literal["ops", "boundaries"]
 """What a run records: every op beside float32, or only modules, gradients and weights."""
@@ -73,7 +74,7 @@ def made_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimi
 
 def nothing_to_compare(result: Any) -> NoReturn:
     """Raises InputError for a model that returned `result`, in which nothing could be recorded."""
-    found = ", ".join(dict.fromkeys(f"a tensor of {str(each.dtype).removeprefix('torch.')}" for _, each in tensors(result)))
+    found = ", ".join(dict.fromkeys(f"a tensor of {dtype_name(each.dtype)}" for _, each in tensors(result)))
     raise InputError(
         f"the model returned {found or type(result).__name__}, in which there is no dense floating-point tensor to compare, and no module in "
         "it returns one; return what is computed (tensors may be in tuples, lists, dicts and dataclasses), or pass loss=lambda out: ..."

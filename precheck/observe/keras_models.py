@@ -13,6 +13,7 @@ import torch
 
 from precheck.observe.adapters import Guest
 from precheck.observe.job import InputError
+from precheck.words import dtype_name
 
 
 class KerasGuest(Guest):
@@ -67,8 +68,8 @@ class KerasGuest(Guest):
         """The policy for the present run. "" keeps the model's own."""
         stored = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
         if torch.is_autocast_enabled(device):
-            return f"mixed_{_named(torch.get_autocast_dtype(device))}"
-        return _named(stored.pop()) if len(stored) == 1 else ""
+            return f"mixed_{dtype_name(torch.get_autocast_dtype(device))}"
+        return dtype_name(stored.pop()) if len(stored) == 1 else ""
 
 
 @contextlib.contextmanager
@@ -132,7 +133,3 @@ class _Spelling:
 def _automatic(host: Any) -> set[str]:
     """Keras's names for unnamed layers and seeds: their classes in snake case."""
     return {re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", type(each).__name__).lower() for each in _layers(host)} | {"seed_generator"}
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from precheck.kernel_overrides import Overrides
 from precheck.observe.module_hooks import LOW
+from precheck.shared_changes import overrides
 from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
 
 aten = torch.ops.aten
@@ -68,7 +68,7 @@ def _kernel(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-_overrides = Overrides(_installed)
+_overrides = overrides(_installed)
 
 
 def _layer_norm_by_rows(

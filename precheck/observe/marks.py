@@ -6,33 +6,25 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.dense_parts import continuous
-from precheck.torch_internals import address, storage_key
+from precheck.observe.shadow.storages import Storages
 
 Path = tuple[int, ...]
 """The place of a tensor among an op's arguments, and its index if it is in a list there."""
 
 
-class Storages:
-    """Marked storages, as long as they live. A tensor is `in` them if it or a tensor that shares its storage was added."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, StorageWeakRef] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.known)
+class Marked(Storages[bool]):
+    """Marked storages. A tensor is `in` them if it or a tensor that shares its storage was added."""
 
     def __contains__(self, value: Any) -> bool:
-        if not self.known or not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
+        if not self or not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
             return False
-        return storage_key(value) in self.known
+        return self.key(value) in self.entries
 
     def add(self, tensor: torch.Tensor) -> None:
         if tensor.layout is torch.strided:
-            storage = tensor.untyped_storage()
-            self.known[address(storage)] = StorageWeakRef(storage)
+            self.put(tensor, True)
 
 
 def arguments(args: Any) -> Iterator[tuple[Path, torch.Tensor]]:

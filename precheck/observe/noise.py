@@ -16,13 +16,11 @@ from typing import Any
 import torch
 
 from precheck.dense_parts import composed, with_values
-from precheck.formats import FP16, Format
+from precheck.formats import FP16, ONE_ROUNDING, Format
 from precheck.observe.shadow.storages import Storages
 from precheck.recipes import Recipe
 from precheck.torch_internals import in_backward, no_class_code, no_dispatch, version
 
-ONE_ROUNDING = 0.42
-"""Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
 _UNIFORM = ONE_ROUNDING * math.sqrt(3)  # half-width of the uniform distribution with that root mean square
 _DRAWN = 1 << 15  # 64-bit draws at a time, which fit in the cache
 

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from precheck.observe.shadow.statistics import prime_below
 from precheck.observe.sketch import BLOCK, WIDTH, Folding, space, stacked
+from precheck.words import dtype_name
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 _TAME = 1e-15, 1e15
@@ -106,12 +107,7 @@ def peak(values: torch.Tensor) -> float:
 
 def facts(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     """The part of `reduced` that needs no elements."""
-    return {"shape": tuple(tensor.shape), "dtype": _named(tensor.dtype), "sampled": bool(sample)}
-
-
-@functools.cache
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return {"shape": tuple(tensor.shape), "dtype": dtype_name(tensor.dtype), "sampled": bool(sample)}
 
 
 def numbers(tensor: torch.Tensor, sample: Sample = "") -> torch.Tensor:

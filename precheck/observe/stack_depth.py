@@ -6,31 +6,27 @@ recursion limit runs within four thirds of it under hooks. Observing the innermo
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
-from collections.abc import Iterator
+
+from precheck.shared_changes import Shared
 
 OBSERVING = 200
 """Frames between a verb and the model, and between an op and the innermost function that observes it. At most 60 were counted."""
 
-_lock, _users, _limits = threading.Lock(), 0, (0, 0)
+
+def _raise() -> tuple[int, int]:
+    """Raises the limit. Returns it before and after."""
+    before = sys.getrecursionlimit()
+    raised = before + before // 3 + OBSERVING
+    sys.setrecursionlimit(raised)
+    return before, raised
 
 
-@contextlib.contextmanager
-def room() -> Iterator[None]:
-    """Inside, the recursion limit is raised. May be nested, and used from any thread. A limit that the block sets itself stays."""
-    global _users, _limits
-    with _lock:
-        _users += 1
-        if _users == 1:
-            before = sys.getrecursionlimit()
-            _limits = before, before + before // 3 + OBSERVING
-            sys.setrecursionlimit(_limits[1])
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0 and sys.getrecursionlimit() == _limits[1]:
-                sys.setrecursionlimit(_limits[0])
+def _lower(limits: tuple[int, int]) -> None:
+    """Undoes `_raise`, unless the block has set a limit itself."""
+    if sys.getrecursionlimit() == limits[1]:
+        sys.setrecursionlimit(limits[0])
+
+
+room = Shared(_raise, _lower).held
+"""A block in which the recursion limit is raised."""

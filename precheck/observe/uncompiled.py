@@ -6,36 +6,16 @@ compiles itself when it is called.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-_lock = threading.RLock()
-_blocks = 0
+from precheck.shared_changes import Shared
+
 _stance: Any = None
 _compile: Any = None  # torch.compile, while another function is in its place
-
-
-@contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
-    """Inside, compiled code runs eagerly. As long as any thread is inside, it does so in all threads."""
-    global _blocks
-    with _lock:
-        _blocks += 1
-        if _blocks == 1:
-            _begin()
-    try:
-        yield
-    finally:
-        with _lock:
-            _blocks -= 1
-            if _blocks == 0:
-                _end()
 
 
 def _begin() -> None:
@@ -47,7 +27,7 @@ def _begin() -> None:
         _compile, torch.compile = torch.compile, _first
 
 
-def _end() -> None:
+def _end(_: None) -> None:
     global _stance, _compile
     if torch.compile is _first:
         torch.compile = _compile
@@ -56,12 +36,17 @@ def _end() -> None:
     _stance = _compile = None
 
 
+_eager = Shared(_begin, _end)
+uncompiled = _eager.held
+"""A block in which compiled code runs eagerly. As long as any thread is inside, it does so in all threads."""
+
+
 @functools.wraps(torch.compile)
 def _first(*args: Any, **kwargs: Any) -> Any:
     """`torch.compile`, called for the first time: it imports the compiler, which is told before it compiles anything."""
     import torch._dynamo
 
-    with _lock:
+    with _eager.lock:
         if torch.compile is _first:
             torch.compile = _compile
             _begin()

@@ -31,6 +31,8 @@ PRODUCTS = where(lambda op: op.kind is Kind.CONTRACTION)
 """Sums of products: matrix products, inner products, convolutions."""
 SCALING = where(lambda op: op.kind in (Kind.PRODUCT, Kind.QUOTIENT))
 """Elementwise products and quotients, in which nothing cancels."""
+BLENDS = where(lambda op: op.kind is Kind.BLEND)
+"""Weighted means of two operands: `lerp`."""
 ROOTS = where(lambda op: op.law in ("a^0.5", "a^-0.5"))
 """Ops that halve the relative error of their operand."""
 MULTIPLYING = PRODUCTS | SCALING
@@ -127,6 +129,8 @@ CHOOSERS = where(lambda op: bool(op.chooses) and op.values)
 """Choices along a dimension that return elements and then their indices."""
 PAIRED = where(lambda op: op.values)
 """Ops that return numbers, and integers beside them. A program that reads no numbers wants the integers."""
+BINNED = where(lambda op: op.chooses == "place")
+"""Ops that give the place of each number among sorted bounds."""
 ORDERED = where(lambda op: op.ordered)
 """Those of `CHOOSERS` whose elements are sorted. Code that subtracts neighbours relies on the sign, so a run that follows another's decisions keeps
 its own elements in their own order: taken by the other run's indices, they would not be sorted. Their errors are no larger than those of the input.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from precheck.observe.noise import ONE_ROUNDING
+from precheck.formats import ONE_ROUNDING
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.first_difference import JUMP, Place
 from precheck.pairs.floors import relative, roundoff

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.noise import ONE_ROUNDING
+from precheck.formats import ONE_ROUNDING
 from precheck.pairs.capture import written_out
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.floors import relative

@@ -10,8 +10,7 @@ import torch
 
 from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH, freedom
-from precheck.formats import FP64
-from precheck.observe.noise import ONE_ROUNDING
+from precheck.formats import FP64, ONE_ROUNDING
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Of, Subject
 from precheck.pairs.distances import Squares, lengths, size, squared_distance

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from precheck.findings import RULES, Row
-from precheck.formats import BF16, E4M3FN, E5M2, FORMATS, FP16, FP32
+from precheck.formats import BF16, E4M3FN, E5M2, FORMATS, FP16, FP32, ONE_ROUNDING
 from precheck.report import sensitivity
 from precheck.report.changes import between, headline, left_out
 from precheck.report.excerpts import excerpt
@@ -123,8 +123,8 @@ def _digest(text: str) -> str:
 
 
 def _roundings() -> dict[str, float]:
-    """For each low dtype, the relative L2 error that the page draws as one rounding: 0.42 unit roundoffs, as in `Value.rounded`."""
-    return {f.dtype_name: 0.42 * f.unit_roundoff for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
+    """For each low dtype, the relative L2 error that the page draws as one rounding."""
+    return {f.dtype_name: ONE_ROUNDING * f.unit_roundoff for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
 
 
 def _formats() -> dict[str, list[int]]:

@@ -137,7 +137,7 @@ def difference(fact: Misrounded) -> str:
     value = fact.value
     adds = fact.shown.base in ops.REDUCTIONS or fact.shown.base.strip("_") == "add"
     what = "a sum whose terms cancel" if adds else "a difference of nearly equal numbers"
-    text = f"{what}: off by {of_norm(value.drift)}, its terms by {percents(max(fact.shown.drift_in, 0.42 * value.roundoff))}"
+    text = f"{what}: off by {of_norm(value.drift)}, its terms by {percents(max(fact.shown.drift_in, value.rounded))}"
     return text + (HEALED if fact.healed else "")
 
 

@@ -101,7 +101,7 @@ def test_whole_numbers_that_meet_weights_are_measures() -> None:
     finds(times_a_weight_each, "integer-rounding")
 
 
-@pytest.mark.parametrize("drift", [rounding.SUM_ROUNDINGS * U, 0.9])
+@pytest.mark.parametrize("drift", [rounding.ROUNDINGS * U, 0.9])
 def test_whole_numbers_that_meet_weights_and_come_out_far_off_are_not(drift: float) -> None:
     graph = Graph()
     cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED, "wholes_moved": 200, "peak": 999.0})

@@ -90,7 +90,7 @@ def state(model: nn.Module) -> dict[str, Any]:
     return torn | inside | {
         "random": (torch.get_rng_state().tolist(), random.getstate()),
         "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), autocast._policy._users),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), autocast._policy.open),
         "switches": (torch._C._get_graph_executor_optimize(), torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32,
                      backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision),
         "modes": _get_current_dispatch_mode_stack(),

@@ -18,7 +18,7 @@ from precheck.rules.decision_flip import rule as decision_flip
 
 NAMED = {bug.name: bug for bug in ALL}
 BLUNTED: dict[str, dict[tuple[Any, str], float]] = {
-    "kl-estimate": {(rounding, "SUM_ROUNDINGS"): math.inf, (function_errors, "ROUNDED"): math.inf},
+    "kl-estimate": {(rounding, "ROUNDINGS"): math.inf, (function_errors, "ROUNDED"): math.inf},
     "mass-encoding": {(rounding, "DEAD"): math.inf, (rounding, "PLAIN"): math.inf},
     "gradient-sum": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "ARRIVED"): -math.inf},
     "router": {(decision_flip, "SHARE"): math.inf, (choices, "BLURRED"): math.inf},
@@ -61,5 +61,5 @@ def test_a_limit_of_zero_accuses_a_mended_twin(monkeypatch: pytest.MonkeyPatch) 
     softmax = NAMED["hand-written-softmax"].fixed
     assert not test_bugs.watched(softmax).errors
     monkeypatch.setattr(rounding, "PLAIN", 0.0)
-    monkeypatch.setattr(rounding, "SUM_ROUNDINGS", 0.0)
+    monkeypatch.setattr(rounding, "ROUNDINGS", 0.0)
     assert test_bugs.watched(softmax).errors

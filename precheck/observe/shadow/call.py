@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.dense_parts import continuous
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.probes import casts, draws, flips, masks, partial_writes, perturbation
-from precheck.observe.shadow.replay import OpCall, addressable, continuous, tensors_in, with_written
+from precheck.observe.shadow.replay import OpCall, addressable, tensors_in, with_written
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.statistics import compare
 from precheck.observe.shadow.storages import whole
@@ -111,11 +112,9 @@ class Call:
             mode.stale_casts.read(self)
 
     def _given(self, tensor: torch.Tensor) -> Cell:
-        """A new cell for a tensor from outside the block. Its content counts as exact."""
-        mode = self.mode
-        low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
-        value = Value(None, tuple(tensor.shape), measuring.named(tensor.dtype), measuring.roundoff(tensor.dtype, mode.low), low, low)
-        cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, value)
+        """A new cell for a tensor from outside the block."""
+        mode, wide = self.mode, self.mode.replay.wide(tensor.dtype)
+        cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, measuring.outside(tensor, mode.low))
         cell.parameter = mode.tracker.identity.owner(tensor)
         return cell
 
@@ -277,15 +276,14 @@ class Call:
         """Measures one output and stores its shadow in a cell. Returns its value."""
         mode, memory = self.mode, self.mode.memory
         value, written = measuring.fresh(self, output), bool(self.written) and any(output is tensor for tensor in self.written)
+        wide = mode.replay.wide(output.dtype)
         if shadow is None and written and not whole(output):
-            shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage keeps its shadow
+            shadow = output.to(wide, copy=True)  # the rest of the storage keeps its shadow
         if shadow is None:
-            wide = mode.replay.wide(output.dtype)
             if value.low or written or any(value.drift for value in self.inputs):
                 value.roundoff = value.roundoff if value.low else 0.0
                 memory.seed(output, wide.to_real() if wide.is_complex else wide, value)
             return value
-        wide = mode.replay.wide(output.dtype)
         if shadow.dtype is not wide:
             shadow = shadow.to(wide)
         measuring.measure(self, value, output, shadow, perturbed, place)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.dense_parts import continuous
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.probes import flips
-from precheck.observe.shadow.replay import addressable, continuous
+from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.statistics import SAMPLE, apart, norm, sampled
 from precheck.torch_internals import MODULE_CALLS, storage_key

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from precheck import cuda_blocks, emulation, ops
-from precheck.formats import FORMATS
+from precheck.formats import FORMATS, ONE_ROUNDING
 from precheck.observe.shadow import eigenvectors
 from precheck.observe.shadow.deferred import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
+from precheck.words import dtype_name
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -22,14 +22,7 @@ SUSPECT = 0.01
 """A value gets a perturbed shadow from this share of elements without a correct digit. It shows whether float32 determines what follows."""
 GLANCE = 4096
 """Elements that are measured of a wide tensor in an optimizer step. Such a tensor is as far off as the gradients it is computed from."""
-ONE_ROUNDING = 0.42
-"""Root mean square error of one rounding to nearest, in unit roundoffs."""
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
-
-
-@functools.cache
-def named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
@@ -48,7 +41,7 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
     unit = roundoff(output.dtype, call.mode.low) if low else coarsest
     if emulation.active():
         unit = max(unit, coarsest, emulation.roundoff(packet))
-    return Value(call.operation, tuple(output.shape), named(output.dtype), unit, low, kept, since=_since(call, output.dtype) if low else "")
+    return Value(call.operation, tuple(output.shape), dtype_name(output.dtype), unit, low, kept, since=_since(call, output.dtype) if low else "")
 
 
 def _since(call: Call, dtype: torch.dtype) -> str:
@@ -61,7 +54,7 @@ def _since(call: Call, dtype: torch.dtype) -> str:
         return ""
     given = [value.since for value in call.inputs if value.low]
     line = next(filter(None, given), "")
-    operation.since = (named(dtype), line) if line else None
+    operation.since = (dtype_name(dtype), line) if line else None
     return line if given else operation.blamed if base in ops.CASTS or not call.inputs else ""
 
 
@@ -75,9 +68,10 @@ def _cast_for(call: Call) -> None:
             maker.implicit = maker.instruction == instruction
 
 
-def outside(tensor: torch.Tensor) -> Value:
-    """The value of a wide tensor from outside the block."""
-    return Value(None, tuple(tensor.shape), named(tensor.dtype), 0.0)
+def outside(tensor: torch.Tensor, low: frozenset[torch.dtype] = frozenset()) -> Value:
+    """The value of a tensor from outside the block. Its content counts as exact. `low`: the formats in which a tensor counts as stored low."""
+    stored = tensor.dtype in low
+    return Value(None, tuple(tensor.shape), dtype_name(tensor.dtype), roundoff(tensor.dtype, low), stored, stored)
 
 
 def suspicious(operation: Operation, value: Value) -> bool:

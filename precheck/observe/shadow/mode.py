@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from precheck import emulation
+from precheck.dense_parts import continuous
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
@@ -23,7 +24,6 @@ from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.distributed.collectives import Collectives
 from precheck.observe.shadow.function_replay import FunctionReplay
-from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.op_notes import Refused
@@ -35,7 +35,7 @@ from precheck.observe.shadow.probes.integer_places import Places
 from precheck.observe.shadow.probes.wide_numbers import WideNumbers
 from precheck.observe.shadow.quantisers.codes import Codes
 from precheck.observe.shadow.quantisers.delayed_scales import DelayedScales
-from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, continuous, floats_in, local, plan, wraps
+from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, floats_in, local, plan, wraps
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.torch_wrappers import installed
@@ -47,6 +47,7 @@ from precheck.observe.shadow.training.scaler_hooks import Scalers
 from precheck.observe.shadow.training.updates import Updates
 from precheck.observe.shadow.window import Iteration, Judge, Window
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
+from precheck.words import dtype_name
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
@@ -154,9 +155,7 @@ class Shadow(UncompiledMode):
 
     def _watched(self, op: OpCall) -> Any:
         func, planned, args, kwargs = op
-        floats = floats_in(args, [])
-        if kwargs:
-            floats_in(kwargs.values(), floats)
+        floats = floats_in((*args, *kwargs.values()) if kwargs else args, [])
         if planned.collective:
             return self.collectives(op)
         if planned.mutable:
@@ -192,7 +191,7 @@ class Shadow(UncompiledMode):
         types = tuple(tensor.dtype for tensor in call.floats)
         low = next((each for each in (*types, *call.args, *call.op.kwargs.values()) if isinstance(each, torch.dtype) and each in self.low), None)
         mixed = len(set(types)) > 1 and len(types) == len(call.inputs) and "type" in why
-        call.operation.refused = Refused("" if low is None else named(low), tuple(map(named, types)) if mixed else ())
+        call.operation.refused = Refused("" if low is None else dtype_name(low), tuple(map(dtype_name, types)) if mixed else ())
         self.record(call.operation)
 
     def _forgotten(self, op: OpCall) -> None:

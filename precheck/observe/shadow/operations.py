@@ -14,6 +14,7 @@ from typing import Literal
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.findings import Binades, Loss
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.source import Function, shortened
@@ -63,8 +64,8 @@ class Value:
 
     @property
     def rounded(self) -> float:
-        """The relative L2 error of one rounding to the coarsest format so far: 0.42 u (measured on Gaussian data)."""
-        return 0.42 * self.roundoff
+        """The relative L2 error of one rounding to the coarsest format so far."""
+        return ONE_ROUNDING * self.roundoff
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

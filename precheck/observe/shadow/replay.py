@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from precheck import ops
+from precheck.dense_parts import continuous
 from precheck.observe.shadow import attention
 from precheck.torch_internals import NO_DISPATCH, has_kernel, once_an_op, overload, schema
 
@@ -176,10 +177,6 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's shard of a DTensor. Any other tensor is returned as it is."""
     mine: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return mine
-
-
-def continuous(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 class Replay:

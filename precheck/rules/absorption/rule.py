@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.causes import SWALLOWED
+from precheck.analysis.displacements import INTENDED, UPDATES
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
+from precheck.analysis.output_impact import ROUNDINGS
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, percent, read_at
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back
@@ -24,20 +26,11 @@ from precheck.rules.rule import Candidate, Rule
 
 TIMES = Limit(4, "additions in a row")
 """The fewest additions in a row that left at least half of the elements unchanged. One may be chance, and rounding to even makes two."""
-ROUNDINGS = Limit(8.0, "unit roundoffs")
-"""The smallest error of the accumulator that is reported. A sum of a thousand terms with correct rounding has no larger one (0.25 √1024)."""
-UPDATES = Limit(8, "updates")
-"""The fewest updates after which the share that arrived is reported. After fewer, stochastic rounding may give any share."""
 ARRIVED = Limit(0.5, "share of the displacement")
 """If a smaller share arrives, most of the intended change is lost."""
-INTENDED = Limit(2.0, "unit roundoffs")
-"""The smallest intended change that counts, relative to what the accumulator held. The format could have shown it. (The remainder of a Kahan
-summation is nothing but rounding error, and in the reference it does not move.)"""
 HALF = Limit(0.5, "share of the elements")
 """An addition may have been absorbed if it leaves at least this share unchanged."""
-ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
-SCALED = frozenset({"mul"})
-"""The op that scales a moving average before the addition: `average.mul_(0.9).add_(new, alpha=0.1)`."""
+ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
 FEW = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
@@ -134,9 +127,9 @@ def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
 
 
 def _accumulates(first: Operation) -> bool:
-    """Whether the first of several additions adds to a stored value, or to one that was scaled as an average is."""
+    """Whether the first of several additions adds to a stored value, or to one that was scaled as an average is: `average.mul_(0.9).add_(new)`."""
     held = first.inputs[0].maker if first.inputs else None
-    return (held is not None and held.base in SCALED) or not first.inputs or _stored(first)
+    return (held is not None and held.base == "mul") or not first.inputs or _stored(first)
 
 
 def _stored(operation: Operation) -> bool:

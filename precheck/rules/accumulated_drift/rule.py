@@ -16,11 +16,11 @@ from precheck.analysis.drift import ComparedTensor, Sorted, share
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.labels import label, module_of
-from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.output_impact import GARBAGE, ROUNDINGS
 from precheck.analysis.provenance import elements, percent, read_at
-from precheck.analysis.recurrence import Carried
-from precheck.analysis.rounding import GONE, RECURRENT, Misrounded
+from precheck.analysis.recurrence import INDEPENDENT, Carried
+from precheck.analysis.rounding import RECURRENT, Misrounded
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
@@ -29,14 +29,6 @@ from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import of_norm, percents
 
-INDEPENDENT = Limit(0.5, "√n unit roundoffs")
-"""The largest error of a sum of n gradients with independent roundings. If the sum grows evenly they make 0.24 √n. Recurrent cells and tied weights
-with 8 to 600 uses made 0.22 to 0.34 √n. A sum of constant size has 0.42 √n. If gradients cancel, as they do near an optimum, sums on the way are
-larger than the last, and so are their roundings: the limit is as many times higher as they are larger (root mean square). It is also higher for few
-elements, whose errors chance makes large or small together. If the error is larger, terms are below half a spacing of the sum."""
-ROUNDINGS = Limit(8.0, "unit roundoffs")
-"""The smallest error of a sum of gradients that is reported. No training suffers from less. A thousand terms of a sum that grows evenly make as
-much."""
 EVEN = 0.42
 """The root mean square of the error of a sum of constant size, in √n unit roundoffs: roundings are even within half a spacing."""
 CERTAIN = 1000
@@ -46,7 +38,7 @@ SAID = 1e-4
 
 
 class AccumulatedDrift(Rule):
-    limits = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
+    limits = (WARN, FAIL, REASSOCIATED, PLAIN, GARBAGE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)

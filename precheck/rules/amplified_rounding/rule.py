@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from precheck.analysis.enlarged_differences import PLAIN
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS
-from precheck.analysis.output_impact import DEAD as SHOWN
+from precheck.analysis.output_impact import BRANCHES, DEAD, GARBAGE, MISLED, PART, ROUNDINGS
 from precheck.analysis.provenance import elements, percent, placed
-from precheck.analysis.recurrence import COHERENT, Repeated
-from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
+from precheck.analysis.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.rounding import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded
 from precheck.analysis.steep_functions import FEW, Exponent, Steep
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
@@ -31,7 +31,7 @@ chance, one or two numbers of a draw may lie there."""
 class AmplifiedRounding(Rule):
     limits = (
         DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
-        BRANCHES, SHOWN, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, COHERENT, RECURRENT, MISSING,
+        BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, INDEPENDENT, RECURRENT, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:

@@ -7,15 +7,16 @@ in eight bits, it is measured what their sum loses.
 
 from __future__ import annotations
 
+from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact
 from precheck.analysis.provenance import percent
-from precheck.analysis.quantisers import AGAIN, BY_CHANCE, REPEATED, SKEWED, VANISHED, Miscoded
+from precheck.analysis.quantisers import AGAIN, REPEATED, SKEWED, VANISHED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
 from precheck.rules.rule import Rule
 
 
 class BiasedRounding(Rule):
-    limits = (SKEWED, BY_CHANCE, REPEATED, AGAIN, VANISHED)
+    limits = (SKEWED, DEVIATIONS, REPEATED, AGAIN, VANISHED)
 
     def words(self, fact: Fact) -> str:
         seen = fact.remark if isinstance(fact, Miscoded) else None

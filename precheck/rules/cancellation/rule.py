@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.attribution import GROWN
-from precheck.analysis.differences import PICKED, RESULTS, TERMS
-from precheck.analysis.enlarged_differences import DIGITS, ENLARGED
+from precheck.analysis.chance import CHANCE
+from precheck.analysis.differences import RESULTS, TERMS
+from precheck.analysis.enlarged_differences import DIGITS, PLAIN
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.output_impact import BRANCHES, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
+from precheck.analysis.output_impact import BRANCHES, DEAD, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
 from precheck.analysis.provenance import given_back, percent, placed
-from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
+from precheck.analysis.rounding import Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate, Rule, difference
@@ -23,7 +24,7 @@ from precheck.rules.rule import Candidate, Rule, difference
 
 class Cancellation(Rule):
     limits = (
-        PLAIN, SUM_ROUNDINGS, PICKED, DIGITS, ENLARGED, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
+        PLAIN, ROUNDINGS, CHANCE, DIGITS, TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
         OWNED, OWN, GROWN, PART,
     )  # fmt: skip
 
@@ -36,9 +37,6 @@ class Cancellation(Rule):
                         "use d itself, or compute both in float32")  # fmt: skip
             return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {now}% off, where "
                     f"q itself is {own}% off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
-        if isinstance(fact, Misrounded) and fact.how == "a product":
-            off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
-            return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"
         if isinstance(fact, Misrounded) and fact.how == "picked":
             return (f"{placed(fact.shown)} reads a part of this that is small beside the rest, whose rounding leaves it no correct digit: "
                     f"{fact.gain:.0f} times the error of the whole")  # fmt: skip

@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 
+from precheck.analysis.chance import CHANCE
 from precheck.analysis.facts import Fact
 from precheck.analysis.provenance import percent
-from precheck.analysis.quantisers import CLIPPED, GROWS, MOSTLY, SEEN, WASTED, Miscoded
+from precheck.analysis.quantisers import CLIPPED, MOSTLY, SEEN, WASTED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
 from precheck.rules.rule import Candidate, Rule
 
 
 class Clipping(Rule):
-    limits = (CLIPPED, SEEN, MOSTLY, WASTED, GROWS)
+    limits = (CLIPPED, SEEN, MOSTLY, WASTED, CHANCE)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Drops what is said of a cast without a scale where `underflow` says it, too."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from precheck import ops
 from precheck.analysis import causes, chance, choices, decisions, nonfinite
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
-from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
+from precheck.analysis.decisions import Place
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL
@@ -45,7 +45,7 @@ make a quarter of a unit roundoff, or half of one if their sum is less than one.
 
 class DecisionFlip(Rule):
     limits = (
-        ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, choices.CLEAR, BRANCHES, chance.CHANCE,
+        ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, chance.CHANCE, FAIL, SKEWED, choices.CLEAR, BRANCHES,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:

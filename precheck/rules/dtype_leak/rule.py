@@ -9,16 +9,16 @@ from precheck.analysis.errors import BorrowedEpsilon
 from precheck.analysis.exceptions import Mixed
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label, module_of
+from precheck.analysis.output_impact import ROUNDINGS
 from precheck.analysis.promotion import LARGE, Island, Lowered, Widened
 from precheck.analysis.provenance import placed
-from precheck.analysis.rounding import SUM_ROUNDINGS
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
 
 
 class DtypeLeak(Rule):
-    limits = (SUM_ROUNDINGS, LARGE)
+    limits = (ROUNDINGS, LARGE)
 
     def among(self, part: Part) -> list[Candidate]:
         """The facts of the analysis, and formats that spread by type promotion."""

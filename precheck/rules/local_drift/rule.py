@@ -10,8 +10,9 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
+from precheck.analysis.output_impact import ROUNDINGS
 from precheck.analysis.provenance import percent
-from precheck.analysis.rounding import SUM_ROUNDINGS, Misrounded
+from precheck.analysis.rounding import Misrounded
 from precheck.findings import Finding
 from precheck.observe.records import Trace
 from precheck.observe.selections import Selection
@@ -32,7 +33,7 @@ WHOLE = Limit(0.5, "relative error")
 
 
 class LocalDrift(Rule):
-    limits = (SUM_ROUNDINGS, WHOLE, ROUNDED, OWNED, OWN, LEFT, SEEN)
+    limits = (ROUNDINGS, WHOLE, ROUNDED, OWNED, OWN, LEFT, SEEN)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "accumulated":

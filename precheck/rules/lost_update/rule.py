@@ -11,24 +11,30 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from precheck import formats
-from precheck.analysis.displacements import AIMLESS, LOST, LUCK, NOTHING, Displacement, displacements, is_lost, placed_at, update_share
+from precheck.analysis.displacements import (
+    AIMLESS,
+    INTENDED,
+    LOST,
+    LUCK,
+    NOTHING,
+    UPDATES,
+    Displacement,
+    displacements,
+    is_lost,
+    placed_at,
+    update_share,
+)
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import module_of
-from precheck.analysis.limit import Limit
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
 
-STALLED_STEPS = Limit(8, "steps")
-"""A state is stalled if it has not changed for so many steps, as for other accumulators (`absorption.UPDATES`)."""
-INTENDED = Limit(2.0, "unit roundoffs")
-"""The smallest intended change that counts, relative to the state, or to a weight that decays. The format could have shown it."""
-
 
 class LostUpdate(Rule):
-    limits = (LOST, LUCK, AIMLESS, NOTHING, STALLED_STEPS, INTENDED)
+    limits = (LOST, LUCK, AIMLESS, NOTHING, UPDATES, INTENDED)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)
@@ -102,7 +108,7 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     Decay multiplies by 1 - lr · weight_decay. If it changes the weight by less than half a spacing, it never arrives, however many steps there are.
     Over a few steps the intended change may be too small for the format. An unused weight has no gradient, and no optimizer decays it.
     """
-    lost = [each for each in observation.decays if each.steps >= STALLED_STEPS and _meant(each) >= INTENDED * _roundoff(each) and is_lost(each)]
+    lost = [each for each in observation.decays if each.steps >= UPDATES and _meant(each) >= INTENDED * _roundoff(each) and is_lost(each)]
     worst = max(lost, key=_meant, default=None)
     if worst is not None:
         share = max(0.0, update_share(worst))
@@ -117,7 +123,7 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
 
     An optimizer's decay counts only if the user set it, and not if it is the default of its class, as in AdamW.
     """
-    enough = {number: each for number, each in observation.unchanged_products.items() if each.times >= STALLED_STEPS
+    enough = {number: each for number, each in observation.unchanged_products.items() if each.times >= UPDATES
               and each.intended >= INTENDED * formats.of_dtype(each.dtype).unit_roundoff}  # fmt: skip
     if not enough:
         return
@@ -144,7 +150,7 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
     worst: dict[str, Update] = {}
     for update in observation.updates:
         for name, state in update.states.items():
-            enough = state.steps >= STALLED_STEPS and state.intended >= INTENDED * _roundoff(update) and update.gradient_drift < AIMLESS
+            enough = state.steps >= UPDATES and state.intended >= INTENDED * _roundoff(update) and update.gradient_drift < AIMLESS
             if enough and state.arrived < min(LOST, worst[name].states[name].arrived if name in worst else LOST):
                 worst[name] = update
     for name, update in worst.items():

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precheck.analysis.displacements import placed_at
+from precheck.analysis.enlarged_differences import PLAIN
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import WRONG, Broken
+from precheck.analysis.output_impact import GARBAGE
 from precheck.analysis.provenance import percent, placed
-from precheck.analysis.rounding import FAIR, GONE, PLAIN, PLAIN_ROUNDINGS, STARVED, Misrounded
+from precheck.analysis.rounding import FAIR, PLAIN_ROUNDINGS, STARVED, Misrounded
 from precheck.analysis.zeros import LOST, Flooded
 from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.advice import widened
@@ -29,7 +31,7 @@ EMPTIED = Limit(0.01, "share of the elements")
 
 class Underflow(Rule):
     limits = (
-        WRONG, LOST, FAIR, STARVED, GONE, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
+        WRONG, LOST, FAIR, STARVED, GARBAGE, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:

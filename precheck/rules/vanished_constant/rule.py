@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from precheck import formats, ops
+from precheck.analysis.enlarged_differences import PLAIN
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.nonfinite import WRONG, Broken
+from precheck.analysis.output_impact import ROUNDINGS
 from precheck.analysis.provenance import percent, placed, rounded_bound
-from precheck.analysis.recurrence import COHERENT, Repeated
-from precheck.analysis.rounding import FELT, PLAIN, RECURRENT, SUM_ROUNDINGS, Misrounded
+from precheck.analysis.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.rounding import FELT, RECURRENT, Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule, repeated
 
 
 class VanishedConstant(Rule):
-    limits = (WRONG, PLAIN, SUM_ROUNDINGS, FELT, RECURRENT, COHERENT, ROUNDED, OWNED, OWN)
+    limits = (WRONG, PLAIN, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, ROUNDED, OWNED, OWN)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":

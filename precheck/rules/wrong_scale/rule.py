@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 
+from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
-from precheck.analysis.quantised_weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE, Fit
+from precheck.analysis.quantised_weights import BIAS, FACTOR, FOUND, OFFSET, SHARE, UNLIKE, Fit
 from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
 from precheck.findings import Finding
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
@@ -22,7 +23,7 @@ from precheck.rules.rule import Rule
 
 
 class WrongScale(Rule):
-    limits = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
+    limits = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, DEVIATIONS, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         seen = fact.remark if isinstance(fact, Miscoded) else None

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.dense_parts import continuous
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import OpCall, continuous, tensors_in, with_written
+from precheck.observe.shadow.replay import OpCall, tensors_in, with_written
 from precheck.observe.shadow.statistics import sampled
 
 if TYPE_CHECKING:

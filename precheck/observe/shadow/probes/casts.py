@@ -15,6 +15,7 @@ from precheck.observe.shadow import measuring
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.stored_states import made_of
 from precheck.observe.shadow.storages import length
+from precheck.words import dtype_name
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -39,7 +40,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
         trips[place] = cell.value
         return False  # a state that the line rounds in each iteration: its low storage may be the bug
     mode.observation.meant.add(call.operation.source)
-    value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0, norm=cell.value.norm)
+    value = trips[place] = Value(call.operation, tuple(output.shape), dtype_name(output.dtype), 0.0, norm=cell.value.norm)
     call.operation.outputs = (value,)
     mode.memory.drop(output)
     mode.memory.seed(output, mode.replay.wide(output.dtype), value)  # its error is zero, but what follows from it is measured

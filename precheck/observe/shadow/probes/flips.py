@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from precheck import ops
+from precheck.dense_parts import continuous
 from precheck.observe.shadow import eigenvectors
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes import draws, masks, thresholds
-from precheck.observe.shadow.replay import OpCall, chosen, continuous
+from precheck.observe.shadow.replay import OpCall, chosen
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ EQUAL = 0.5
 """The share of a sorted row's neighbours that are equal from which the row's order comes from places and not from numbers."""
 CHANCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
-SORTING = frozenset({"searchsorted", "bucketize"})
 BESIDE = 2.0**-5
 """How far beside a number its steps are counted: far more than roundings of any format."""
 NEARLY = 8.0
@@ -50,7 +50,7 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
         draws.skewed(call)
-        if call.plan.base in SORTING and call.operation.skew is None:
+        if call.plan.base in ops.BINNED and call.operation.skew is None:
             _sorted_into(call, outputs[0])
     elif call.plan.base == "multinomial":
         draws.impossible(call, outputs[0])

@@ -19,6 +19,7 @@ from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.statistics import compare
 from precheck.observe.shadow.storages import length
 from precheck.torch_internals import storage_at
+from precheck.words import dtype_name
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -109,7 +110,7 @@ def read(call: Call, cell: Cell, tensor: torch.Tensor, overwritten: bool) -> Val
     mode, shadow = call.mode, call.mode.memory.view(cell, tensor)
     made = dataclasses.replace(call.described(), name="cat.default", inputs=tuple(values), scalars=(), in_place=True)
     coarsest, kept = max(values, key=lambda value: value.roundoff), any(value.kept_low for value in values)
-    value = Value(made, tuple(tensor.shape), measuring.named(tensor.dtype), coarsest.roundoff, tensor.dtype in mode.low, kept)
+    value = Value(made, tuple(tensor.shape), dtype_name(tensor.dtype), coarsest.roundoff, tensor.dtype in mode.low, kept)
     made.outputs = (value,)
     if mode.later.defers(tensor):
         gathering = copy.copy(call)

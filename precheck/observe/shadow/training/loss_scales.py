@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.replay import OpCall, continuous, tensors_in
+from precheck.dense_parts import continuous
+from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Storages
 from precheck.observe.shadow.training.operands import CLOSE, digits, guards, is_number, matters, nothing, part, quotient, same
 from precheck.observe.shadow.training.step_records import ScalingEvent
