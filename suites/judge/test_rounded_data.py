@@ -176,6 +176,73 @@ def test_what_a_function_returns_is_wrong_however_chaotic_is_what_follows() -> N
     assert errors(lambda: Model(lambda: iterated(moneyness(prices, LOW)))()) == [], "one function, whose result float32 does not determine"
 
 
+def stays(stops: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    left = 1 - stops.to(low)
+    return left.float().cumprod(-1)
+
+
+def mixed(stops: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    left = 1 - stops.to(low) @ torch.eye(48, dtype=low)
+    return left.float().cumprod(-1)
+
+
+def turns(steps: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    sums = steps.to(low).cumsum(-1)
+    return sums - sums.floor()
+
+
+class Chances(nn.Module):
+    """Chances to stop, and what `function` makes of them. `given`: the format in which it gets them."""
+
+    def __init__(self, given: torch.dtype, function: Callable[..., torch.Tensor] = stays, size: float = 0.0015) -> None:
+        super().__init__()
+        self.given, self.function, self.size = given, function, size
+
+    def forward(self, scores: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+        return self.function((self.size * scores.sigmoid()).to(self.given), low)
+
+
+def test_a_sum_of_numbers_that_a_function_casts_may_err_by_no_more_than_a_cast() -> None:
+    """Summed before the cast they would have one rounding. Whoever is given low numbers computes low, and a product asks for low operands."""
+    scores = normal(64, 48)
+    first = errors(lambda: Chances(torch.float32)(scores, LOW))[0]
+    assert first.source.endswith(at(stays, "left ="))
+    assert "stays() is " in first.message
+    assert first.limit == 4.0
+    assert first.measured is not None
+    assert first.measured < 13.0
+    assert errors(lambda: Chances(torch.float32)(scores, torch.float32)) == []
+    assert errors(lambda: Chances(LOW)(scores, LOW)) == []
+    assert errors(lambda: Chances(torch.float32, mixed)(scores, LOW)) == []
+
+
+def test_a_running_sum_of_them_is_such_a_sum() -> None:
+    first = errors(lambda: Chances(torch.float32, turns, 0.5)(normal(16, 48), LOW))[0]
+    assert first.source.endswith(at(turns, "sums ="))
+    assert first.limit == 4.0
+    assert errors(lambda: Chances(torch.float32, turns, 0.5)(normal(16, 48), torch.float32)) == []
+
+
+def volume(length: torch.Tensor, width: torch.Tensor, height: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    length, width, height = length.to(low), width.to(low), height.to(low)
+    return (length.float() * width.float() * height.float()).pow(12)
+
+
+class Boxes(nn.Module):
+    """A power of a volume."""
+
+    def forward(self, sides: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+        return volume(*(1 + sides.sigmoid() / 2).unbind(-1), low)
+
+
+def test_three_casts_on_a_line_are_one_cause() -> None:
+    """None of them has half of the error. They are three ops of the code, and no iterations of a loop."""
+    first = errors(lambda: Boxes()(normal(256, 3), LOW))[0]
+    assert first.source.endswith(at(volume, "length, width, height ="))
+    assert "volume() is " in first.message
+    assert errors(lambda: Boxes()(normal(256, 3), torch.float32)) == []
+
+
 def counted(classes: torch.Tensor, low: torch.dtype) -> torch.Tensor:
     count = torch.zeros(2, dtype=low).index_add_(0, classes, torch.ones(classes.numel(), dtype=low))
     return count.float() / 700
