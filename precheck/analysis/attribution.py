@@ -130,13 +130,12 @@ class Attribution:
         return max((operation for operation in counted if operation.line == chosen), key=counted.__getitem__, default=None)
 
     def of_line(self, cause: Operation) -> float:
-        """The share of the ops that the user wrote on the line of `cause`. Each op of the code counts once: one change to the line repairs two casts
-        and a product together. The iterations of a loop do not add up here, since they are not one rounding that is amplified."""
-        most = defaultdict[tuple[str, int], float](float)
+        """The share of the ops that the user wrote on the line of `cause`. Each kind of op counts once: one change to the line repairs a cast and a
+        product together. The iterations of a loop do not add up here, since they are not one rounding that is amplified."""
+        most = defaultdict[str, float](float)
         for operation, share in self.shares.items():
             if operation.line == cause.line and written(operation):
-                place = operation.name, operation.instruction
-                most[place] = max(most[place], share)
+                most[operation.name] = max(most[operation.name], share)
         return sum(most.values())
 
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:

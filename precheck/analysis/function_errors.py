@@ -25,8 +25,8 @@ from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
 
 ADDED = Limit(4.0, "unit roundoffs")
-"""The largest error of a function that casts wide numbers, its result or the terms of a sum, because its author wrote that cast. Without the cast it
-would have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
+"""The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
+have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
 as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
@@ -93,7 +93,7 @@ class Calls:
         if cause is None:
             self.attempts.failed(line)
             return None
-        off, limit, unit = value.call_error, self._limit(cause, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
+        off, limit, unit = value.call_error, self._limit(cause), max(effective_roundoff(value), cause.outputs[0].roundoff)
         constant = constant if _below(cause) else None
         if off <= limit * (max(unit, COARSE) if _below(cause) and constant is None else unit):
             return None
@@ -147,15 +147,10 @@ class Calls:
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
-    def _limit(self, cause: Operation, made: Attribution) -> float:
-        """`ADDED` for a cast of wide numbers, and for a low sum of numbers that the function itself has cast: summed before the cast they would have
-        one rounding. A product asks for low operands, and whoever is given low numbers computes in their format."""
-        value, summed = cause.outputs[0], made.difference(cause, self.functions) or cause
-        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(value, ()))
-        since, here = summed.outputs[0].since, self.functions.get(summed.blamed)
-        chosen = summed.base in ops.ADDITIVE and since != "" and self.functions.get(since) == here
-        products = any(each.base in ops.PRODUCTS for each in made.through)
-        return ADDED if (causes.casts_wide(cause) and not multiplied) or (chosen and not products) else ROUNDED
+    def _limit(self, cause: Operation) -> float:
+        made = cause.outputs[0]
+        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
+        return ADDED if causes.casts_wide(cause) and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.

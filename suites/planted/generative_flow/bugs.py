@@ -67,7 +67,7 @@ BUGS = [
     Planted(
         name="orders-low",
         healthy=ORDERS,
-        planted="    whole, part, rest = (torch.lgamma(each + 1).to(low) for each in (n, k, n - k))\n"
+        planted="    whole, part, rest = (torch.lgamma(each + 1).to(low) for each in (n, k, n - k))  # culprit\n"
         "    return -(whole - part - rest).float()  # culprit\n",
         precisions=("bf16-mixed",),
         part="function:balance",

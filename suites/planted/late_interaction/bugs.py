@@ -55,7 +55,7 @@ BUGS = [
     Planted(
         name="teacher-low",
         healthy=TEACHER,
-        planted="    scores = (thousandths.float() / 1000).to(low)\n    return (scores[:, :1] - scores[:, 1:]).float()  # culprit\n",
+        planted="    scores = (thousandths.float() / 1000).to(low)  # culprit\n    return (scores[:, :1] - scores[:, 1:]).float()  # culprit\n",
         precisions=ALL,
         part="function:teacher_margins",
         rules=DRIFTS,
@@ -85,7 +85,7 @@ BUGS = [
     Planted(
         name="divergence-low",
         healthy="    return (other.exp() * (other - own)).sum(-1)\n",
-        planted="    own, other = own.to(low), other.to(low)\n    return (other.exp() * (other - own)).sum(-1).float()  # culprit\n",
+        planted="    own, other = own.to(low), other.to(low)  # culprit\n    return (other.exp() * (other - own)).sum(-1).float()  # culprit\n",
         precisions=("bf16-mixed",),
         part="function:divergence",
         rules=DRIFTS,

@@ -86,7 +86,7 @@ BUGS = [
     Planted(
         name="points-low",
         healthy=POINTS,
-        planted="        points = points.to(self.low)\n        right = points[:, :-1, 1:] - points[:, :-1, :-1]  # culprit\n",
+        planted="        points = points.to(self.low)  # culprit\n        right = points[:, :-1, 1:] - points[:, :-1, :-1]  # culprit\n",
         more=(
             (
                 "        down = points[:, 1:, :-1] - points[:, :-1, :-1]\n",
@@ -126,7 +126,7 @@ BUGS = [
     Planted(
         name="similarity-low",
         healthy=MEANS,
-        planted="    a, b = a.to(low), b.to(low)\n    a_mean, b_mean = pooled(a), pooled(b)\n",
+        planted="    a, b = a.to(low), b.to(low)  # culprit\n    a_mean, b_mean = pooled(a), pooled(b)\n",
         more=(
             (
                 "    a_spread, b_spread = pooled(a.square()) - a_mean.square(), pooled(b.square()) - b_mean.square()\n",
@@ -143,7 +143,7 @@ BUGS = [
     Planted(
         name="changes-low",
         healthy=CHANGE,
-        planted="    disparity = disparity.to(low)\n    change = (disparity[:, :, 1:] - disparity[:, :, :-1]).abs().float()  # culprit\n",
+        planted="    disparity = disparity.to(low)  # culprit\n    change = (disparity[:, :, 1:] - disparity[:, :, :-1]).abs().float()  # culprit\n",
         precisions=("16-mixed",),
         part="function:roughness",
         rules=DRIFTS,

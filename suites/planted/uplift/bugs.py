@@ -58,7 +58,7 @@ BUGS = [
     Planted(
         name="grams-low",
         healthy="    return (grams.float() - grams.float().mean()) / 500\n",
-        planted="    grams = grams.to(low)\n    return ((grams - grams.mean()) / 500).float()  # culprit\n",
+        planted="    grams = grams.to(low)  # culprit\n    return ((grams - grams.mean()) / 500).float()  # culprit\n",
         precisions=BF16,
         part="function:outcome_scaled",
         rules=WHOLE,
@@ -108,7 +108,7 @@ BUGS = [
     Planted(
         name="distances-expanded",
         healthy=GAPS,
-        planted="    a, b = a.to(torch.bfloat16) + 8, b.to(torch.bfloat16) + 8\n"
+        planted="    a, b = a.to(torch.bfloat16) + 8, b.to(torch.bfloat16) + 8  # culprit\n"
         "    apart = a.square().sum(-1)[:, None] + b.square().sum(-1)[None] - 2 * a @ b.T  # culprit\n"
         "    return (-apart.float() / width).exp()\n",
         precisions=("bf16-mixed",),

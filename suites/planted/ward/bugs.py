@@ -27,7 +27,7 @@ BUGS = [
     Planted(
         name="readings-low",
         healthy="    values = tenths.float() / 10\n    return (values - torch",
-        planted="    values = (tenths.float() / 10).to(low)\n    return (values - torch",
+        planted="    values = (tenths.float() / 10).to(low)  # culprit\n    return (values - torch",
         more=(
             ("torch.tensor(USUAL)) / torch.tensor(SPREAD)\n", "torch.tensor(USUAL, dtype=low)).float() / torch.tensor(SPREAD)  # culprit\n"),
         ),
@@ -54,7 +54,7 @@ BUGS = [
     Planted(
         name="gaps-low",
         healthy="        now = hours[:, k, None]\n",
-        planted="        now = hours[:, k, None].to(low)\n",
+        planted="        now = hours[:, k, None].to(low)  # culprit\n",
         more=(
             ("        out.append(now - last)\n", "        out.append((now - last).float())  # culprit\n"),
             ("        last = torch.where(seen[:, k], now, last)\n", "        last = torch.where(seen[:, k], now, last.to(low))\n"),
@@ -69,7 +69,7 @@ BUGS = [
     Planted(
         name="slopes-low",
         healthy="    gaps = hours[:, 1:] - hours[:, :-1]\n" + SLOPES,
-        planted="    hours, path = hours.to(low), path.to(low)\n"
+        planted="    hours, path = hours.to(low), path.to(low)  # culprit\n"
         "    gaps = hours[:, 1:] - hours[:, :-1]  # culprit\n"
         "    return ((path[:, 1:] - path[:, :-1]) / gaps[..., None].clamp_min(0.01)).float()  # culprit\n",
         precisions=MIXED,
@@ -81,7 +81,7 @@ BUGS = [
     Planted(
         name="areas-far-from-nought",
         healthy=REST,
-        planted="    piece = piece.to(low)\n    rest = piece\n",
+        planted="    piece = piece.to(low)  # culprit\n    rest = piece\n",
         more=(
             ("    return torch.cat([rest[:, :, -1], (products", "    return torch.cat([rest[:, :, -1] - rest[:, :, 0], (products"),
             ("products[..., j, i]) / 2], -1)\n", "products[..., j, i]) / 2], -1).float()  # culprit\n"),
