@@ -197,7 +197,16 @@ def known_of(reference: Trace, noises: Sequence[Trace]) -> Known:
 def independent(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
     """How many independent errors the noise runs show in each record (`noise.independent`), by its key, for what has a spread."""
     present = spreads(reference, noises)
-    return {key: noise.independent(reference.records[key], [other.records[key] for other in noises]) for key in present}
+    others = {key: [found for other in noises if (found := _counterpart(key, other)) is not None] for key in present}
+    return {key: noise.independent(reference.records[key], found) for key, found in others.items()}
+
+
+def _counterpart(key: str, other: Trace) -> Record | None:
+    """What a noise run recorded of the same tensor. Where the low run casts a module's output to float32 and returns it, a float32 run passes it on
+    as it is, and has no record of its own for it."""
+    while key not in other.records and key in other.same:
+        key = other.same[key]
+    return other.records.get(key)
 
 
 def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
@@ -207,7 +216,7 @@ def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
     """
     found = {}
     for key, record in reference.records.items():
-        others = [other.records[key] for other in noises if key in other.records]
+        others = [counterpart for other in noises if (counterpart := _counterpart(key, other)) is not None]
         samples = [other for other in others if other.shape == record.shape and other.nonfinite == record.nonfinite]
         if samples and len(samples) == len(noises):
             found[key] = noise.spread(record, samples)

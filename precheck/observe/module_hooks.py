@@ -214,6 +214,8 @@ class Boundaries:
         known, key = self.made.get(id(tensor)), f"output:{name}@{self.step}"
         passed_on = known is not None and known[0] is tensor and known[1] == writes
         if passed_on and (known is None or not self._stored(key, known[2])):
+            if known is not None and key != known[2]:
+                self.trace.same[key] = known[2]
             return
         if self.disturbance is not None and (passed_on or storage_key(tensor) not in self.storages):  # else it is a view of another module's output
             self.disturbance.output(key, tensor)

@@ -66,6 +66,7 @@ class Trace:
 
     records: dict[str, Record] = field(default_factory=dict)
     makers: dict[str, str] = field(default_factory=dict)  # for `handed` and `returned` records: the call of the module whose code made it
+    same: dict[str, str] = field(default_factory=dict)  # output that a module passed on as it was given: key of the record that has it
     results: dict[str, str] = field(default_factory=dict)  # path in the model's result ("", "[logits]"): key of the record
     scale: float = 1.0  # the loss scale of the first step
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale

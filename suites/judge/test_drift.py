@@ -115,6 +115,18 @@ def test_float16_gradients_are_judged_in_the_steps_that_the_loss_scale_leaves() 
     assert scaled.floor == pytest.approx(plain.floor / 1024, rel=1e-3)
 
 
+def test_a_result_that_noise_runs_pass_on_has_the_spread_of_what_it_was_cast_from() -> None:
+    """`head(x).float()` is a tensor of its own in the low run, and the head's output in a float32 run."""
+    reference = trace(record("output", "head", VALUES), record("output", "[logits]", VALUES))
+    noises = [trace(record("output", "head", VALUES + 0.01 * normal(4000, seed=seed))) for seed in (3, 4)]
+    assert list(drift.spreads(reference, noises)) == ["output:head@1"]
+    for each in noises:
+        each.same["output:[logits]@1"] = "output:head@1"
+    spreads = drift.spreads(reference, noises)
+    assert spreads["output:[logits]@1"] == spreads["output:head@1"]
+    assert set(drift.independent(reference, noises)) == set(spreads)
+
+
 def test_spreads_need_every_noise_run() -> None:
     reference = trace(record("output", "a", VALUES), record("output", "b", VALUES))
     first = trace(record("output", "a", VALUES * 1.01), record("output", "b", VALUES * 1.01))
