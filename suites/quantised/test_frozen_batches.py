@@ -14,6 +14,7 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | ninth | 26 | 10 | 1 (`column_major_scales`) | 23 | 0 |
 | tenth | 26 | 10 | 0 | 16 | 0 |
 | eleventh | 20 | 13 | 1 (`rows_by_chance`) | 17 | 0 |
+| twelfth | 27 | 17 | 4 (`negative_scales_unsigned`, `input_factor_dropped`, `scales_with_signs`, `factors_in_one_number`) | | |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
