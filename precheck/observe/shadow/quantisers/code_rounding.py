@@ -52,6 +52,8 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     data, scale = found
     if base == "div" and codes.scales.divides(data, scale, result):
         return
+    if codes.scales.made.get(scale) and codes.scales.among(data):
+        codes.scales.made.put(data, "scale")  # by its numbers it is one, whatever it was computed from
     by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
     before = codes.scaled.get(data)
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
