@@ -16,7 +16,8 @@ from precheck.observe.shadow.quantisers.code_copies import FLOATS, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
 from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, Scaled, counts, scale_of, written
 from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, whole
+from precheck.observe.shadow.storages import Flat, length, whole
+from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -50,6 +51,8 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     if found is None or not result.is_floating_point() or not whole(result):
         return
     data, scale = found
+    if scale.numel() > length(scale) == 1 and in_backward() and not codes.scales.made.get(scale):
+        return  # the gradient of a sum, which autograd spreads over all terms
     if base == "div" and codes.scales.divides(data, scale, result):
         return
     if codes.scales.made.get(scale) and codes.scales.among(data):
