@@ -281,6 +281,8 @@ class Codes:
         data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
         if track.term is not None and not track.multipliers:
             unit, own, place = True, True, track.term
+        if track.due is not None:  # a gradient has a unit
+            unit, place = True, track.due
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)
