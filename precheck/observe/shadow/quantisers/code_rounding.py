@@ -60,7 +60,7 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
     before = codes.scaled.get(data)
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
-    powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
+    powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), codes.scales.nested(data)
     codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
                                       offset=codes.scales.offsets.get(data), written=number, chosen=codes.scales.chosen(scale)))  # fmt: skip
     flushed_scales.used(codes, scale)
@@ -173,7 +173,7 @@ def _become(
                                    filled=filled, powers=scaled.powers if scaled else None,
                                    begun=scaled.powers if scaled else None, cost=lost,
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
-                                   scales=0 if scaled and scaled.written else 1,
+                                   scales=0 if scaled and scaled.written else 1, nested=scaled.nested if scaled else None,
                                    chosen=bool(scaled and scaled.chosen)))  # fmt: skip
     return place
 

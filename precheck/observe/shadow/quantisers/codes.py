@@ -126,9 +126,7 @@ class Codes:
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
-        if moved:
-            pass
-        elif self.differences and op.base in ("add", "sub") and straight_through.added_again(self, inputs, results[0]):
+        if moved or (self.differences and op.base in ("add", "sub") and straight_through.added_again(self, inputs, results[0])):
             pass
         elif tracked:
             self._read(op, inputs, tracked, results[0])
@@ -281,8 +279,7 @@ class Codes:
         data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
         if track.term is not None and not track.multipliers:
             unit, own, place = True, True, track.term
-        if track.due is not None:  # a gradient has a unit
-            unit, place = True, track.due
+        unit, place = (True, track.due) if track.due is not None else (unit, place)  # a gradient has a unit
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)

@@ -135,15 +135,13 @@ class FunctionGradients:
         node = first.grad_fn if first is not None else None
         if first is None or node is None or not plain(first) or not first.is_floating_point():
             return result
-        product = None
+        tensors, product, own = [each for each in args if isinstance(each, torch.Tensor)], None, []
         try:
             with without_modes(), torch.no_grad():
-                if first is result:
-                    product = self._product(first.detach(), [each.detach() for each in args if isinstance(each, torch.Tensor)], mine)
+                product = self._product(first.detach(), [each.detach() for each in tensors], mine) if first is result else None
+                own = [plain(each) and not self.codes.scales.known(each) for each in tensors] if product is None else []
         except Exception:
             self.codes.off = True
-        tensors = [each for each in args if isinstance(each, torch.Tensor)] if product is None else []
-        own = [plain(each) and not self.codes.scales.known(each) for each in tensors]
         node.register_prehook(self._returns if product is None else self._begins)
         node.register_hook(functools.partial(self._returned, own) if product is None else functools.partial(self._ends, product))
         return result

@@ -44,6 +44,8 @@ class SettledData:
 
     def settled(self, track: Track, result: torch.Tensor) -> None:
         """`result` is what these codes stand for."""
+        if track.nested is not None and whole(result):
+            self.codes.scales.dequantised(track.nested, result)
         if track.begun and whole(result):
             self.held.put(result, (Settled(track.rounded, track.begun, track.sources),))
 
