@@ -31,10 +31,12 @@ ScaleKind = Literal["scale", "whole", "exponent"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """The extremes of data that a scale is made of: their numbers, and the extreme itself if it is one number and the only one."""
+    """The extremes of data that a scale is made of: their numbers, and the extreme itself if it is one number and the only one. `cost`: the relative
+    error of rounding, if the scale itself was quantised."""
 
     extremes: frozenset[int]
     greatest: torch.Tensor | None = None
+    cost: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

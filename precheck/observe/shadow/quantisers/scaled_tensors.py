@@ -14,7 +14,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.probes.partial_writes import Region, region
-from precheck.observe.shadow.quantisers.code_copies import LIKE, SATURATED
+from precheck.observe.shadow.quantisers.code_copies import AGREE, LIKE, SATURATED
 from precheck.observe.shadow.quantisers.scale_roots import Nested, Powers, ScaleKind, ScaleRoots, Source, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
@@ -107,23 +107,26 @@ class Scales:
         """After an op that makes scales or extremes: what they are made of. A comparison's result is a mask, and no scale."""
         given = [found for found in map(self.sources.get, inputs) if found is not None]
         for result in [each for each in results if each.is_floating_point()]:
-            known = frozenset().union(*(each.extremes for each in given))
+            known, cost = frozenset().union(*(each.extremes for each in given)), max((each.cost for each in given), default=0.0)
             if extreme:
                 greatest = result.detach().float().clone() if result.numel() == 1 else None
-                self.sources.put(result, Source(known | {self.roots.extreme(result, inputs[0])}, greatest))
+                self.sources.put(result, Source(known | {self.roots.extreme(result, inputs[0])}, greatest, cost))
             elif given:
-                self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
+                self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None, cost))
 
     def nested(self, data: torch.Tensor) -> Nested | None:
         """The scales that a tensor holds, which may be quantised next."""
         kind = self.made.get(data)
         return None if kind is None else Nested(kind, self.sources.get(data), self.roots.held.get(data))
 
-    def dequantised(self, scales: Nested, result: torch.Tensor) -> None:
-        """Scales that were quantised have been dequantised: they are scales again, of the same extremes."""
+    def dequantised(self, scales: Nested, result: torch.Tensor, cost: float) -> None:
+        """Scales that were quantised have been dequantised: they are scales again, of the same extremes. `cost`: the relative error of that. If it is
+        larger, codes that were rounded under the scales before do not agree with the data, and nothing is said of them."""
+        if cost > AGREE / 2:
+            return
         self.made.put(result, scales.kind)
         if scales.source is not None:
-            self.sources.put(result, scales.source)
+            self.sources.put(result, dataclasses.replace(scales.source, cost=scales.source.cost + cost))
         if scales.powers is not None:
             self.roots.held.put(result, scales.powers)
 
