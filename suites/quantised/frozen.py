@@ -58,3 +58,10 @@ def assert_harmful_and_unchanged(program: Program) -> None:
     with precheck.watch():
         again = program(True).detach().float()
     assert torch.equal(bug.nan_to_num(123.0), again.nan_to_num(123.0))
+
+
+def assert_far_from_float64(program: Program, exact: Callable[[], torch.Tensor]) -> None:
+    """With the fault the result is at least four times as far from what float64 gives without any rounding."""
+    meant = exact()
+    bug, twin = (float((program(wrong).detach().double() - meant).norm()) for wrong in (True, False))
+    assert not bug < 4 * twin  # a comparison with NaN is False

@@ -14,6 +14,7 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | ninth | 26 | 10 | 1 (`column_major_scales`) | 23 | 0 |
 | tenth | 26 | 10 | 0 | 16 | 0 |
 | eleventh | 20 | 13 | 1 (`rows_by_chance`) | 17 | 0 |
+| twelfth | 27 | 17 | 4 (`negative_scales_unsigned`, `input_factor_dropped`, `scales_with_signs`, `factors_in_one_number`) | 20 | 0 |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
@@ -44,6 +45,7 @@ import ninth_healthy
 import ninth_healthy_layers
 import ninth_layers
 import ninth_recipes
+import public_styles
 import pytest
 import second_healthy
 import second_recipes
@@ -58,7 +60,10 @@ import tenth_recipes
 import third_healthy
 import third_recipes
 import torch
-from frozen import Program, assert_found, assert_harmful_and_unchanged, watched
+import twelfth_healthy
+import twelfth_layers
+import twelfth_recipes
+from frozen import Program, assert_far_from_float64, assert_found, assert_harmful_and_unchanged, watched
 
 import precheck
 
@@ -153,6 +158,22 @@ BATCHES = (
         eleventh_layers, eleventh_layers, {"range_of_the_whole_buffer": CLIPPING},
         {"lowest_is_zero": "each number is within half a step, and a range that begins at zero is what ONNX asks for"},
     ),
+    Batch(
+        twelfth_recipes, twelfth_healthy,
+        {"gradient_scale_never_updated": "underflow", "scale_of_the_step_before": CLIPPING, "positions_not_calibrated": CLIPPING},
+        {"inverse_not_loaded": "a factor for the whole product, and codes that leave room below the end of the format, as normalised data does",
+         "gradients_rounded_to_zero": "the gradient is zero, as one is that is stopped on purpose"},
+    ),
+    Batch(
+        twelfth_layers, public_styles,
+        {"sums_in_half_before_the_factor": "overflow", "range_of_an_operand": CLIPPING, "minimum_for_maximum": CLIPPING,
+         "groups_of_one_sign": CLIPPING},
+        {"input_factor_dropped": "a warning: the product is off by 400, a number that the program wrote down, which may be meant",
+         "smaller_neighbour": "the table of scales is coarse, so that the nearest place is half as far off as the next smaller one",
+         "strides_from_the_shape": "codes and scales lie in one page, and what is read from between them is not known as a scale",
+         "constants_become_zero": "a scale of 1 for some rows wastes their bits; whether bits are wasted is asked of scales of one number alone",
+         "zero_points_in_bfloat16": "the bytes of zero points are read in another width, and are not known as zero points afterwards"},
+    ),
 )  # fmt: skip
 
 
@@ -178,6 +199,11 @@ def test_the_same_code_without_the_fault_is_left_in_peace(batch: Batch, program:
 @programs
 def test_a_fault_does_harm_and_watching_changes_no_bit(batch: Batch, program: Program) -> None:
     assert_harmful_and_unchanged(program)
+
+
+@each(lambda batch: batch.recipes.BUGS if hasattr(batch.recipes, "EXACT") else ())
+def test_a_fault_is_far_from_float64_and_its_twin_is_not(batch: Batch, program: Program) -> None:
+    assert_far_from_float64(program, batch.recipes.EXACT[program.__name__])
 
 
 @each(lambda batch: batch.healthy.HEALTHY)

@@ -10,7 +10,7 @@ import torch
 
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_notes import Fault, Uncancelled
-from precheck.observe.shadow.quantisers.scale_roots import Powers
+from precheck.observe.shadow.quantisers.scale_roots import Nested, Powers
 from precheck.observe.shadow.storages import Flat
 
 FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
@@ -49,6 +49,8 @@ class Track:
     filled: bool = False  # whether they surely have a unit: they go up to the largest number of a float8 format, or meet the data they stand for
     powers: Powers | None = None  # extremes of data that it has been multiplied by and divided by; None if unknown
     begun: Powers | None = None  # the same, where it was rounded
+    due: Operation | None = None  # what made it a gradient that a Function has returned
+    nested: Nested | None = None  # the scales that they are codes of
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
     bare: float | None = None  # the greatest magnitude of data that was cast under no scale
     chosen: bool = False  # whether their scale is an average of data or is learned, under which some of it is clipped on purpose
@@ -116,6 +118,8 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         cost=greatest(track.cost for track in tracks),
         powers=tracks[0].powers if len(tracks) == 1 else None, begun=tracks[0].begun if len(tracks) == 1 else None,
         bare=next((track.bare for track in tracks if track.bare is not None), None),
+        nested=tracks[0].nested if len(tracks) == 1 else None,
+        due=next((track.due for track in tracks if track.due is not None), None),
         dead=next((track.dead for track in tracks if track.dead is not None), None),
     )  # fmt: skip
 

@@ -16,7 +16,8 @@ from precheck.observe.shadow.quantisers.code_copies import FLOATS, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
 from precheck.observe.shadow.quantisers.scaled_tensors import CHAIN, Scaled, counts, scale_of, written
 from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, whole
+from precheck.observe.shadow.storages import Flat, length, whole
+from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -50,12 +51,16 @@ def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     if found is None or not result.is_floating_point() or not whole(result):
         return
     data, scale = found
+    if scale.numel() > length(scale) == 1 and in_backward() and not codes.scales.made.get(scale):
+        return  # the gradient of a sum, which autograd spreads over all terms
     if base == "div" and codes.scales.divides(data, scale, result):
         return
+    if codes.scales.made.get(scale) and codes.scales.among(data):
+        codes.scales.made.put(data, "scale")  # by its numbers it is one, whatever it was computed from
     by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
     before = codes.scaled.get(data)
     chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
-    powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), bool(codes.scales.made.get(data))
+    powers, source, nested = codes.scales.multiplied({}, scale, base), codes.scales.sources.get(scale), codes.scales.nested(data)
     codes.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], powers=powers, source=source, nested=nested,
                                       offset=codes.scales.offsets.get(data), written=number, chosen=codes.scales.chosen(scale)))  # fmt: skip
     flushed_scales.used(codes, scale)
@@ -168,7 +173,7 @@ def _become(
                                    filled=filled, powers=scaled.powers if scaled else None,
                                    begun=scaled.powers if scaled else None, cost=lost,
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
-                                   scales=0 if scaled and scaled.written else 1,
+                                   scales=0 if scaled and scaled.written else 1, nested=scaled.nested if scaled else None,
                                    chosen=bool(scaled and scaled.chosen)))  # fmt: skip
     return place
 

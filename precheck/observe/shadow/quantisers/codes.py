@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 LINEAR = ops.POLYNOMIAL | {"_int_mm", "div", "nan_to_num", "copysign", "relu"}
 """Ops that keep two copies apart by a scale, which is positive, if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
-PRODUCTS, EXPONENTIALS = ops.REDUCTIONS | {"_int_mm"}, ops.EXPONENTIALS | ops.SOFTMAXES
+PRODUCTS, WITH_A_UNIT = ops.REDUCTIONS | {"_int_mm"}, ops.EXPONENTIALS | ops.SOFTMAXES | ops.BENDING
 BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS | {"round"}
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS | {"norm", "linalg_vector_norm"}
@@ -126,9 +126,7 @@ class Codes:
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
-        if moved:
-            pass
-        elif self.differences and op.base in ("add", "sub") and straight_through.added_again(self, inputs, results[0]):
+        if moved or (self.differences and op.base in ("add", "sub") and straight_through.added_again(self, inputs, results[0])):
             pass
         elif tracked:
             self._read(op, inputs, tracked, results[0])
@@ -151,8 +149,6 @@ class Codes:
         self.dequantised.follow(op, inputs, results[0])
         self.gradients.follow(op, inputs, results[0])
 
-    # --- what becomes of codes -------------------------------------------------------------------------------------
-
     def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
         base, data = op.base, [each for each in tracked if not self.scales.made.get(each)]
         if base in ("mul", "div") and len(tracked) > 1:  # a scale that was itself rounded, or is kept beside codes, is still a scale
@@ -162,6 +158,8 @@ class Codes:
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
             copied_codes.copied(self, inputs, result)
+        elif base in compound_ops.FUSED and compound_ops.stepwise(self, op, result):
+            return
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
             tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
@@ -185,7 +183,7 @@ class Codes:
             added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
-                self.judged(track, unit=base in EXPONENTIALS, place=self.described(op.plan.name))
+                self.judged(track, unit=base in WITH_A_UNIT, place=self.described(op.plan.name))
             self.tracks.drop(result)
 
     def _coded(self, tensor: torch.Tensor) -> bool:
@@ -277,10 +275,11 @@ class Codes:
             self.tracks.drop(result)
 
     def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:
-        """Records an error if the copies differ, where scales must have cancelled. `unit`: what reads them has a unit: an exponential, or a sum with
-        data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
+        """Records an error if the copies differ, where scales must have cancelled. `unit`: what reads them has a unit: an exponential, SiLU, or a sum
+        with data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
         if track.term is not None and not track.multipliers:
             unit, own, place = True, True, track.term
+        unit, place = (True, track.due) if track.due is not None else (unit, place)  # a gradient has a unit
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)

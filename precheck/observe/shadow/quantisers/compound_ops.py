@@ -91,6 +91,33 @@ def _power_of_two(steps: Steps) -> None:
     steps.step(aten.mul.Tensor, data, power, result=steps.result)
 
 
+FACTORS = {"add": (1,), "sub": (1,), "addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2), "addmv": (1, 2), "index_add": (3,)}
+"""Ops that multiply a term by a number, `alpha`: the operands that it may stand before."""
+FUSED = FACTORS.keys() | {"addcmul", "addcdiv"}
+"""Ops that multiply or divide, and add the result to something."""
+
+
+def stepwise(codes: Codes, op: OpCall, result: torch.Tensor) -> bool:
+    """Follows an op of `FUSED` on codes as a product and a sum. Returns whether it is one of both."""
+    steps = Steps(codes, op, result)
+    if op.base in FACTORS:
+        alpha = op.argument("alpha")
+        held = [each for each in FACTORS[op.base] if plain(op.args[each]) and codes.tracks.get(op.args[each]) is not None]
+        if alpha is None or alpha == 1 or op.plan.written or not held:  # a step of an optimizer multiplies by its rate
+            return False
+        place = held[0]
+        term = steps.step(aten.mul.Tensor, op.args[place], torch.tensor(float(alpha), device=result.device))
+        rest = {name: value for name, value in op.kwargs.items() if name != "alpha"}
+        codes.follow(op._replace(args=(*op.args[:place], term, *op.args[place + 1 :]), kwargs=rest), result)
+        return True
+    (start, left, right), value = op.args[:3], op.argument("value")
+    made = steps.step(aten.mul.Tensor if op.base == "addcmul" else aten.div.Tensor, left, right)
+    made = made if value is None or value == 1 else steps.step(aten.mul.Tensor, made, torch.tensor(float(value), device=made.device))
+    overwritten = op.plan.written and codes.tracks.get(start) is None
+    steps.step(aten.add.Tensor, result - made if overwritten else start, made, result=result)
+    return True
+
+
 COMPOUND: dict[str, Callable[[Steps], None]] = {
     **{f"fake_quantize_per_{kind}_affine_cachemask": _fake for kind in ("tensor", "channel")},
     **{f"_fake_quantize_learnable_per_{kind}_affine": _fake for kind in ("tensor", "channel")},

@@ -51,6 +51,7 @@ class Decoded:
     book: Book
     extremes: frozenset[int] = frozenset()
     scaled: bool = False
+    beside: float = 0.0  # the relative error of its scales
     off: float = 0.0
     place: Operation | None = None
 
@@ -92,6 +93,7 @@ class DecodedData:
                     self.parts.add(found.book.track.rounded)
         elif len({id(found.book) for _, found in known}) == 1 and (not foreign or looked_up) and (whole(result) or op.base in ops.FORMS):
             decoded = dataclasses.replace(known[0][1], extremes=extremes.union(*(found.extremes for _, found in known)), off=0.0)
+            decoded.beside = max(each.beside for _, each in known) + max((each.cost for each in given), default=0.0)
             decoded.scaled = any(found.scaled for _, found in known) or (bool(given) and op.base in SCALED)
             self._compared(op, decoded, result)
 
@@ -102,7 +104,7 @@ class DecodedData:
         if complete and result.numel() == made.book.size <= LARGEST:
             offset = op.args[0] if op.base == "addcmul" else 0.0  # this may have been subtracted before the data was scaled
             off = min(self._distance(made.book, each) for each in {id(each): each for each in (result, result - offset)}.values())
-            if off <= 2 * made.book.rounding:
+            if off <= 2 * (made.book.rounding + made.beside):
                 return
             made.off, made.place = off, self.codes.described(op.plan.name)
         self.held.put(result, made)
@@ -137,5 +139,5 @@ class DecodedData:
         """At the end of the run: records what was read by an op that needs the data. `told`: lines whose codes have another fault."""
         for line, found in self.wrong.items():
             if line not in told | self.parts and found.place is not None:
-                self.codes.note(found.place, Misread(line, found.off, found.book.rounding))
+                self.codes.note(found.place, Misread(line, found.off, found.book.rounding + found.beside))
         self.held, self.wrong = Storages(), {}

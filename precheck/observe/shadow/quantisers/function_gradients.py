@@ -86,6 +86,7 @@ class FunctionGradients:
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
         self.open: list[Rounding] | None = None  # what was rounded in the Function that runs now
+        self.returns = False  # whether the backward pass of another Function runs now
         self.coded: Storages[Operation] = Storages()  # what a Function has made of codes, by the operation that made it
         self.latest: dict[int, list[Rounding]] = {}  # what was rounded in the run, by number of elements
 
@@ -113,7 +114,7 @@ class FunctionGradients:
 
     def follow(self, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """After an op: whether its result is made of codes, within a Function."""
-        if self.open is None:
+        if self.open is None and not self.returns:
             return
         before = next((made for each in inputs if (made := self.coded.get(each)) is not None), None)
         if before is not None and op.base in ops.WHOLE_COPIES | ops.CASTS:
@@ -130,16 +131,19 @@ class FunctionGradients:
             result = call()
         finally:
             mine, self.open = self.open, outer
-        node = result.grad_fn if isinstance(result, torch.Tensor) else None
-        if node is not None and plain(result) and result.is_floating_point():
-            try:
-                with without_modes(), torch.no_grad():
-                    product = self._product(result.detach(), [each.detach() for each in args if isinstance(each, torch.Tensor)], mine)
-            except Exception:
-                product, self.codes.off = None, True
-            if product is not None:
-                node.register_prehook(self._begins)
-                node.register_hook(functools.partial(self._ends, product))
+        first = next((each for each in (result if isinstance(result, tuple) else (result,)) if isinstance(each, torch.Tensor)), None)
+        node = first.grad_fn if first is not None else None
+        if first is None or node is None or not plain(first) or not first.is_floating_point():
+            return result
+        tensors, product, own = [each for each in args if isinstance(each, torch.Tensor)], None, []
+        try:
+            with without_modes(), torch.no_grad():
+                product = self._product(first.detach(), [each.detach() for each in tensors], mine) if first is result else None
+                own = [plain(each) and not self.codes.scales.known(each) for each in tensors] if product is None else []
+        except Exception:
+            self.codes.off = True
+        node.register_prehook(self._returns if product is None else self._begins)
+        node.register_hook(functools.partial(self._returned, own) if product is None else functools.partial(self._ends, product))
         return result
 
     def _product(self, y: torch.Tensor, given: Sequence[torch.Tensor], roundings: list[Rounding]) -> Product | None:
@@ -160,6 +164,18 @@ class FunctionGradients:
                 found.append(dataclasses.replace(made, factor=factor, error=off))
         best = min(found, key=lambda each: each.error, default=None)
         return best if best is not None and best.error <= COARSE else None
+
+    def _returns(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        """Before the backward pass of a Function whose result is no product."""
+        self.returns = True
+
+    def _returned(self, own: Sequence[bool], made: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> None:
+        """After it: scales that have not cancelled in a gradient are due in what is made of it. That of a scale itself has another unit: it is not
+        in `own`."""
+        self.returns = False
+        for gradient, data in zip(made, own, strict=False):
+            if gradient is not None and data and plain(gradient) and (track := self.codes.tracks.get(gradient)) is not None:
+                track.due = self.coded.get(gradient)
 
     def _begins(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         """Before the backward pass of a Function."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Factors = frozenset[int]
 CURVED = (Kind.FUNCTION, Kind.EXPONENTIAL, Kind.LOGARITHM, Kind.SOFTMAX, Kind.ATTENTION)
 """Functions that are not proportional to their operand, as those of which nothing is registered, such as SiLU."""
-PASSED = ops.POLYNOMIAL | ops.UNROUNDED | ops.FORMS | ops.WHOLE_COPIES | ops.WHOLE | {"div", "_int_mm"}
+PASSED = ops.POLYNOMIAL | ops.UNROUNDED | ops.FORMS | ops.WHOLE_COPIES | ops.WHOLE | {"div", "_int_mm", "copysign"}
 JOINING = ops.ADDITIONS | ops.JOINED | {"where"}
 INVERTING = {name for name, power in ops.POWERS.items() if power < 0} | {"pow"}
 """Ops on a factor after which a product may be a quotient."""
@@ -92,13 +92,12 @@ class Foldings:
         if units is None or result.dtype is torch.bool or (not whole(result) and self.held.get(result) != units):
             self.held.drop(result)
             return
-        if base not in REGISTRY or REGISTRY[base].kind in CURVED:
-            if units.over:
-                self.read.append((self.codes.described(op.plan.name), units.over))
-        elif base in PASSED:
+        if base in PASSED:
             self.held.put(result, units)
             if track is not None and units.times and track.last is not None:
                 self.halves.append((track.last, units.times, track.rounded))
+        elif result.is_floating_point() and (base not in REGISTRY or REGISTRY[base].kind in CURVED) and units.over:  # integers are places
+            self.read.append((self.codes.described(op.plan.name), units.over))
 
     def _known(self, factor: torch.Tensor) -> Factors:
         """The numbers of a factor. Nothing if it is none."""
@@ -108,7 +107,10 @@ class Foldings:
     def _inverted(self, base: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """After an op on factors: whether its result is the inverse of a factor."""
         turned = base in INVERTING and not (base == "pow" and isinstance(args[1], (int, float)) and args[1] > 0)
-        if turned != any(bool(self.inverse.get(each)) for each in inputs[: 1 if base == "div" else None]):
+        if base == "div":  # a number over a factor is its inverse, a factor over a number is none
+            turned = len(inputs) == 2 and not self._known(inputs[0])
+            inputs = inputs[1:] if turned else inputs[:1]
+        if turned != any(bool(self.inverse.get(each)) for each in inputs):
             self.inverse.put(result, True)
             self.divided |= self._known(inputs[-1])
 
@@ -123,7 +125,8 @@ class Foldings:
                     self.divided |= known if over else frozenset()
                     made = (self.held.get(data) or Units()) * (Units(frozenset(), known) if over else Units(known))
                     return made if made != Units() else None
-        given = [self.held.get(each) for each in (inputs[1:] if base in FUSED or base == "copy" else inputs)]
+        inputs = inputs[:1] if base == "copysign" else inputs[base in FUSED or base == "copy" :]  # a sign has no factor
+        given = [self.held.get(each) for each in inputs]
         if not any(given):
             return None
         if base in JOINING:

@@ -43,6 +43,9 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
         return
     if not known:
         again = [codes.copied(op, place, source) for place in range(len(track.plains))]
+        number = op.args[1] if other is None else other.detach() if other.numel() == 1 else 1
+        if not isinstance(number, torch.Tensor) or number.numel() == 1:
+            plains = [-each for each in plains] if number < 0 else plains  # the sign of a number is no scale's
         plains = again if other is not None and signed(other) and not neutral(other) else [*plains, *again]
     made = codes.put(result, [track], exact, plains[:ALTERNATIVES])
     kind = None if other is None else codes.scales.made.get(other)

@@ -6,8 +6,10 @@ result is wrong. This holds also if a factor was multiplied by another number, s
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import torch
 
@@ -17,8 +19,33 @@ from precheck.observe.shadow.storages import Storages
 Powers = dict[frozenset[int], float]
 """The power of each extreme. An extreme has a number. What is made of several in another way than by a product has theirs, and one of its own, which
 is below zero."""
+SEEN = 64
+"""Numbers of the data that are looked at where an extreme is one number, which other data may have too."""
 KEPT = ops.WHOLE_COPIES | ops.BOUNDS_BELOW | ops.MOVING | {"abs", "detach"}
 """Ops on one operand whose result is made of the same extremes."""
+
+
+ScaleKind = Literal["scale", "whole", "exponent"]
+"""What is made of extremes alone: a scale, one that was rounded to integers, as zero points are, or the logarithm of one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """The extremes of data that a scale is made of: their numbers, and the extreme itself if it is one number and the only one. `cost`: the relative
+    error of rounding, if the scale itself was quantised."""
+
+    extremes: frozenset[int]
+    greatest: torch.Tensor | None = None
+    cost: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nested:
+    """Scales that are quantised themselves: what they are, and what they are made of."""
+
+    kind: ScaleKind
+    source: Source | None
+    powers: Powers | None
 
 
 class ScaleRoots:
@@ -28,16 +55,18 @@ class ScaleRoots:
         self.waits = waits  # whether a tensor lies on a device that would have to be waited for
         self.held: Storages[Powers] = Storages()
         self.numbers = itertools.count()
-        self.known: dict[tuple[float, ...], int] = {}  # of extremes with several numbers, by their length, norm and first and last number
+        self.known: dict[tuple[float, ...], int] = {}  # by their content
 
-    def extreme(self, result: torch.Tensor) -> int:
+    def extreme(self, result: torch.Tensor, data: torch.Tensor) -> int:
         """`result` is an extreme of data. Returns its number, which is that of an earlier one of the same content: it is computed again. The content
         is not looked at where that would take a transfer."""
         number = next(self.numbers)
-        if result.numel() > 1 and not self.waits(result):
+        if not self.waits(result):
             flat = result.detach().float().flatten()
-            if bool((flat != flat[0]).any()):
-                number = self.known.setdefault((len(flat), float(flat.norm()), float(flat[0]), float(flat[-1])), number)
+            seen = flat if len(flat) > 1 else data.detach().flatten()[:: max(1, data.numel() // SEEN)].float()
+            if bool((seen != seen[0]).any()):
+                content = *map(float, (flat.norm(), seen.norm(), seen[0], seen[-1])), len(flat), len(seen)
+                number = self.known.setdefault(content, number)
         self.held.put(result, {frozenset({number}): 1.0})
         return number
 

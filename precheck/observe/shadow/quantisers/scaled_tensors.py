@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from precheck import ops
 from precheck.observe.shadow.probes.partial_writes import Region, region
-from precheck.observe.shadow.quantisers.code_copies import LIKE, SATURATED
-from precheck.observe.shadow.quantisers.scale_roots import Powers, ScaleRoots, combined
+from precheck.observe.shadow.quantisers.code_copies import AGREE, LIKE, SATURATED
+from precheck.observe.shadow.quantisers.scale_roots import Nested, Powers, ScaleKind, ScaleRoots, Source, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
@@ -31,14 +31,6 @@ REMEMBERED = 31
 CHAIN = 3
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Source:
-    """The extremes of data that a scale is made of: their numbers, and the extreme itself if it is one number and the only one."""
-
-    extremes: frozenset[int]
-    greatest: torch.Tensor | None = None
-
-
 @dataclasses.dataclass(slots=True)
 class Scaled:
     """A scaled tensor. `bys` has the factors it was multiplied by: the last scale, the product of the last two, and so on."""
@@ -50,7 +42,7 @@ class Scaled:
     powers: Powers | None = None  # the extremes that the last scale is made of; None if unknown
     source: Source | None = None  # the extremes that its scales are made of; None if unknown
     offset: torch.Tensor | None = None  # what was subtracted from the data before it was scaled
-    nested: bool = False  # whether what is scaled are scales
+    nested: Nested | None = None  # the scales that are scaled
     written: bool = False  # whether the scale is written down as a number, as what it is taken out by may be
     chosen: bool = False  # whether the scale is an average of data or is learned, under which some of it is clipped on purpose
 
@@ -67,7 +59,7 @@ class Scales:
     """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
 
     def __init__(self, waits: Callable[[torch.Tensor], bool]) -> None:
-        self.made: Storages[Literal["scale", "whole", "exponent"]] = Storages(sized=True)
+        self.made: Storages[ScaleKind] = Storages(sized=True)
         self.shares: Storages[bool] = Storages()  # quotients of integers
         self.roots = ScaleRoots(waits)
         self.sources: Storages[Source] = Storages(sized=True)
@@ -115,12 +107,28 @@ class Scales:
         """After an op that makes scales or extremes: what they are made of. A comparison's result is a mask, and no scale."""
         given = [found for found in map(self.sources.get, inputs) if found is not None]
         for result in [each for each in results if each.is_floating_point()]:
-            known = frozenset().union(*(each.extremes for each in given))
+            known, cost = frozenset().union(*(each.extremes for each in given)), max((each.cost for each in given), default=0.0)
             if extreme:
                 greatest = result.detach().float().clone() if result.numel() == 1 else None
-                self.sources.put(result, Source(known | {self.roots.extreme(result)}, greatest))
+                self.sources.put(result, Source(known | {self.roots.extreme(result, inputs[0])}, greatest, cost))
             elif given:
-                self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None))
+                self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None, cost))
+
+    def nested(self, data: torch.Tensor) -> Nested | None:
+        """The scales that a tensor holds, which may be quantised next."""
+        kind = self.made.get(data)
+        return None if kind is None else Nested(kind, self.sources.get(data), self.roots.held.get(data))
+
+    def dequantised(self, scales: Nested, result: torch.Tensor, cost: float) -> None:
+        """Scales that were quantised have been dequantised: they are scales again, of the same extremes. `cost`: the relative error of that. If it is
+        larger, codes that were rounded under the scales before do not agree with the data, and nothing is said of them."""
+        if cost > AGREE / 2:
+            return
+        self.made.put(result, scales.kind)
+        if scales.source is not None:
+            self.sources.put(result, dataclasses.replace(scales.source, cost=scales.source.cost + cost))
+        if scales.powers is not None:
+            self.roots.held.put(result, scales.powers)
 
     def chosen(self, scale: torch.Tensor) -> bool:
         """Whether a scale is an average of data or is learned."""

@@ -7,6 +7,7 @@ again, and they differ by that scale.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,8 @@ class SettledData:
 
     def settled(self, track: Track, result: torch.Tensor) -> None:
         """`result` is what these codes stand for."""
+        if track.nested is not None and whole(result):
+            self.codes.scales.dequantised(track.nested, result, track.cost[0] if track.cost is not None else math.inf)
         if track.begun and whole(result):
             self.held.put(result, (Settled(track.rounded, track.begun, track.sources),))
 
