@@ -159,7 +159,7 @@ class Search:
         what = number_kinds.WORDS[trial.family]
         if trial.family in number_kinds.SPECIAL:
             masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial))
-            return Cause("kernel-mask" if masked else "kernel-contract", f"there is {what} among the inputs")
+            return Cause("kernel-mask" if masked else "kernel-contract")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None
         if self.rounding.explains(judged):
@@ -172,11 +172,11 @@ class Search:
             return Cause("kernel-rounding", f"an intermediate leaves the range of its format; with plain numbers it is right, here there are {what}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
-        if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
-            return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
+        if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
+            return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
         return Cause(rule, f"with plain numbers it is right; here there are {what}")
 
@@ -194,9 +194,6 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", lowered)
-        cut = "" if fault.backward else lower_intermediates.otherwise(self.bench, judged)
-        if cut:
-            return Cause("kernel-rounding", f"whole numbers that are {cut} explain it")
         masked = "" if fault.backward else masks.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")

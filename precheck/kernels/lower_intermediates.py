@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.kernels import masks, running
+from precheck.kernels import masks, reference_error, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
+from precheck.kernels.trials import Made
 from precheck.observe.exact import Exact, widened, written
 from precheck.ops import base_name
 
@@ -21,6 +22,8 @@ SHARE = 0.8
 TIMES = 2.0
 """The largest weight of one op's error. It is one if the candidate rounds the same value, and roundings of two ops before it may add about as
 much."""
+_NEAR = 1e-5
+"""The relative distance at which a stored result counts as the same, far below the step at a tie."""
 _MOST = 24
 """Ops of a reference that are rounded one by one."""
 
@@ -78,8 +81,23 @@ def otherwise(bench: Bench, judged: Judged) -> str:
         if not mode.changed:
             return ""
         if outcome.error is None and masks.closer(judged, outcome, judged.reference.exact, STEPPED):
-            return words
+            return f"whole numbers that are {words} explain it"
     return ""
+
+
+def beside(bench: Bench, judged: Judged) -> bool:
+    """Whether wrong elements are what the reference gives a little beside these inputs, to one side or the other, as at a tie."""
+    name = judged.fault.subject if judged.fault is not None else ""
+    got, wrong = judged.outcome.values.get(name) if judged.outcome else None, judged.distances[name].wrong if name in judged.distances else None
+    if got is None or wrong is None or not got.is_floating_point() or not bool(wrong.any()):
+        return False
+    made, generator, same = bench.make(judged.trial), torch.Generator(), torch.zeros_like(wrong)
+    for sign in (1, -1):
+        moved = Made([reference_error.stepped(each, generator.manual_seed(11), sign) for each in made.values], made.numbers)
+        other = bench.exact_of(judged.trial, moved).values.get(name)
+        if other is not None and other.shape == got.shape:
+            same |= (got - other).abs() <= _NEAR * other.abs()
+    return bool(same[wrong].all())
 
 
 def _addresses(args: tuple[Any, ...]) -> set[int]:
@@ -91,7 +109,11 @@ def reason(bench: Bench, judged: Judged) -> str:
     kind = judged.fault.kind if judged.fault is not None else ""
     if kind == "values" and explains(bench, judged):
         return "intermediates in a lower format explain it"
-    return "an intermediate becomes zero or Inf in a lower format" if kind == "lost" and loses(bench, judged) else ""
+    if kind == "lost" and loses(bench, judged):
+        return "an intermediate becomes zero or Inf in a lower format"
+    if "gradient" in (judged.fault.subject if judged.fault is not None else "") or kind != "values":
+        return ""
+    return otherwise(bench, judged) or ("at ties it takes the other side" if beside(bench, judged) else "")
 
 
 def explains(bench: Bench, judged: Judged) -> bool:

@@ -145,7 +145,7 @@ def scaled_in_place(wrong: bool, p: torch.Tensor) -> torch.Tensor:
     if wrong:
         with torch.no_grad():
             p.copy_(shares)
-    kept = shares.masked_fill(shares < 0.5 * shares.amax(-1, keepdim=True), 0)
+    kept = torch.where(shares >= shares.amax(-1, keepdim=True) / 2, shares, 0)
     return kept / kept.sum(-1, keepdim=True).clamp(min=1e-6)
 
 

@@ -68,6 +68,7 @@ def of_a_sixth(wrong: bool, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     most = x.abs().amax(-1, keepdim=True).clamp(min=1e-6)
     exponent = torch.frexp(most / 6 if wrong else most).exponent - 1
     scale = torch.ldexp(torch.ones_like(most), exponent if wrong else exponent - 2)
+    scale = torch.where(most.isfinite(), scale, most)
     return _fours(x / scale) * scale, scale
 
 
@@ -107,27 +108,31 @@ def _faded(x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
 @case("sums that fade, in chunks: what fades inside a chunk is a power of two", "kernel-contract", "sgl-project/sglang/pull/31904", _faded,
       drawn((10, 5), (10,)))  # fmt: skip
 def power_of_two_inside(wrong: bool, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
-    return _in_chunks(x, gates, lambda logs: ((logs[:, None] - logs).exp2() if wrong else (logs[:, None] - logs).exp()).tril())
+    return _in_chunks(x, gates, lambda logs: (_between(logs).exp2() if wrong else _between(logs).exp()).tril())
 
 
 @case("sums that fade, in chunks: one over what has faded overflows", "kernel-rounding", "pytorch/executorch/pull/21417", _faded,
       drawn((10, 5), (10,)))  # fmt: skip
 def one_over_what_has_faded(wrong: bool, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
     def inside(logs: torch.Tensor) -> torch.Tensor:
-        if wrong:
-            return (logs.exp()[:, None] * (-logs).exp()).tril()
-        apart = (logs[:, None] - logs).masked_fill(torch.ones(len(logs), len(logs), dtype=torch.bool).triu(1), 0)
-        return apart.exp().tril()
+        so_far = logs.cumsum(0)
+        return ((so_far.exp()[:, None] * (-so_far).exp()) if wrong else _between(logs).exp()).tril()
 
     return _in_chunks(x, gates, inside)
+
+
+def _between(logs: torch.Tensor) -> torch.Tensor:
+    """What fades between two places: the sum of all logarithms behind the one, up to the other."""
+    later = torch.ones(len(logs), len(logs), dtype=torch.bool).tril(-1)
+    return torch.where(later, logs[:, None], 0).cumsum(0)
 
 
 def _in_chunks(x: torch.Tensor, gates: torch.Tensor, inside: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     need(x.dim() == 2 and gates.shape == x.shape[:1])
     state, made = torch.zeros(x.shape[1]), []
     for rows, gate in zip(x.split(4), gates.split(4), strict=True):
-        logs = F.logsigmoid(gate).cumsum(0)
-        made.append(inside(logs) @ rows + logs.exp()[:, None] * state)
+        logs = F.logsigmoid(gate)
+        made.append(inside(logs) @ rows + logs.cumsum(0).exp()[:, None] * state)
         state = made[-1][-1] if len(rows) else state
     return torch.cat(made)
 
