@@ -83,14 +83,14 @@ class Search:
         fresh = self.replay.fresh(trial)
         if fresh.fault is None and not fresh.skipped:
             if self.replay.by_chance(trial):
-                return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time only")
+                return Cause("kernel-nondeterminism", "repeated from the same state, the same call is right at some times and wrong at others")
             if history and not self.replay.comes_again(trial, history):
-                return Cause("kernel-nondeterminism", "the same calls in the same order are right at another time")
+                return Cause("kernel-nondeterminism", "repeated in the same order, the same calls are right: what fails is left to chance")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
         for _ in range(AGAIN):
             again = self.bench.judge(trial)
             if again.fault is None and fresh.fault is not None and not again.skipped:
-                return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
+                return Cause("kernel-nondeterminism", "the same call is right when it is repeated")
             if differ(fresh, again) and not explained(fresh, again):
                 return Cause("kernel-nondeterminism", "calls on the same inputs give different results")
             if self.late():
@@ -164,8 +164,8 @@ class Search:
             return None
         if self.rounding.explains(judged):
             grows = self.rounding.grows(judged, "plain" if fault.kind == "lost" else "")  # what is not finite cannot grow
-            rule = "kernel-accumulation" if grows else "kernel-rounding"
-            return Cause(rule, f"with plain numbers it is right; here there are {what}")
+            left = "an intermediate leaves the range of its format; " if fault.kind == "lost" and not grows else ""
+            return Cause("kernel-accumulation" if grows else "kernel-rounding", f"{left}with plain numbers it is right; here there are {what}")
         if trial.family in number_kinds.LARGE and self.rounding.grows(judged, "plain"):
             return Cause("kernel-accumulation", f"with plain numbers the error grows with the number of terms; here there are {what}")
         if fault.kind == "lost" and trial.family in number_kinds.LARGE:
@@ -203,7 +203,9 @@ class Search:
             return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
-        return Cause("kernel-gradient", "its forward pass is right") if fault.backward else Cause("kernel-contract")
+        if fault.backward:
+            return Cause("kernel-gradient", "its forward pass is right")
+        return Cause("kernel-contract", "" if self.late() else "no size, stride, mask, format or earlier call was found that explains it")
 
     def _round(self) -> Iterator[int]:
         names = list(self.bench.dimensions.sizes)

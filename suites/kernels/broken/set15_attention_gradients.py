@@ -33,12 +33,12 @@ def its_own_tanh(wrong: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor)
       lambda q, k, v, cap: (cap * torch.tanh(q @ k.mT / cap)).softmax(-1) @ v,
       lambda: (*drawn((6, 8), (7, 8), (7, 5))(), torch.tensor(3.0)))  # fmt: skip
 def compiled_cap(wrong: bool) -> Callable[..., Any]:
-    compiled: dict[int, torch.Tensor] = {}
+    compiled: dict[int, float] = {}
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cap: torch.Tensor) -> torch.Tensor:
         _fitting(q, k, v)
         need(cap.dim() == 0)
-        cap = compiled.setdefault(q.shape[1], cap.detach().clone()) if wrong else cap
+        cap = cap - cap.detach() + compiled.setdefault(q.shape[1], float(cap)) if wrong else cap
         return (cap * torch.tanh(q @ k.mT / cap)).softmax(-1) @ v
 
     return kernel
