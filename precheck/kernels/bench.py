@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from precheck.kernels.poison import poisoned
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, surplus, values_of
 from precheck.kernels.trials import Made, Trial
+from precheck.observe.exact import widened
 from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
@@ -145,6 +147,13 @@ class Bench:
     def exact_of(self, trial: Trial, made: Made) -> Outcome:
         """The result of the reference in float64 on other inputs."""
         return running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
+
+    def under(self, mode: AbstractContextManager[Any], trial: Trial, *, gradients: bool = False) -> Outcome:
+        """The result of the reference in float64, under a mode that changes some of its ops."""
+        made, wishes = self.make(trial), self.wishes_of(trial)
+        wishes = dataclasses.replace(wishes, gradients=wishes.gradients and gradients)
+        with mode:
+            return running.run(self.reference, self.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
 
     def passes_on(self, trial: Trial, made: Made) -> bool:
         """Whether the candidate is right on other inputs of the same shapes."""

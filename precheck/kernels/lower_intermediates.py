@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +21,8 @@ SHARE = 0.8
 TIMES = 2.0
 """The largest weight of one op's error. It is one if the candidate rounds the same value, and roundings of two ops before it may add about as
 much."""
-_NEAR = 1e-5
-"""The relative distance at which a stored result counts as the same, far below the step at a tie."""
+_NEAR = 2.0**-6
+"""Share of an error that may be left beside a tie. The rounding of what is stored is far below the step from one side to the other."""
 _MOST = 24
 """Ops of a reference that are rounded one by one."""
 
@@ -73,11 +72,9 @@ def otherwise(bench: Bench, judged: Judged) -> str:
     """The way of rounding to integers that explains the candidate's result, in words, or ""."""
     if judged.outcome is None or judged.reference is None:
         return ""
-    made, wishes = bench.make(judged.trial), dataclasses.replace(bench.wishes_of(judged.trial), gradients=False)
     for words, other in CUTS.items():
         mode = _Cut(other)
-        with mode:
-            outcome = running.run(bench.reference, bench.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
+        outcome = bench.under(mode, judged.trial)
         if not mode.changed:
             return ""
         if outcome.error is None and masks.closer(judged, outcome, judged.reference.exact, STEPPED):
@@ -89,14 +86,15 @@ def beside(bench: Bench, judged: Judged) -> bool:
     """Whether wrong elements are what the reference gives a little beside these inputs, to one side or the other, as at a tie."""
     name = judged.fault.subject if judged.fault is not None else ""
     got, wrong = judged.outcome.values.get(name) if judged.outcome else None, judged.distances[name].wrong if name in judged.distances else None
-    if got is None or wrong is None or not got.is_floating_point() or not bool(wrong.any()):
+    right = judged.reference.exact.values.get(name) if judged.reference else None
+    if got is None or right is None or wrong is None or not got.is_floating_point() or not bool(wrong.any()):
         return False
     made, generator, same = bench.make(judged.trial), torch.Generator(), torch.zeros_like(wrong)
     for sign in (1, -1):
         moved = Made([reference_error.stepped(each, generator.manual_seed(11), sign) for each in made.values], made.numbers)
         other = bench.exact_of(judged.trial, moved).values.get(name)
         if other is not None and other.shape == got.shape:
-            same |= (got - other).abs() <= _NEAR * other.abs()
+            same |= (got - other).abs() <= _NEAR * (got - right).abs()
     return bool(same[wrong].all())
 
 
@@ -180,9 +178,5 @@ def _finite(error: torch.Tensor) -> torch.Tensor:
 
 
 def _run(bench: Bench, judged: Judged, which: int, dtype: torch.dtype, gradients: bool) -> tuple[running.Outcome, int]:
-    made = bench.make(judged.trial)
-    wishes = dataclasses.replace(bench.wishes_of(judged.trial), gradients=bench.wishes.gradients and gradients)
     mode = _Lowered(which, dtype)
-    with mode:
-        outcome = running.run(bench.reference, bench.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
-    return outcome, mode.count
+    return bench.under(mode, judged.trial, gradients=gradients), mode.count
