@@ -124,8 +124,8 @@ class Search:
             return None
         words = ", ".join(f"{self._size(name)} {size}" for name, size in trial.sizes)
         longer = max((size / max(self.bench.dimensions.sizes[name], 1) for name, size in trial.sizes), default=1)
-        if judged.fault is not None and judged.fault.kind in ("values", "lost") and longer > 1 and self.rounding.explains(judged):
-            if judged.fault.kind == "lost" or longer >= _LONGER or self.rounding.grows(judged):
+        if judged.fault is not None and judged.fault.kind in ("values", "lost") and self.rounding.explains(judged):
+            if (judged.fault.kind == "lost" and longer > 1) or longer >= _LONGER or self.rounding.grows(judged):
                 return Cause("kernel-accumulation", f"the error grows with the size: with {words} it is beyond the floor")
             return Cause("kernel-rounding", f"an error of rounding shows with {words}")
         return Cause("kernel-edge", f"in the example's sizes it is right; here {words}")
