@@ -1,8 +1,8 @@
 """What is found of the broken kernels, who else would have seen them, and who is accused without cause.
 
-python suites/kernels/benchmark.py results.json            # some twenty minutes
-python suites/kernels/benchmark.py results.json --write docs/kernels.md
-python suites/kernels/benchmark.py results.json --set 13   # a set that was frozen before it was tried; up to an hour
+    python suites/kernels/benchmark.py results.json            # some twenty minutes
+    python suites/kernels/benchmark.py results.json --write docs/kernels.md
+    python suites/kernels/benchmark.py results.json --set 13   # a set that was frozen before it was tried; up to an hour
 """
 
 from __future__ import annotations

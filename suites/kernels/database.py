@@ -95,22 +95,14 @@ def _runs(function: Callable[..., Any], inputs: tuple[Any, ...]) -> bool:
     except Exception:
         return False
     return isinstance(found, tuple) or (isinstance(found, torch.Tensor) and found.is_floating_point())
-
-
 FAULTY = {
     **dict.fromkeys(("nn.functional.softplus", "nn.functional.celu", "nn.functional.selu", "nn.functional.elu"), "its gradient is NaN at 64"),
-    "nn.functional.mish": "its gradient is NaN at 64",
-    "sinc": "its gradient is NaN at 0",
-    "special.log_ndtr": "its gradient is NaN far below 0",
-    **dict.fromkeys(("lerp", "index_fill", "ravel"), "no gradient for a transposed input"),
-    "sum_to_size": "no gradient at size 1",
-    **dict.fromkeys(("to", "constant_pad_nd"), "no gradient"),
-    "diagonal_scatter": "the gradient of what is written over",
-    **dict.fromkeys(("tensor_split", "dsplit", "hsplit", "vsplit"), "raises below as many elements as pieces"),
-    "chunk": "divides by zero at size 0",
+    "nn.functional.mish": "its gradient is NaN at 64", "sinc": "its gradient is NaN at 0", "special.log_ndtr": "its gradient is NaN far below 0",
+    **dict.fromkeys(("lerp", "index_fill", "ravel"), "no gradient for a transposed input"), "sum_to_size": "no gradient at size 1",
+    **dict.fromkeys(("to", "constant_pad_nd"), "no gradient"), "diagonal_scatter": "the gradient of what is written over",
+    **dict.fromkeys(("tensor_split", "dsplit", "hsplit", "vsplit"), "raises below as many elements as pieces"), "chunk": "divides by zero at size 0",
     **dict.fromkeys(("nn.functional.group_norm", "view_copy"), "raises for a transposed input"),
     "nn.functional.pdist": "its gradient is NaN for one row",
-    "zero_": "writes into its input, as the operator does",
-    "empty_like": "has no content",
+    "zero_": "writes into its input, as the operator does", "empty_like": "has no content",
 }
 """Formulations of torch's that are wrong for some input of the judge's, and how: each was looked at, and none is counted as healthy."""

@@ -166,6 +166,7 @@ def test_a_weight_of_zero_does_not_leave_a_number_out() -> None:
     assert not report.errors, report.summary()
 
 
+
 def test_an_output_that_is_wrong_is_told_before_a_gradient_that_should_not_be_there() -> None:
     x, b = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), torch.randn(8, generator=torch.Generator().manual_seed(1))
 

@@ -10,7 +10,6 @@ from cases import rewrite, shapes
 
 F = torch.nn.functional
 
-
 @rewrite("layer norm, Welford", lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), shapes((6, 40), (40,), (40,)))
 def welford(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     wide = x.float()

@@ -234,7 +234,9 @@ rewrite("bags with a weight for each row, by addcmul and a product back",
         lambda dtype: (*shapes((8, 5), (6, 3))(dtype), whole(6, 3, most=8)))(function(_bag_forward, _bag_backward))  # fmt: skip
 
 
-@rewrite("logarithms of sums from behind, a step at a time", lambda x: x.float().flip(-1).logcumsumexp(-1).flip(-1).to(x.dtype), shapes((4, 8)))
+@rewrite(
+    "logarithms of sums from behind, a step at a time", lambda x: x.float().flip(-1).logcumsumexp(-1).flip(-1).to(x.dtype), shapes((4, 8))
+)
 def from_behind(x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, x.shape[1] > 0)
     made = [x.float()[:, -1]]
