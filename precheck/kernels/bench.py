@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from precheck.kernels.poison import poisoned
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, surplus, values_of
 from precheck.kernels.trials import Made, Trial
+from precheck.observe.exact import widened
+from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
 """Noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
@@ -145,6 +148,13 @@ class Bench:
         """The result of the reference in float64 on other inputs."""
         return running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
 
+    def under(self, mode: AbstractContextManager[Any], trial: Trial, *, gradients: bool = False) -> Outcome:
+        """The result of the reference in float64, under a mode that changes some of its ops."""
+        made, wishes = self.make(trial), self.wishes_of(trial)
+        wishes = dataclasses.replace(wishes, gradients=wishes.gradients and gradients)
+        with mode:
+            return running.run(self.reference, self.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
+
     def passes_on(self, trial: Trial, made: Made) -> bool:
         """Whether the candidate is right on other inputs of the same shapes."""
         judged = Judged(trial)
@@ -212,7 +222,25 @@ class Bench:
                 judged.distances = distances(outcome, reference)
             if not judged.open or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
-        judged.fault = values_of(judged, outcome, reference)
+        judged.fault = values_of(judged, outcome, reference) or self._other_infinity(judged.trial, outcome, reference)
+
+    def _other_infinity(self, trial: Trial, outcome: Outcome, reference: Reference) -> Fault | None:
+        """Inf where the reference has -Inf, or the reverse. At a pole the sign may depend on that of a zero, so it has to be the same beside these
+        inputs, too."""
+        for name, right in reference.exact.values.items():
+            got, native = outcome.values.get(name), reference.native.values.get(name)
+            if right is None or got is None or native is None or not right.is_floating_point() or got.shape != right.shape:
+                continue
+            other = right.isinf() & (native == right) & (got == -right)
+            for sign in (1, -1) if bool(other.any()) else ():
+                made = reference.made or self.make(trial)
+                beside = Made([reference_error.stepped(each, None, sign) for each in made.values], made.numbers)
+                moved = self.exact_of(trial, beside).values.get(name)
+                other &= (moved == right) if moved is not None and moved.shape == right.shape else False
+            if bool(other.any()):
+                share = f"{int(other.sum())} of {counted(other.numel(), 'element')}"
+                return Fault("infinity", name, f"{name}: an infinity of the other sign than the reference's in {share}")
+        return None
 
     def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> tuple[Any, Any]:
         """The size of the terms that a gradient is the sum of.

@@ -83,14 +83,14 @@ class Search:
         fresh = self.replay.fresh(trial)
         if fresh.fault is None and not fresh.skipped:
             if self.replay.by_chance(trial):
-                return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time only")
+                return Cause("kernel-nondeterminism", "repeated from the same state, the same call is right at some times and wrong at others")
             if history and not self.replay.comes_again(trial, history):
-                return Cause("kernel-nondeterminism", "the same calls in the same order are right at another time")
+                return Cause("kernel-nondeterminism", "repeated in the same order, the same calls are right: what fails is left to chance")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
         for _ in range(AGAIN):
             again = self.bench.judge(trial)
             if again.fault is None and fresh.fault is not None and not again.skipped:
-                return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
+                return Cause("kernel-nondeterminism", "the same call is right when it is repeated")
             if differ(fresh, again) and not explained(fresh, again):
                 return Cause("kernel-nondeterminism", "calls on the same inputs give different results")
             if self.late():
@@ -124,8 +124,8 @@ class Search:
             return None
         words = ", ".join(f"{self._size(name)} {size}" for name, size in trial.sizes)
         longer = max((size / max(self.bench.dimensions.sizes[name], 1) for name, size in trial.sizes), default=1)
-        if judged.fault is not None and judged.fault.kind in ("values", "lost") and longer > 1 and self.rounding.explains(judged):
-            if judged.fault.kind == "lost" or longer >= _LONGER or self.rounding.grows(judged):
+        if judged.fault is not None and judged.fault.kind in ("values", "lost") and self.rounding.explains(judged):
+            if (judged.fault.kind == "lost" and longer > 1) or longer >= _LONGER or self.rounding.grows(judged):
                 return Cause("kernel-accumulation", f"the error grows with the size: with {words} it is beyond the floor")
             return Cause("kernel-rounding", f"an error of rounding shows with {words}")
         return Cause("kernel-edge", f"in the example's sizes it is right; here {words}")
@@ -159,24 +159,24 @@ class Search:
         what = number_kinds.WORDS[trial.family]
         if trial.family in number_kinds.SPECIAL:
             masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial))
-            return Cause("kernel-mask" if masked else "kernel-contract", f"there is {what} among the inputs")
+            return Cause("kernel-mask" if masked else "kernel-contract")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None
         if self.rounding.explains(judged):
             grows = self.rounding.grows(judged, "plain" if fault.kind == "lost" else "")  # what is not finite cannot grow
-            rule = "kernel-accumulation" if grows else "kernel-rounding"
-            return Cause(rule, f"with plain numbers it is right; here there are {what}")
+            left = "an intermediate leaves the range of its format; " if fault.kind == "lost" and not grows else ""
+            return Cause("kernel-accumulation" if grows else "kernel-rounding", f"{left}with plain numbers it is right; here there are {what}")
         if trial.family in number_kinds.LARGE and self.rounding.grows(judged, "plain"):
             return Cause("kernel-accumulation", f"with plain numbers the error grows with the number of terms; here there are {what}")
         if fault.kind == "lost" and trial.family in number_kinds.LARGE:
             return Cause("kernel-rounding", f"an intermediate leaves the range of its format; with plain numbers it is right, here there are {what}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
-        if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
-            return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
+        if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
+            return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
         return Cause(rule, f"with plain numbers it is right; here there are {what}")
 
@@ -194,9 +194,6 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", lowered)
-        cut = "" if fault.backward else lower_intermediates.otherwise(self.bench, judged)
-        if cut:
-            return Cause("kernel-rounding", f"whole numbers that are {cut} explain it")
         masked = "" if fault.backward else masks.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
@@ -206,7 +203,9 @@ class Search:
             return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
-        return Cause("kernel-gradient", "its forward pass is right") if fault.backward else Cause("kernel-contract")
+        if fault.backward:
+            return Cause("kernel-gradient", "its forward pass is right")
+        return Cause("kernel-contract", "" if self.late() else "no size, stride, mask, format or earlier call was found that explains it")
 
     def _round(self) -> Iterator[int]:
         names = list(self.bench.dimensions.sizes)

@@ -82,8 +82,12 @@ def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
 
 
 def _single(example: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A scale, a limit or a share that is passed as a tensor, between half of the example's value and all of it, so that it is valid too."""
-    return example * _uniform((), 0.5, 1.0, generator) if bool(example.isfinite()) else example.clone()
+    """A scale, a limit or a share that is passed as a tensor, between half of the example's value and all of it, so that it is valid too. A power of
+    two stays one, since what it divides may lie on ties."""
+    if not bool(example.isfinite()):
+        return example.clone()
+    share = _uniform((), 0.5, 1.0, generator)
+    return example * (share * 2).round() / 2 if float(torch.frexp(example).mantissa.abs()) == 0.5 else example * share
 
 
 def _real_free(finite: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -211,4 +215,3 @@ def _ordered(flat: torch.Tensor, count: int, generator: torch.Generator, bounds:
         top = most if bounds.most is None else min(most, bounds.most)
         return torch.randint(min(least, top), top + 1, (count,), generator=generator).sort().values
     return None
-

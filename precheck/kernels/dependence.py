@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.kernels.running import Outcome
-from precheck.kernels.trials import Trial
+from precheck.kernels.trials import Made, Trial
 from precheck.observe.containers import call, tensors
 from precheck.observe.exact import Exact, widened
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = (-3.0, 0.37, 3.0)
 """Numbers that take the place of Inf or NaN, to see what depends on it."""
+_MOVES = ((0.75, 0.25), (0.01, -200.0), (0.01, 200.0), (0.01, 0.0))
+"""Factors and summands that change the numbers that results read: by a little, and so that others become the largest, the smallest, or the largest in
+size. What is chosen then, and was not before, reads the same numbers too."""
 _STEPS = 64
 """How often results and the numbers that they read are looked up in turn. Each turn reaches at least the next row of a window."""
 _MOST = 512
@@ -47,34 +50,39 @@ class Dependence:
         sequence do, and rows of two sequences do not. Nothing does if nothing depends on it, as on padding. Elements in which the reference would be
         NaN do, if there were a NaN: a weight of one alone is 1, and 0 / 0 where its score is -Inf."""
         reached = self._with(math.nan).values
-        found, before = self.dependent, None
+        found, numbers = self.dependent, self._read(self.dependent)
         for _ in range(_STEPS):
-            numbers = self._read(found)
-            if before is not None and torch.equal(numbers, before):
+            read = numbers
+            for move in _MOVES:
+                changed = self._changed(self._with(_NUMBERS[0], numbers, move))
+                found = {name: mask | changed[name] if name in changed else mask for name, mask in found.items()}
+                read = read | self._read(found, numbers, move)  # what was not chosen before, now is
+            if torch.equal(read, numbers):
                 break
-            before = numbers
-            changed = self._changed(self._with(_NUMBERS[0], numbers))
-            found = {name: mask | changed[name] if name in changed else mask for name, mask in found.items()}
+            numbers = read
         return {name: mask | value.isnan() if (value := reached.get(name)) is not None else mask for name, mask in found.items()}
 
-    def _with(self, number: float, moved: torch.Tensor | None = None) -> Outcome:
+    def _with(self, number: float, moved: torch.Tensor | None = None, move: tuple[float, float] = _MOVES[0]) -> Outcome:
         """The exact result with that number in place of Inf or NaN, and with the numbers in `moved` changed."""
+        return self.bench.exact_or_wider(self.trial, self._made(number, moved, move), self.bench.of(self.trial).native)
+
+    def _made(self, number: float, moved: torch.Tensor | None, move: tuple[float, float]) -> Made:
         made, place = self.bench.make(self.trial), self.trial.leaf
         value = made.values[place].nan_to_num(nan=number, posinf=number, neginf=number)
-        made.values[place] = value if moved is None else torch.where(moved, value * 0.75 + 0.25, value)
-        return self.bench.exact_or_wider(self.trial, made, self.bench.of(self.trial).native)
+        made.values[place] = value if moved is None else torch.where(moved, value * move[0] + move[1], value)
+        return made
 
     def _changed(self, other: Outcome) -> Masks:
         pairs = ((name, value, other.values.get(name)) for name, value in self.first.items())
         return {name: (b - a).abs() > 1e-9 * a.abs() for name, a, b in pairs if a is not None and b is not None and a.shape == b.shape
                 and a.is_floating_point()}  # fmt: skip
 
-    def _read(self, results: Masks) -> torch.Tensor:
+    def _read(self, results: Masks, moved: torch.Tensor | None = None, move: tuple[float, float] = _MOVES[0]) -> torch.Tensor:
         """The numbers of the input that these results have a derivative by."""
-        made, place = self.bench.make(self.trial), self.trial.leaf
-        values = [widened(each.nan_to_num(nan=_NUMBERS[0], posinf=_NUMBERS[0], neginf=_NUMBERS[0])) if other == place else each
-                  for other, each in enumerate(made.values)]  # fmt: skip
-        leaf = values[place] = values[place].requires_grad_()
+        made, place = self._made(_NUMBERS[0], moved, move), self.trial.leaf
+        values = list(made.values)
+        leaf: torch.Tensor = widened(values[place]).detach().requires_grad_()
+        values[place] = leaf
         try:
             with torch.enable_grad(), Exact():  # type: ignore[no-untyped-call]
                 found = list(tensors(call(self.bench.reference, self.bench.example.filled(values, made.numbers))))

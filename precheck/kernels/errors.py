@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from precheck.kernels import masks, running
+from precheck.kernels import masks
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
@@ -31,11 +31,9 @@ def has_mask(bench: Bench, trial: Trial) -> bool:
     """Whether the reference masks anything."""
     if any(leaf.tensor.dtype is torch.bool for leaf in bench.example.leaves):
         return True
-    made = bench.make(trial)
     for way in ("none", "later", "toggled"):
         mode = masks.changing(way)
-        with mode:
-            running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="noise")
+        bench.under(mode, trial)
         if mode.changed:
             return True
     return False

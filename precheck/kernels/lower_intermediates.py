@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from precheck import ops
-from precheck.kernels import masks, running
+from precheck.kernels import masks, reference_error, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
+from precheck.kernels.trials import Made
 from precheck.observe.exact import Exact, widened, written
 from precheck.ops import base_name
 
@@ -21,6 +21,8 @@ SHARE = 0.8
 TIMES = 2.0
 """The largest weight of one op's error. It is one if the candidate rounds the same value, and roundings of two ops before it may add about as
 much."""
+_NEAR = 2.0**-6
+"""Share of an error that may be left beside a tie. The rounding of what is stored is far below the step from one side to the other."""
 _MOST = 24
 """Ops of a reference that are rounded one by one."""
 
@@ -70,16 +72,30 @@ def otherwise(bench: Bench, judged: Judged) -> str:
     """The way of rounding to integers that explains the candidate's result, in words, or ""."""
     if judged.outcome is None or judged.reference is None:
         return ""
-    made, wishes = bench.make(judged.trial), dataclasses.replace(bench.wishes_of(judged.trial), gradients=False)
     for words, other in CUTS.items():
         mode = _Cut(other)
-        with mode:
-            outcome = running.run(bench.reference, bench.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
+        outcome = bench.under(mode, judged.trial)
         if not mode.changed:
             return ""
         if outcome.error is None and masks.closer(judged, outcome, judged.reference.exact, STEPPED):
-            return words
+            return f"whole numbers that are {words} explain it"
     return ""
+
+
+def beside(bench: Bench, judged: Judged) -> bool:
+    """Whether wrong elements are what the reference gives a little beside these inputs, to one side or the other, as at a tie."""
+    name = judged.fault.subject if judged.fault is not None else ""
+    got, wrong = judged.outcome.values.get(name) if judged.outcome else None, judged.distances[name].wrong if name in judged.distances else None
+    right = judged.reference.exact.values.get(name) if judged.reference else None
+    if got is None or right is None or wrong is None or not got.is_floating_point() or not bool(wrong.any()):
+        return False
+    made, generator, same = bench.make(judged.trial), torch.Generator(), torch.zeros_like(wrong)
+    for sign in (1, -1):
+        moved = Made([reference_error.stepped(each, generator.manual_seed(11), sign) for each in made.values], made.numbers)
+        other = bench.exact_of(judged.trial, moved).values.get(name)
+        if other is not None and other.shape == got.shape:
+            same |= (got - other).abs() <= _NEAR * (got - right).abs()
+    return bool(same[wrong].all())
 
 
 def _addresses(args: tuple[Any, ...]) -> set[int]:
@@ -91,7 +107,11 @@ def reason(bench: Bench, judged: Judged) -> str:
     kind = judged.fault.kind if judged.fault is not None else ""
     if kind == "values" and explains(bench, judged):
         return "intermediates in a lower format explain it"
-    return "an intermediate becomes zero or Inf in a lower format" if kind == "lost" and loses(bench, judged) else ""
+    if kind == "lost" and loses(bench, judged):
+        return "an intermediate becomes zero or Inf in a lower format"
+    if "gradient" in (judged.fault.subject if judged.fault is not None else "") or kind != "values":
+        return ""
+    return otherwise(bench, judged) or ("at ties it takes the other side" if beside(bench, judged) else "")
 
 
 def explains(bench: Bench, judged: Judged) -> bool:
@@ -158,9 +178,5 @@ def _finite(error: torch.Tensor) -> torch.Tensor:
 
 
 def _run(bench: Bench, judged: Judged, which: int, dtype: torch.dtype, gradients: bool) -> tuple[running.Outcome, int]:
-    made = bench.make(judged.trial)
-    wishes = dataclasses.replace(bench.wishes_of(judged.trial), gradients=bench.wishes.gradients and gradients)
     mode = _Lowered(which, dtype)
-    with mode:
-        outcome = running.run(bench.reference, bench.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
-    return outcome, mode.count
+    return bench.under(mode, judged.trial, gradients=gradients), mode.count

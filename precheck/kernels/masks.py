@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from precheck.kernels import contents, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made
-from precheck.observe.exact import Exact, widened
+from precheck.observe.exact import Exact
 from precheck.torch_internals import overload, schema
 
 _BEHIND = 0.01
@@ -159,13 +158,12 @@ def explains(bench: Bench, judged: Judged) -> str:
 
 
 def _others(bench: Bench, judged: Judged) -> Iterator[tuple[str, running.Outcome]]:
-    made, wishes = bench.make(judged.trial), dataclasses.replace(bench.wishes_of(judged.trial), gradients=False)
     for way, words in _WAYS.items():
         mode = _Masked(way)
-        with mode:
-            outcome = running.run(bench.reference, bench.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
+        outcome = bench.under(mode, judged.trial)
         if mode.changed:
             yield words, outcome
+    made = bench.make(judged.trial)
     for place, leaf in enumerate(bench.example.leaves):
         for words, values in _leaves(made.values[place]):
             changed = [values if other == place else each for other, each in enumerate(made.values)]
@@ -192,7 +190,7 @@ def trivial(bench: Bench, judged: Judged) -> bool:
     wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
-    bounded, numbered = _asks(bench, judged, made, "bound", "ends late"), _asks(bench, judged, made, "same")
+    bounded, numbered = _asks(bench, judged, "bound", "ends late"), _asks(bench, judged, "same")
     for place, value in enumerate(made.values):
         if (len(made.values) == 1 and not value.is_floating_point()) or _chooses(bench, judged, made, place):
             continue
@@ -247,13 +245,12 @@ def _one(value: torch.Tensor) -> Iterator[torch.Tensor]:
         yield value[:1].expand(value.shape).clone()
 
 
-def _asks(bench: Bench, judged: Judged, made: Made, *ways: str) -> bool:
+def _asks(bench: Bench, judged: Judged, *ways: str) -> bool:
     """Whether the reference has something that these ways change: it compares integers, as to find positions beyond a length or rows of one
     sequence, or leaves out the end of a row by a slice."""
     modes = [_Masked(way) for way in ways]
     for mode in modes:
-        with mode:
-            running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(judged.trial), kind="noise")
+        bench.under(mode, judged.trial)
     return any(mode.changed for mode in modes)
 
 

@@ -50,7 +50,7 @@ def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:
     count, front = steps, 0 if layout == "contiguous" else GUARD + 1
     for size in physical:
         count *= size
-    storage = torch.full((front + count + GUARD,), _poison(values.dtype), dtype=values.dtype, device=values.device)
+    storage = torch.full((front + count + GUARD,), poison(values.dtype), dtype=values.dtype, device=values.device)
     strides, step = [0] * values.dim(), steps
     for axis in reversed(perm):
         strides[axis], step = step, step * max(shape[axis], 1)
@@ -81,7 +81,8 @@ def fits(values: torch.Tensor, layout: str) -> bool:
     return values.dim() >= least
 
 
-def _poison(dtype: torch.dtype) -> float | int | bool:
+def poison(dtype: torch.dtype) -> float | int | bool:
+    """A value that shows wherever it is used."""
     if dtype.is_floating_point or dtype.is_complex:
         return math.nan
     return True if dtype is torch.bool else torch.iinfo(dtype).max

@@ -19,7 +19,7 @@ from precheck.observe.profiling import UncompiledMode
 from precheck.ops import Kind, base_name
 from precheck.torch_internals import in_backward, schema
 
-_BENT = {"sgn", "sign", "abs", "maximum", "minimum", "amax", "amin", "sort", "argsort"}
+_BENT = {"sgn", "sign", "maximum", "minimum", "amax", "amin", "sort", "argsort"}
 _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
 """Ops that select one side. Which of equal values they select, and what they do at zero, is no fault."""
 _SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS, Kind.SOFTMAX)
@@ -29,8 +29,12 @@ _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
 _ATTENTION = "_safe_softmax"
 """The softmax of torch's attention. Kernels store its weights in the inputs' format, and the gradients of its scores, for the products with them."""
 _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
-_KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED)
-"""Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards."""
+_KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED) | {"exp2"}
+"""Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards. A power of two with a whole
+exponent is exact too."""
+_STEPS = ops.BOUNDING | {"round", "floor", "ceil", "trunc"}
+"""Steps read numbers as they are. Where these are not exact, the ops that made them have disturbed them. A tie of exact numbers has one right side,
+except at zero."""
 _WHOLE = 2.0**24
 """The bound below which float32 holds every integer."""
 _ENDS = (1, 2)
@@ -62,7 +66,8 @@ class Rounded(UncompiledMode):
         aliased = any(result.alias_info is not None and not result.alias_info.is_write for result in schema(func).returns)
         if name == "eq" and in_backward() and all(_real(each) for each in args[:2]):
             return self._one_of_equals(func(*args, **kwargs), *args[:2])
-        if aliased or (name in _EXACT and name not in _TIED) or not any(_real(each) for each in _flat((args, tuple(kwargs.values())))):
+        moves = (name in _EXACT and name not in _TIED) or _scales(name, args, kwargs)
+        if aliased or moves or not any(_real(each) for each in _flat((args, tuple(kwargs.values())))):
             return func(*args, **kwargs)
         read = self._read(name, args, kwargs)
         native = func(*args, **kwargs)
@@ -108,7 +113,7 @@ class Rounded(UncompiledMode):
 
         def disturbed(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
-                moved = self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm)
+                moved = self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm, exact=name in _STEPS)
                 moved = self._chained(moved) if name in _LOGARITHMIC else moved
                 return _kept(value, moved) if name in _KEEPING else moved
             if isinstance(value, (list, tuple)):
@@ -117,7 +122,8 @@ class Rounded(UncompiledMode):
 
         return tuple(disturbed(each) for each in args), {key: disturbed(each) for key, each in kwargs.items()}
 
-    def _disturbed(self, value: torch.Tensor, *, sums: bool, tied: bool, gemm: formats.Format | None) -> torch.Tensor:
+    def _disturbed(self, value: torch.Tensor, *, sums: bool, tied: bool, gemm: formats.Format | None,
+                   exact: bool) -> torch.Tensor:  # fmt: skip
         wide = widened(value)
         if wide is value:
             wide = value.clone()
@@ -129,7 +135,7 @@ class Rounded(UncompiledMode):
                 if size >= _SHORT:
                     chain = self._chain(size).mul_(_repeats_along(value, axis))
                     factor = factor + chain.view([size if each == axis else 1 for each in range(value.dim())])
-        moved = wide * (1 + factor)
+        moved = wide if exact else wide * (1 + factor)
         if tied:
             scale = wide.abs().where(wide.isfinite(), 0.0).amax() if wide.numel() else 0.0
             moved = torch.where(wide == 0, factor * scale, moved)
@@ -240,6 +246,19 @@ def _kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
     if wide.is_complex():
         return moved
     return torch.where((wide == wide.round()) & (wide != 0) & (wide.abs() < _WHOLE), wide, moved)
+
+
+def _scales(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an op multiplies or divides by powers of two, which is exact in every implementation."""
+    return name in ("mul", "div") and not kwargs and any(_shifts(each) for each in (args[1:] if name == "div" else args))
+
+
+def _shifts(value: Any) -> bool:
+    """Whether each number is a power of two or 0."""
+    numbers = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(value)
+    if numbers.is_complex() or numbers.dtype is torch.bool or not bool(numbers.isfinite().all()):
+        return False
+    return bool((torch.frexp(numbers.double()).mantissa.abs() % 0.5 == 0).all())
 
 
 def _repeats_along(value: torch.Tensor, axis: int) -> float:

@@ -21,10 +21,12 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
 
     A number that a mask hides may be multiplied by 0 and not left out, and 0 times NaN is NaN. That is a fault if no result depends on the number,
     as on padding, or only results that share no numbers with the one that is lost, as those of another sequence. Kernels that work in chunks lose
-    other results of the same sequence too. That is noticed, and no fault.
+    other results of the same sequence too. That is noticed, and no fault. So is a result that is lost of an Inf, if the reference itself has NaN in
+    results that share numbers with it: a row with Inf less Inf is lost.
     """
     trial, among = judged.trial, number_kinds.WORDS[judged.trial.family]
     dependence: Dependence | None = None
+    own = trial.family != "NaN" and any(each is not None and bool(each.isnan().any()) for each in reference.native.values.values())
     for name, native in reference.native.values.items():
         got, exact = outcome.values.get(name), reference.exact.values.get(name)
         if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:
@@ -38,16 +40,17 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
         if trial.family == "NaN":  # the reference may hide a NaN, as torch 2.15's attention does
             lost &= ~(got.isnan() & depends)
         where = f"{name}: not finite in {counted(int(lost.sum()), 'element')} where the reference is"
-        if bool((lost & depends).any()):
+        if bool((lost & depends).any()) and not own:
             judged.fault = Fault("lost", name, f"{where}, with {among} among the inputs")
             return
         if bool(lost.any()):
-            place = f"inputs{bench.example.leaves[trial.leaf].path}"
-            text = f"{where}, with {among} in {place} on which they do not depend"
+            place = f"{among} in inputs{bench.example.leaves[trial.leaf].path}"
             if bool((lost & ~dependence.connected().get(name, torch.zeros_like(lost))).any()):
-                judged.fault = Fault("leaked", name, f"{text}; 0 times NaN is NaN, so leave it out and do not multiply it by 0")
+                cure = f"0 times {trial.family.lstrip('-')} is NaN, so leave it out and do not multiply it by 0: use where(), or a mask at the load"
+                judged.fault = Fault("leaked", name, f"{where}, with {place} on which they do not depend; {cure}")
                 return
-            judged.noticed = f"{text}; other results of the same numbers do, so it may be as in kernels that multiply a tile by a mask"
+            judged.noticed = f"{where}, with {place}; other results of the same numbers are lost in the reference too"
         if bool((gone & depends).any()):
-            judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int((gone & depends).sum()), 'element')} computed from NaN")
+            judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int((gone & depends).sum()), 'element')} computed from NaN; "
+                                 "comparisons, maxima and minima drop it unless they are asked to keep it")  # fmt: skip
             return

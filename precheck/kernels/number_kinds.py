@@ -25,6 +25,11 @@ def _outliers(values: torch.Tensor, generator: torch.Generator, fmt: formats.For
     return torch.where(_some(values, generator, 0.02), values * 256, values)
 
 
+def _ties(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    """Halves, of which many are equal, and eighths, which are ties of finer grids."""
+    return torch.where(_some(values, generator, 0.25), (values * 8).round() / 8, (values * 2).round() / 2)
+
+
 def _zeros(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
     """A row of zeros, and zeros of both signs elsewhere."""
     changed = torch.where(_some(values, generator, 0.1), torch.zeros(()).double().copysign(values), values)
@@ -61,7 +66,7 @@ FAMILIES: dict[str, Change] = {
     "offset": lambda values, generator, fmt: values + 30,
     "offset below": lambda values, generator, fmt: values - 16 * (fmt.precision >= 24),  # exp(-16) is float32's spacing of 1
     "outliers": _outliers,
-    "ties": lambda values, generator, fmt: (values * 2).round() / 2,
+    "ties": _ties,
     "zeros": _zeros,
     "equal rows": _rows,
     "subnormal": _subnormal,

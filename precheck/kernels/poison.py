@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from precheck import ops
+from precheck.kernels.memory import poison
 from precheck.observe.profiling import UncompiledMode
 
 _EMPTY = ops.EMPTY - {"_efficientzerotensor"}
 
 
 class _Filled(UncompiledMode):
-    """In the block, empty tensors are filled with NaN (or the largest integer), or with zeros."""
+    """In the block, empty tensors are filled with NaN (or the largest integer, or True), or with zeros."""
 
     def __init__(self, zero: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -25,16 +25,8 @@ class _Filled(UncompiledMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in _EMPTY and isinstance(made, torch.Tensor) and not made.is_meta:
-            made.zero_() if self.zero else fill(made)
+            made.zero_() if self.zero else made.fill_(poison(made.dtype))
         return made
-
-
-def fill(tensor: torch.Tensor) -> None:
-    """Fills a tensor with a value that shows wherever it is used."""
-    if tensor.is_floating_point() or tensor.is_complex():
-        tensor.fill_(math.nan)
-    elif tensor.dtype is not torch.bool:
-        tensor.fill_(torch.iinfo(tensor.dtype).max)
 
 
 @contextlib.contextmanager

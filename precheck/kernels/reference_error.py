@@ -61,7 +61,7 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
     for seed in range(-1, PAIRS) if names else ():
         for sign in (1, -1):
             generator = torch.Generator().manual_seed(4177 + seed) if seed >= 0 else None
-            beside = Made([_stepped(each, generator, sign) for each in made.values], made.numbers)
+            beside = Made([stepped(each, generator, sign) for each in made.values], made.numbers)
             exact = bench.exact_of(trial, beside)
             for name in names:
                 other = exact.values.get(name)
@@ -94,7 +94,7 @@ def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
     return found
 
 
-def _stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -> torch.Tensor:
+def stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -> torch.Tensor:
     """Each element moved independently, a zero by as much as typical elements. Without a generator, the step grows from element to element: among
     equals the last is the largest, or the first, which are the choices of implementations."""
     if not value.is_floating_point() or not value.numel():

@@ -31,7 +31,7 @@ def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
     """The trials in numbers. `untold`: subjects for which zeros would have passed in every trial."""
     worst = {name for one in told for name in one.worst}
     counts: dict[str, Any] = {"trials": sum(one.trials for one in told), "left_out_for_time": sum(one.skipped for one in told)}
-    refused = {why: count for one in told for why, count in one.refused.items()}
+    refused = {why: len(trials) for one in told for why, trials in one.refused.items()}
     optional = {
         "refused_by_candidate": refused, "refused_by_reference_alone": sum(one.unchecked for one in told),
         "not_tried": sorted({words for one in told for words in one.untried}),
@@ -53,8 +53,9 @@ def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
     if told.cause is not None and told.judged is not None:
         found.append(_error(told.judged, told.cause, bench))
     elif told.refused:
-        why, count = max(told.refused.items(), key=lambda item: item[1])
-        found.append(RULES["kernel-contract"].finding("warning", f"the candidate refuses {count} of the inputs that the reference takes: {why}"))
+        why, trials = max(told.refused.items(), key=lambda item: len(item[1]))
+        text = f"the candidate refuses {len(trials)} of the inputs that the reference takes: {why} (the first: {described(trials[0], bench)})"
+        found.append(RULES["kernel-contract"].finding("warning", text))
     if told.unchecked and told.cause is None:
         text = f"the candidate gives a result for {told.unchecked} of the inputs that the reference refuses, which nothing says is right"
         found.append(RULES["kernel-contract"].finding("warning", text))

@@ -29,7 +29,7 @@ class SessionResult:
     warnings: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # rule and message
     worst: dict[str, Judged] = dataclasses.field(default_factory=dict)  # for each subject, the trial with the largest error
     trials: int = 0
-    refused: dict[str, int] = dataclasses.field(default_factory=dict)  # the candidate's reasons for refusing inputs, with counts
+    refused: dict[str, list[Trial]] = dataclasses.field(default_factory=dict)  # the candidate's reasons for refusing inputs, and where
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
     skipped: int = 0  # trials left out for lack of time
     untried: list[str] = dataclasses.field(default_factory=list)  # kinds of trials of which all were left out
@@ -131,11 +131,11 @@ class Session:
         told = self.told
         told.trials += 1
         if judged.refused:
-            told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
+            told.refused.setdefault(judged.refused, []).append(judged.trial)
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
         if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged):
-            told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
+            told.refused.setdefault(judged.fault.text, []).append(judged.trial)
             judged.fault = None
         if judged.noticed and judged.fault is None and not any(rule == "kernel-mask" for rule, _ in told.warnings):
             told.warnings.append(("kernel-mask", judged.noticed))
@@ -259,9 +259,9 @@ class Session:
             return self._confirmed(judged)
         self.told.judged = judged
         if self.search.replay.by_chance(judged.trial):
-            self.told.cause = Cause("kernel-nondeterminism", "on the same inputs, in memory of its own, it is right at one time only")
+            self.told.cause = Cause("kernel-nondeterminism", "repeated in memory of its own, the call is right at some times and wrong at others")
         elif not self.search.replay.sequence_again(sequence):
-            self.told.cause = Cause("kernel-nondeterminism", "the same calls in the same order are right at another time")
+            self.told.cause = Cause("kernel-nondeterminism", "repeated in the same order, the same calls are right: what fails is left to chance")
         else:
             self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True

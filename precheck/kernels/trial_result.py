@@ -15,6 +15,8 @@ from precheck.words import counted, of_norm
 
 CLEAR = 16.0
 """Factor on its bound from which an element is wrong regardless of the number of noise runs. The largest of 24 runs is twice that of 6."""
+PLAIN = 1e9
+"""Factor on its bound from which the number says nothing more: the bound is close to 0 there."""
 MANY = 1 / 16
 """Share of wrong elements from which they are too many to be different decisions."""
 
@@ -27,8 +29,8 @@ AT_ONCE = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwrit
 class Fault:
     """A fault of a candidate in one trial.
 
-    `kind`: "values", "lost", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike" or
-    "registered".
+    `kind`: "values", "lost", "infinity", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike"
+    or "registered".
     """
 
     kind: str
@@ -137,10 +139,24 @@ def values_of(judged: Judged, outcome: Outcome, reference: Reference) -> Fault |
 
 
 def _far(name: str, found: Distance) -> str:
+    assert found.wrong is not None
+    whole = found.wrong.numel()
+    share = f"{found.lost or found.elements} of {counted(whole, 'element')}" if whole > 1 else "1 element"
     if found.lost:
-        return f"{name}: Inf or NaN in {counted(found.lost, 'element')}, where every correct implementation is finite"
-    by = f"{found.ratio:.3g} times the error that rounding explains" if math.isfinite(found.ratio) else "more than rounding explains"
+        return f"{name}: Inf or NaN in {share}{_block(found.wrong)}, where every correct implementation is finite"
+    by = f"{found.ratio:.3g} times the error that rounding explains" if found.ratio < PLAIN else "more than rounding explains"
     if found.elements:
-        where = f"{counted(found.elements, 'element')} off, the worst at {list(found.first)}"
-        return f"{name}: {where}: {found.got:.6g} instead of {found.exact:.6g}, {by}"
+        where = f"{share} off{_block(found.wrong)}, the worst at {list(found.first)}"
+        return f"{name}: {where}: {found.got + 0:.6g} instead of {found.exact + 0:.6g}, {by}"
     return f"{name}: {found.block} is off by {of_norm(found.relative)}, {by}"
+
+
+def _block(wrong: torch.Tensor) -> str:
+    """The smallest block that holds all wrong elements, in words, where these are several and it is at most half of the tensor."""
+    places = wrong.nonzero()
+    if len(places) < 2:
+        return ""
+    least, ends = places.amin(0).tolist(), (places.amax(0) + 1).tolist()
+    if 2 * math.prod(end - first for first, end in zip(least, ends, strict=True)) > wrong.numel():
+        return ""
+    return f", all in [{', '.join(f'{first}:{end}' for first, end in zip(least, ends, strict=True))}]"

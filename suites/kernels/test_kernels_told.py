@@ -46,6 +46,12 @@ SAID = {
     "sums that fade, sequences in a row: the first state fades from where the chunk begins": "it is right where nothing is masked",
     # of 37 elements seven carry the error: larger sizes show how it varies
     "norm of float16: the weight's gradient passes through bfloat16": "rounding explains; an error of rounding shows with",
+    # the reference compares with the middles of its codes, and rounds nothing
+    "four bits: ties are rounded away from zero": "at ties it takes the other side",
+    # what first changes the largest of few numbers is no sum
+    "codes of float16 rows: the scale's reciprocal is kept in float16": "rounding explains",
+    # nothing is finite that could be compared
+    "logarithm of the sum of scores: of no keys it is Inf": "an infinity of the other sign",
 }
 
 

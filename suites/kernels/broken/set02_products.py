@@ -44,7 +44,7 @@ def missing_slope(wrong: bool) -> Callable[..., Any]:
     return lambda q, k, v: _Capped.apply(q, k, v, wrong)
 
 
-@case("product: the parts of a split sum kept in bfloat16", "kernel-accumulation", "modular/modular/issues/7165", torch.matmul,
+@case("product: the parts of a split sum kept in bfloat16", "kernel-rounding", "modular/modular/issues/7165", torch.matmul,
       drawn((9, 96), (96, 7), dtype=BF16))  # fmt: skip
 def low_parts(wrong: bool, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     need(a.shape[-1] == len(b))
