@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from pair_cases import Made, broken, healthy, spread
-from pair_eighteenth import GROUPS, HEADS, LAST, LENGTH, SIZE, Capped, Heads, Sink, SinkAfter, W, Window, causal, made
+from pair_eighteenth import GROUPS, HEADS, LAST, LENGTH, SIZE, Heads, Sink, SinkAfter, W, Window, causal, made
 from pair_eighteenth_rest import Adapted, Timed, Weighted
 from pair_eighteenth_scans import Block, Cells, Clamped, Filter, Gated
 from pair_eighteenth_sights import PICTURES, Grouped, Next, Picture, Speech
@@ -149,7 +149,7 @@ class Whole(Gated):
     """All pairs of tokens at once."""
 
     def scan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
-        along = (F.logsigmoid(decay) / 4).cumsum(2)
+        along = (F.logsigmoid(decay) / 16).cumsum(2)
         far = along[:, :, :, None] - along[:, :, None]
         far = far.masked_fill(~causal(q.shape[2])[..., None], -math.inf)
         return torch.einsum("bhtd,bhsd,bhtsd->bhts", q, k, far.exp().to(q.dtype)).to(v.dtype) @ v
@@ -207,10 +207,10 @@ way("windows in blocks", "four keys beside each query", Window, Near)
 way("gated sums", "all at once", Gated, Whole)
 way("cells with lengths", "row by row", Cells, Rows, inputs=numbers(3, LENGTH, W))
 way("a fused residual", "computed again", Block, port=Again)
-way("capped scores", "exported", Capped, turn=exported)
+way("heads", "exported", Heads, turn=exported)
 way("limited gates", "traced", Clamped, turn=traced)
 way("sized adapters", "mapped over rows", Adapted, port=Mapped)
-way("a filter by its spectrum", "scripted anew by a trace", Filter, turn=traced)
+way("a filter by its spectrum", "mapped over rows", Filter, port=Mapped)
 way("filters with channels last", "in memory alone", Next, turn=last, stream=Picture, inputs=PICTURES)
 way("groups with channels last", "in memory alone", Grouped, turn=last, stream=Picture, inputs=PICTURES)
 way("sizes and directions", "computed again", Weighted, port=Again)

@@ -67,7 +67,7 @@ class Gated(nn.Module):
         return self.out(self.scan(*parts).to(x.dtype).transpose(1, 2).flatten(2))
 
     def scan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
-        logs, made = F.logsigmoid(decay) / 4, []
+        logs, made = F.logsigmoid(decay) / 16, []
         state = torch.zeros(*q.shape[:2], SIZE, SIZE, dtype=v.dtype)
         for place in range(q.shape[2]):
             state = state * logs[:, :, place, :, None].exp() + k[:, :, place, :, None] * v[:, :, place, None]
@@ -81,7 +81,7 @@ class Chunked(Gated):
     def scan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
         ways, made = self.ways, []
         state = torch.zeros(*q.shape[:2], SIZE, SIZE, dtype=v.dtype)
-        logs = F.logsigmoid(decay) / (2 if ways.get("steep") else 4)
+        logs = F.logsigmoid(decay) / (8 if ways.get("steep") else 16)
         for queries, keys, values, steps in zip(*(each.split(4, 2) for each in (q, k, v, logs)), strict=True):
             along = steps.cumsum(2)
             near = ((queries * along.exp()).to(q.dtype) @ (keys * (-along).exp()).to(q.dtype).mT).tril(-1 if ways.get("strict") else 0)
