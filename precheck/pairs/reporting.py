@@ -38,7 +38,7 @@ def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
     if not made.facts["exact"]:
         del made.facts["exact"]
     found = findings(rows, comparison.precision)
-    made.add(_named(each) for each in (placed(found, comparison) if isinstance(comparison, Comparison) else found))
+    made.add(_named(each) for each in (placed(found, comparison) if isinstance(comparison, Comparison) else recorded(found, comparison)))
     return made
 
 
@@ -53,6 +53,20 @@ def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
     return [_at(each, comparison) if each.severity == "error" else each for each in found]
 
 
+def recorded(found: Sequence[Finding], against: Against) -> list[Finding]:
+    """Adds to errors the first module of the recorded run that differs. A gradient's own module stays where no result differs."""
+    errors = any(each.severity == "error" for each in found)
+    module = against.first_module() if errors else None
+    if module is None:
+        return list(found)
+    said = f"; they first differ {_whose(module)}"
+    return [dataclasses.replace(each, message=each.message + said, module=module) if each.severity == "error" else each for each in found]
+
+
+def _whose(module: str) -> str:
+    return f"in {module}" if module else "in the model's own code"
+
+
 def _at(finding: Finding, comparison: Comparison) -> Finding:
     place = first_difference(comparison) if finding.rule == "different" else first_loss(comparison)
     if place is None and finding.module and finding.phase == "forward":  # a buffer, whose difference no module's result shows
@@ -60,13 +74,11 @@ def _at(finding: Finding, comparison: Comparison) -> Finding:
     if place is None:
         why = fused.explanation(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
         return dataclasses.replace(finding, message=f"{finding.message}; {why}") if why else finding
-    whose = f"in {place.module}" if place.module else "in the model's own code"
     line = f", at {place.source}" if place.source else ""
     verb = "they first differ" if finding.rule == "different" else "other first loses accuracy"
     why = explanation(comparison, place) if finding.rule == "different" else ""
-    return dataclasses.replace(
-        finding, message=f"{finding.message}; {verb} {whose}{line}{f': {why}' if why else ''}", module=place.module, source=place.source, op=place.op,
-    )  # fmt: skip
+    said = f"{finding.message}; {verb} {_whose(place.module)}{line}{f': {why}' if why else ''}"
+    return dataclasses.replace(finding, message=said, module=place.module, source=place.source, op=place.op)
 
 
 def verdict(rows: Sequence[Judged]) -> str:

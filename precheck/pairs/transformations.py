@@ -157,7 +157,7 @@ def _contents(place: Place) -> Iterator[Change]:
         assert each.tensor is not None
         found = changes.changes(made.tensor, each.tensor, f"the result of model's {_op(each)}")
         yield from (Change(f"it is {said}", place.number, each.tensor) for said in found)
-    yield from _orders(place.number, made, place.ours)
+    yield from _orders(made, place.ours)
 
 
 def _passed(place: Place) -> Iterator[Change]:
@@ -200,7 +200,7 @@ def _reading(made: Made, place: Place, left: Iterator[int]) -> Iterator[Change]:
             yield from (dataclasses.replace(change, words=f"before its {_op(made)}, {change.words}") for change in masked)
 
 
-def _orders(number: int, made: Made, ours: Sequence[Made]) -> Iterator[Change]:
+def _orders(made: Made, ours: Sequence[Made]) -> Iterator[Change]:
     """Finds an op of model that reads the same memory with other strides: a transpose, a view or interleaving is confused with another."""
     for each in ours:
         if each.op != made.op or len(each.views) != len(made.views) or each.tensor is None:
@@ -211,8 +211,8 @@ def _orders(number: int, made: Made, ours: Sequence[Made]) -> Iterator[Change]:
             if math.prod(here[1]) == math.prod(there[1]):  # else it reads a part
                 yield Change(
                     f"it reads the numbers of model's {_op(each)} in another order: shape {here[1]} with strides {here[2]}, "
-                    f"and model's has shape {there[1]} with strides {there[2]}", number, each.tensor,
-                )  # fmt: skip
+                    f"and model's has shape {there[1]} with strides {there[2]}",
+                )  # not tried: what is read in that order may be read by more ops
 
 
 def _walk(view: View) -> tuple[int, list[tuple[int, int]]]:

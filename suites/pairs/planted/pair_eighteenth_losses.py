@@ -112,7 +112,7 @@ def recorded(**bad: Any) -> Made:
 
 
 healthy("recorded sinks", "weighed afterwards", recorded)
-broken("recorded sinks", "a sink of zero", lambda: recorded(zero=True), LAST, "")
+broken("recorded sinks", "a sink of zero", lambda: recorded(zero=True), LAST)
 
 
 class Five(Heads):
