@@ -15,6 +15,7 @@ from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, reordered
 from precheck.pairs.excuses import Excuses
 from precheck.pairs.floors import relative
+from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
@@ -166,6 +167,8 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, content
         if not all(map(coupled.placed, given)):
             return given[-1].caller
     inner = _unmatched(owner, before, coupled, contents)
+    if inner is None:
+        inner = wrong_further(contents.comparison, owner, before, coupled, contents.dtype)
     return owner if inner is None else inner
 
 

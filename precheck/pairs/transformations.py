@@ -210,7 +210,7 @@ def _orders(made: Made, ours: Sequence[Made]) -> Iterator[Change]:
             here, there = next((a, b) for a, b in couples if _walk(a) != _walk(b))
             if math.prod(here[1]) == math.prod(there[1]):  # else it reads a part
                 yield Change(
-                    f"it reads the numbers of model's {_op(each)} in another order: shape {here[1]} with strides {here[2]}, "
+                    f"its {_op(made)} reads what model's {_op(each)} reads in another order: shape {here[1]} with strides {here[2]}, "
                     f"and model's has shape {there[1]} with strides {there[2]}",
                 )  # not tried: what is read in that order may be read by more ops
 
