@@ -28,7 +28,7 @@ def changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str]
     for dim in range(here.dim()):
         for by_ in SHIFTS:
             if here.shape[dim] > abs(by_) + 1 and same(part(a, dim, by_), part(b, dim, -by_)) and not same(part(b, dim, by_), part(b, dim, -by_)):
-                yield f"shifted: element i of it is element i{-by_:+d} of {what}, along dimension {dim}"
+                yield f"{what}, shifted: element i is element i{-by_:+d} of that, along dimension {dim}"
         if here.shape[dim] > 1 and same(a.flip(dim), b):
             yield f"{what} the other way round, along dimension {dim}"
     if here.dim() > 1 and here.shape[0] > 1:

@@ -18,6 +18,8 @@ from precheck.pairs.module_dataflow import Passage
 Couple = tuple[torch.Tensor, torch.Tensor]
 Calls = dict[tuple[str, str, int], list[Passage]]
 """The tensors at one place of a module, of all its calls."""
+AXES = 6
+"""Axes up to which all orders are tried, 720 of them."""
 MOST = 1 << 22
 """Distances between rows that are worked out for one tensor, a second on one core."""
 
@@ -99,7 +101,7 @@ class Couples:
 
 def reordered(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor | None:
     """The first tensor with its axes in another order, if it then holds the numbers of the second."""
-    if sorted(here.shape) != sorted(there.shape) or here.shape.numel() < 2:
+    if sorted(here.shape) != sorted(there.shape) or here.shape.numel() < 2 or here.dim() > AXES:
         return None
     orders = (order for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order))
     turned = (here.permute(order) for order in orders if [here.shape[axis] for axis in order] == list(there.shape))

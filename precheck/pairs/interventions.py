@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.first_difference import FLOAT32, Place
-from precheck.pairs.intermediates import ALIKE, Intermediates, Marks
+from precheck.pairs.intermediates import ALIKE, Intermediates, Marks, alike
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,12 +41,20 @@ class _Replaced(Intermediates):
 
 
 def cures(comparison: Comparison, place: Place, change: Change) -> bool:
-    """Whether the module's last result is then one of model's, or all results that read the replaced one are."""
+    """Whether the module's last result is then that of model's module, or all that is made of the replaced one occurs in model."""
     follower = _Replaced(comparison.other.job.model, place.module, change)
     with contextlib.suppress(*REFUSALS):
         with follower.followed(), sdpa_kernel(SDPBackend.MATH):
             comparison.other.once(place.dtype)
-        known = Marks([each.signature for each in place.ours], ALIKE if place.dtype is torch.float64 else PARTED * FLOAT32)
-        readers = [each for each in follower.made if change.number in each.reads]
-        return follower.made[-1].signature in known or (bool(readers) and all(each.signature in known for each in readers))
+        within = ALIKE if place.dtype is torch.float64 else PARTED * FLOAT32
+        known = Marks([each.signature for each in place.ours], within)
+        moved, readers = {change.number}, []  # the replaced result as it is moved on, and what is made of it
+        for number, each in enumerate(follower.made):
+            if moved.intersection(each.reads):
+                if alike(each.signature, follower.made[change.number or 0].signature, within):
+                    moved.add(number)
+                else:
+                    readers.append(each)
+        last = alike(follower.made[-1].signature, place.ours[-1].signature, within)
+        return last or (bool(readers) and all(each.signature in known for each in readers))
     return False

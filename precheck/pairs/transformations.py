@@ -241,7 +241,8 @@ def _masks(number: int, here: torch.Tensor, ours: Sequence[Made]) -> Iterator[Ch
         more, fewer = int((mine & ~other).sum()), int((other & ~mine).sum())
         said = f"its mask is not that of model's {_op(each)}: elements hidden in other alone: {more}, in model alone: {fewer}"
         shifts = [(dim, by) for dim in range(here.dim() - 1, -1, -1) for by in changes.SHIFTS if here.shape[dim] > abs(by)]
-        fits = ((dim, by) for dim, by in shifts if torch.equal(changes.part(mine, dim, by), changes.part(other, dim, -by)))
+        parts = ((dim, by, changes.part(mine, dim, by), changes.part(other, dim, -by)) for dim, by in shifts)
+        fits = ((dim, by) for dim, by, moved, there in parts if torch.equal(moved, there) and 0 < int(there.sum()) < there.numel())
         words = next((f"{said}; its element i is element i{-by:+d} of that one, along dimension {dim}" for dim, by in fits), said)
         yield Change(words, number, each.tensor)
 

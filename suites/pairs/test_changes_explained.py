@@ -25,7 +25,7 @@ ONES, ROW, GRID = torch.ones(4, 6), torch.arange(6.0).expand(4, 6), torch.randn(
         (GRID, GRID + ROW, "it plus the same row everywhere, as of a bias"),
         (torch.zeros(4, 6), ONES * -1e4, ""),  # nor does a sum say anything of them
         (ROW, GRID[:1].expand(4, 6), ""),  # of equal rows any other equal rows are a sum
-        (GRID, GRID.roll(1, 1), "shifted: element i of it is element i-1 of it, along dimension 1"),
+        (GRID, GRID.roll(1, 1), "it, shifted: element i is element i-1 of that, along dimension 1"),
         (ONES, torch.cat([ONES[:, 1:], ONES[:, :1] * 2], 1), ""),  # a constant is its own shift
         (GRID, GRID.flip(0), "it the other way round, along dimension 0"),
     ],
