@@ -64,10 +64,10 @@ def factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
     a whole number of parts."""
     square = float((there * there.conj()).real.sum())
     found = float((here * there.conj()).real.sum()) / square if square > 0 else 0.0
-    if not found or not same(here, there * found):
+    if not found or not math.isfinite(found) or not same(here, there * found):
         return None
     sizes = there.abs()[there != 0]
-    chosen = any(abs(each - round(each)) <= 1e-6 * abs(each) for each in (found, 1 / found))
+    chosen = any(math.isfinite(each) and abs(each - round(each)) <= 1e-6 * abs(each) for each in (found, 1 / found))
     return found if chosen or float(sizes.max() - sizes.min()) > PARTED * float(sizes.max()) else None
 
 

@@ -135,6 +135,6 @@ def _wholes(value: Any) -> list[torch.Tensor]:
 
 
 def _floats(value: Any) -> list[torch.Tensor]:
-    """The floating-point tensors in `value`. Without those inside of torch.vmap or torch.func.grad, whose numbers are not at hand."""
+    """The floating-point tensors in `value`, but for ragged ones and those inside of torch.vmap or torch.func.grad, whose numbers are not at hand."""
     held = (tensor for _, tensor in tensors(value) if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel())
-    return [tensor for tensor in held if not is_transformed(tensor)]
+    return [tensor for tensor in held if not is_transformed(tensor) and not tensor.is_nested]

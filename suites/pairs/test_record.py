@@ -222,3 +222,15 @@ def test_zeros_are_told_from_a_recording(tmp_path: Path) -> None:
     precheck.record(tmp_path / "other.safetensors", Summed(), x, loss=lambda out: out.square().mean())
     report = precheck.compare(model, tmp_path / "other.safetensors", x, loss=lambda out: out.square().mean(), match={"layers": ""})
     assert report.verdict == "rounding", report.summary()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_ragged_results_of_modules_are_left_out(tmp_path: Path) -> None:
+    class Ragged(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = super().forward(x)
+            return torch.nested.as_nested_tensor([made[0], made[1, :2]])
+
+    torch.manual_seed(0)
+    model, x = Ragged(4, 3), torch.randn(2, 5, 4)
+    assert precheck.compare(model, precheck.record(tmp_path / "run.safetensors", model, x), x).verdict == "bitwise"
