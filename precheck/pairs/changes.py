@@ -29,7 +29,7 @@ def changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str]
         for by_ in SHIFTS:
             if here.shape[dim] > abs(by_) + 1 and same(part(a, dim, by_), part(b, dim, -by_)) and not same(part(b, dim, by_), part(b, dim, -by_)):
                 yield f"{what}, shifted: element i is element i{-by_:+d} of that, along dimension {dim}"
-        if here.shape[dim] > 1 and same(a.flip(dim), b):
+        if here.shape[dim] > 1 and same(a.flip(dim), b) and not same(b.flip(dim), b):
             yield f"{what} the other way round, along dimension {dim}"
     if here.dim() > 1 and here.shape[0] > 1:
         yield from _added((a - b).reshape(-1, here.shape[-1]), b.reshape(-1, here.shape[-1]), what)
