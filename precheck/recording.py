@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from precheck.measurement import job_of
 from precheck.observe.job import InputError
 from precheck.pairs import recording
 from precheck.pairs.callables import as_module
+from precheck.pairs.module_dataflow import Passages
 from precheck.pairs.sides import Side
 from precheck.precisions import Precision, resolve
 
@@ -35,7 +37,8 @@ def record(
     Args:
         path: The file, which ends in .safetensors.
         model: As in `compare`. Of another engine, a mapping of names to tensors or what torch.as_tensor takes: "output" or
-            "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]", "update:head.weight".
+            "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]", "update:head.weight", and "module:layers.0" for the
+            result of a module, which is only looked at to name the first module that differs.
         inputs: As in `compare`, and so are `precision`, `loss`, `optimizer`, `steps` and `seed`. None for a mapping.
         whole: Elements up to which a tensor is written in full. Larger ones are written as sketches of 127 numbers.
 
@@ -57,12 +60,17 @@ def record(
     if isinstance(model, Mapping):
         if inputs is not None or loss is not None:
             raise InputError("tensors by name are recorded as they are; leave inputs and loss out")
-        seen = recording.captured(model)
+        seen, passages = recording.captured(model)
         origin["given"] = "tensors"
     else:
         chosen = resolve(precision)
         job = job_of(as_module(model, "model"), inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
-        seen = Side(job, chosen).low().captured
+        side = Side(job, chosen)
+        with contextlib.ExitStack() as stack:
+            passages = [] if side.compiled else stack.enter_context(Passages(job.model, sketches=True).followed())
+            seen = side.low().captured
+        ends = [place for place, each in enumerate(passages) if (each.kind, each.module) == ("out", "")]
+        passages = passages[: ends[0] + 1] if ends else []  # those of the first step
         origin["precision"] = chosen.name
-    recording.write(target, seen, origin, whole=whole)
+    recording.write(target, seen, origin, passages=passages, whole=whole)
     return target

@@ -17,6 +17,7 @@ Ask = Callable[[torch.nn.Module, Any], Any]
 Step = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any]]
 """A user's own decoding step. It takes the model, the next tokens and the state (None at first), and returns the output for these tokens and the new
 state."""
+SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc})
 
 
 class Asked(Borrowed):
@@ -69,7 +70,7 @@ def joined(outputs: Sequence[Any], lengths: Sequence[int], dims: int | Sequence[
     def whole(_: torch.Tensor) -> torch.Tensor:
         found, dim = next(pieces)
         if all(each.dim() > dim and each.shape[dim] == length for each, length in zip(found, lengths, strict=True)):
-            return torch.cat(found, dim)
+            return laid_out(torch.cat([dense(each) for each in found], dim), found[0].layout)
         if all(each.dim() == 0 and each.is_floating_point() for each in found):
             return torch.stack([each * weight for each, weight in zip(found, weights, strict=True)]).sum()
         return found[-1]
@@ -108,7 +109,19 @@ def in_reverse(axes: Sequence[int]) -> Ask:
 def turned_round(tensor: torch.Tensor, count: int, axis: int | None = None) -> torch.Tensor:
     """A tensor with its `count` rows in the opposite order; as it is if it has no axis of that length."""
     axis = batch_axis(tensor.shape, count) if axis is None else axis
-    return tensor.index_select(axis, torch.arange(count - 1, -1, -1)) if tensor.dim() and tensor.shape[axis] == count else tensor
+    if not tensor.dim() or tensor.shape[axis] != count:
+        return tensor
+    return laid_out(dense(tensor).index_select(axis, torch.arange(count - 1, -1, -1)), tensor.layout)
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor with all its numbers, since torch neither joins nor turns all of its layouts."""
+    return tensor.to_dense() if tensor.layout in SPARSE else tensor
+
+
+def laid_out(tensor: torch.Tensor, layout: torch.layout) -> torch.Tensor:
+    """A tensor in a layout, as a loss may need it."""
+    return tensor.to_sparse(layout=layout) if layout in SPARSE else tensor
 
 
 def plainly(model: torch.nn.Module, inputs: Any) -> Any:

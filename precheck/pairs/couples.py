@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
 
 import torch
 
+from precheck.pairs.backward_difference import PARTED
+from precheck.pairs.floors import relative
 from precheck.pairs.matching import Matching
 from precheck.pairs.module_dataflow import Passage
 
 Couple = tuple[torch.Tensor, torch.Tensor]
 Calls = dict[tuple[str, str, int], list[Passage]]
 """The tensors at one place of a module, of all its calls."""
+AXES = 6
+"""Axes up to which all orders are tried, 720 of them."""
 MOST = 1 << 22
 """Distances between rows that are worked out for one tensor, a second on one core."""
 
@@ -22,8 +27,9 @@ MOST = 1 << 22
 class Couples:
     """Pairs tensors by call and place, or all calls joined, where their sizes allow it.
 
-    With `rows`, tensors of other sizes are paired too, as sets of rows: where one model has padding, drafts or heads that the other has not, each
-    row of `model` that matters must be among those of `other`. A row matters unless its gradient is zero.
+    With `rows`, tensors of other shapes are paired too. If they hold the same numbers with their axes in another order, as between channels first and
+    channels last, they are paired in `model`'s order. Others are paired as sets of rows: where one model has padding, drafts or heads that the other
+    has not, each row of `model` that matters must be among those of `other`. A row matters unless its gradient is zero.
     """
 
     def __init__(self, ours: Sequence[Passage], theirs: Sequence[Passage], matching: Matching, *, rows: bool = False) -> None:
@@ -51,6 +57,8 @@ class Couples:
         if self.placed(passage):
             assert there is not None
             return passage.tensor, there.tensor
+        if self.rows and there is not None and (turned := reordered(passage.tensor, there.tensor)) is not None:
+            return turned, there.tensor
         all_ = [calls.get((passage.kind, name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True)]
         axis = _common_axis(*all_) if self.rows and passage.kind != "whole" and self.matching.holds(passage.module, wanted) else 0
         if there is not None and alike and passage.tensor.numel() != there.tensor.numel():  # as many calls and tensors, but this one has another size
@@ -89,6 +97,15 @@ class Couples:
         if passage.kind == "out" and self.alike(passage, ours[0].module) and not self._asked_otherwise(passage, ours[0].module):
             one, two = [*one, here], [*two, _nearest(here, there)]
         return (torch.cat(one), torch.cat(two)) if sum(map(len, one)) else None
+
+
+def reordered(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor | None:
+    """The first tensor with its axes in another order, if it then holds the numbers of the second."""
+    if sorted(here.shape) != sorted(there.shape) or here.shape.numel() < 2 or here.dim() > AXES:
+        return None
+    orders = (order for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order))
+    turned = (here.permute(order) for order in orders if [here.shape[axis] for axis in order] == list(there.shape))
+    return next((each for each in turned if relative(each, there) <= PARTED), None)
 
 
 def _common_axis(ours: Sequence[Passage], theirs: Sequence[Passage]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,9 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.couples import Couple, Couples
+from precheck.pairs.couples import Couple, Couples, reordered
 from precheck.pairs.excuses import Excuses
 from precheck.pairs.floors import relative
+from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
@@ -40,6 +40,7 @@ class Place:
     number: int | None = None  # of the op in `theirs`
     passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
     repeated: bool = False  # whether the backward pass repeats the module with other numbers
+    dtype: torch.dtype = torch.float64  # of the run that made the results
 
 
 def first_difference(comparison: Comparison) -> Place | None:
@@ -80,7 +81,16 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     module = _blamed(first, forward[:place], coupled, contents)
     counted = ((ours, modules.get(module)), (theirs, module))
     calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
-    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=coupled(first))
+    innocent = [each for each in off if each not in guilty]
+    passed = None if any(_of_a_kind(comparison, each, first) for _, each in innocent) else coupled(first)
+    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=passed)
+
+
+def _of_a_kind(comparison: Comparison, one: Passage, first: Passage) -> bool:
+    """Whether two tensors are at the same place of modules of one class. If one of them differs and is no fault, the other's difference explains
+    nothing."""
+    modules = [comparison.other.job.model.get_submodule(each.module) for each in (one, first)]
+    return (one.kind, one.place) == (first.kind, first.place) and type(modules[0]) is type(modules[1])
 
 
 def both(comparison: Comparison, ran: Callable[[Side], object], *, whole: bool = False) -> tuple[list[Passage], list[Passage]]:
@@ -123,12 +133,8 @@ def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Calla
 
 
 def _reordered(couple: Couple | None) -> bool:
-    """Whether both tensors hold the same numbers with their axes in another order, as between channels first and channels last."""
-    if couple is None or couple[0].shape != couple[1].shape:
-        return False
-    here, there = couple
-    turned = (here.permute(order) for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order))
-    return any(each.shape == there.shape and relative(each, there) <= PARTED for each in turned)
+    """Whether both tensors have one shape, and hold the same numbers with their axes in another order, as between rows and columns."""
+    return couple is not None and couple[0].shape == couple[1].shape and reordered(*couple) is not None
 
 
 def _surely(
@@ -161,6 +167,8 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, content
         if not all(map(coupled.placed, given)):
             return given[-1].caller
     inner = _unmatched(owner, before, coupled, contents)
+    if inner is None:
+        inner = wrong_further(contents.comparison, owner, before, coupled, contents.dtype)
     return owner if inner is None else inner
 
 
@@ -219,7 +227,7 @@ def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: C
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if alike else None
         if number is not None:
             found = theirs.made[number]
-            return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number)
+            return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number, dtype=dtype)
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 

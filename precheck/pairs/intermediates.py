@@ -93,10 +93,14 @@ class Intermediates(UncompiledMode):
                     self._keep(func, args, output)
         return result
 
+    def meet(self, output: torch.Tensor) -> None:
+        """Called with each result before it is kept. A subclass may change it."""
+
     def _keep(self, func: Any, args: Any, output: torch.Tensor) -> None:
         line = self.frames.line(3)[0]
         if not line:  # an op of precheck's own
             return
+        self.meet(output)
         reads: list[int] = []
         views: list[View] = []
         makers: list[int | None] = []

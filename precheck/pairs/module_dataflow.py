@@ -12,8 +12,9 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from precheck.observe.containers import tensors
+from precheck.observe.sketch import sketch
 from precheck.pairs.capture import copied
-from precheck.torch_internals import in_backward, is_transformed
+from precheck.torch_internals import in_backward, is_transformed, no_dispatch
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -31,6 +32,7 @@ class Passage:
     caller: str = ""  # the module whose forward made the call
     linear: bool = False  # whether a linear layer of torch returned it
     gradient: torch.Tensor | None = None
+    shape: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -38,10 +40,11 @@ class Passage:
 
 
 class Passages:
-    """Hooks on all modules of a model, for one run of its first step. `whole`: note whole numbers too, such as tokens, places and time steps."""
+    """Hooks on all modules of a model, for one run of its first step. `whole`: note whole numbers too, such as tokens, places and time steps.
+    `sketches`: keep a sketch of each tensor in its place, and no gradients."""
 
-    def __init__(self, model: torch.nn.Module, *, whole: bool = False) -> None:
-        self.model, self.whole = model, whole
+    def __init__(self, model: torch.nn.Module, *, whole: bool = False, sketches: bool = False) -> None:
+        self.model, self.whole, self.keep, self.backward = model, whole, sketched if sketches else copied, not sketches
         self.found: list[Passage] = []
         self.handles: list[RemovableHandle] = []
         self.stack: list[str] = [""]
@@ -67,7 +70,7 @@ class Passages:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             given_ = (*args, *kwargs.values())
             if in_backward():
-                self.found += [Passage("again", name, 0, place, copied(tensor)) for place, tensor in enumerate(_floats(given_))]
+                self.found += [Passage("again", name, 0, place, self.keep(tensor)) for place, tensor in enumerate(_floats(given_))]
                 return
             self.calls[name] += 1
             read: dict[Literal["in", "whole"], list[torch.Tensor]] = {"in": _floats(given_), "whole": _wholes(given_) if self.whole else []}
@@ -79,7 +82,7 @@ class Passages:
                     if known is None or known[0] is not tensor:
                         known = self.taken[id(tensor)] = tensor, self.stack[-1]
                 maker = known[1]
-                self._add(Passage(kind, name, self.calls[name], place, copied(tensor), maker, given, self.stack[-1]), tensor)
+                self._add(Passage(kind, name, self.calls[name], place, self.keep(tensor), maker, given, self.stack[-1]), tensor)
             self.stack.append(name)
 
         return hook
@@ -94,10 +97,10 @@ class Passages:
             for place, tensor in enumerate(_floats(output)):
                 known = self.made.get(id(tensor))
                 first = known[1] if known is not None and known[0] is tensor else name
-                self._add(Passage("out", name, call, place, copied(tensor), first, linear=type(module) is torch.nn.Linear), tensor)
+                self._add(Passage("out", name, call, place, self.keep(tensor), first, linear=type(module) is torch.nn.Linear), tensor)
                 if known is None or known[0] is not tensor:
                     self.made[id(tensor)] = (tensor, name)
-                    if tensor.requires_grad:
+                    if tensor.requires_grad and self.backward:
                         self.handles.append(tensor.register_hook(self._back(name, call, place)))
 
         return hook
@@ -106,8 +109,9 @@ class Passages:
         def hook(gradient: torch.Tensor | None) -> None:
             passage.gradient = None if gradient is None else copied(gradient)
 
+        passage.shape = tuple(tensor.shape)
         self.found.append(passage)
-        if tensor.requires_grad:
+        if tensor.requires_grad and self.backward:
             self.handles.append(tensor.register_hook(hook))
 
     def _back(self, name: str, call: int, place: int) -> Any:
@@ -118,6 +122,12 @@ class Passages:
         return hook
 
 
+def sketched(tensor: torch.Tensor) -> torch.Tensor:
+    """The sketch of a tensor, made unseen by any mode."""
+    with no_dispatch(), torch.no_grad():
+        return torch.from_numpy(sketch(tensor, finite=False))
+
+
 def _wholes(value: Any) -> list[torch.Tensor]:
     """The tensors of whole numbers in `value`."""
     held = (tensor for _, tensor in tensors(value) if tensor.dtype in (torch.int64, torch.int32) and tensor.numel())
@@ -125,6 +135,6 @@ def _wholes(value: Any) -> list[torch.Tensor]:
 
 
 def _floats(value: Any) -> list[torch.Tensor]:
-    """The floating-point tensors in `value`. Without those inside of torch.vmap or torch.func.grad, whose numbers are not at hand."""
+    """The floating-point tensors in `value`, but for ragged ones and those inside of torch.vmap or torch.func.grad, whose numbers are not at hand."""
     held = (tensor for _, tensor in tensors(value) if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel())
-    return [tensor for tensor in held if not is_transformed(tensor)]
+    return [tensor for tensor in held if not is_transformed(tensor) and not tensor.is_nested]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from precheck.pairs.comparison import REFUSALS
 from precheck.pairs.distances import Squares, squared_distance
 from precheck.pairs.floors import Floor, Yardstick, ratio
 from precheck.pairs.matching import mapped
+from precheck.pairs.recorded_place import first_module
 from precheck.pairs.recording import Kept, Recording, digest
 from precheck.pairs.sides import Side
 from precheck.pairs.verdicts import Judged, Sided, bitwise, different_because, judged
@@ -28,7 +30,7 @@ class Against:
     """Does for a model and a recording what `Comparison` does for two models."""
 
     def __init__(self, model: Side, recording: Recording, match: Mapping[str, str], precision: Precision) -> None:
-        self.model, self.recording, self.precision = model, recording, precision
+        self.model, self.recording, self.match, self.precision = model, recording, match, precision
         self.refused = ""
         self.samples = 0
         self.subjects: dict[Subject, Kept] = {}
@@ -55,6 +57,13 @@ class Against:
             for subject in open_:
                 found[subject] = self._by_numbers(subject, self.subjects[subject], given, yard.floor(subject))
         return [verdict for verdict in found.values() if verdict is not None]
+
+    def first_module(self) -> str | None:
+        """The first module of the recorded run that differs, or None if the file does not tell."""
+        for dtype in (torch.float32,) if self.precision.is_low or self.refused else (torch.float64, torch.float32):
+            with contextlib.suppress(*REFUSALS):
+                return first_module(self.model, self.recording.passages, self.match, dtype) if self.recording.passages else None
+        return None
 
     def facts(self) -> dict[str, Any]:
         found: dict[str, Any] = {"recording": ", ".join(f"{name} {value}" for name, value in self.recording.origin.items())}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,15 @@ from precheck import files
 from precheck.observe.job import InputError
 from precheck.observe.sketch import sketch
 from precheck.pairs.capture import COMPARED, Captured, Key
+from precheck.pairs.module_dataflow import Passage, sketched
 
 VERSION = 1
 WHOLE = 1 << 20
 """Elements up to which a whole tensor is kept, 4 MB in float32: all results of a typical test model, and most gradients."""
 NAMES = {"output": "result", "loss": "loss", "input-gradient": "input-gradient", "gradient": "parameter-gradient", "update": "update"}
 """Kinds of tensors by the names in a user's mapping: "output", "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]"."""
+MODULE = "module:"
+"""Prefix of the name of a module's result in a user's mapping: "module:layers.0"."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,10 +46,11 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recording:
-    """The contents of a file: tensors by their keys, and their origin."""
+    """The contents of a file: tensors by their keys, their origin, and sketches of what passed between the modules."""
 
     kept: dict[Key, Kept]
     origin: dict[str, str]
+    passages: tuple[Passage, ...] = ()
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -57,23 +61,27 @@ def digest(tensor: torch.Tensor) -> str:
     return found.hexdigest()
 
 
-def captured(given: Mapping[str, Any]) -> Captured:
-    """Tensors (or what torch.as_tensor takes) by the names that users give them. Raises InputError for an unknown name."""
-    found = Captured()
+def captured(given: Mapping[str, Any]) -> tuple[Captured, list[Passage]]:
+    """Tensors (or what torch.as_tensor takes) by the names that users give them, and results of modules. Raises InputError for an unknown name."""
+    found, passages = Captured(), list[Passage]()
     for name, value in given.items():
         kind = next((each for each in sorted(NAMES, key=len, reverse=True) if name == each or name.startswith((f"{each}:", f"{each}["))), None)
-        if kind is None:
-            known = "output, output[name], loss, gradient:name, input-gradient[name], update:name"
+        if kind is None and not name.startswith(MODULE):
+            known = "output, output[name], loss, gradient:name, input-gradient[name], update:name, module:name"
             raise InputError(f"{name!r} is no name of a recorded tensor; there are {known}")
         try:
             tensor = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError):
             raise InputError(f"{name} is a {type(value).__name__}, which is no tensor; pass one, or what torch.as_tensor takes") from None
+        if kind is None:
+            module = name.removeprefix(MODULE)
+            passages.append(Passage("out", module, 1, 0, sketched(tensor), module, shape=tuple(tensor.shape)))
+            continue
         found.tensors[NAMES[kind], name if kind == "loss" else name.removeprefix(kind).removeprefix(":"), 1] = tensor.detach()
-    return found
+    return found, passages
 
 
-def write(path: Path, seen: Captured, origin: Mapping[str, str], *, whole: int = WHOLE) -> None:
+def write(path: Path, seen: Captured, origin: Mapping[str, str], *, passages: Sequence[Passage] = (), whole: int = WHOLE) -> None:
     """Writes a recording. Raises InputError if there is nothing to keep, and OSError if the file cannot be written."""
     if not seen.tensors:
         raise InputError("nothing to record: no output, loss or gradient")
@@ -88,7 +96,14 @@ def write(path: Path, seen: Captured, origin: Mapping[str, str], *, whole: int =
             "kind": kind, "name": name, "step": step, "shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."),
             "digest": digest(tensor), "whole": short or not floating, "nonfinite": int((~tensor.isfinite()).sum()) if floating else 0,
         })  # fmt: skip
-    told = json.dumps({"version": VERSION, "origin": dict(origin), "tensors": entries})
+    rows: dict[bytes, tuple[int, torch.Tensor]] = {}  # what a module returns and another reads is kept once
+    told_passages = []
+    for each in passages:
+        row, _ = rows.setdefault(each.tensor.numpy().tobytes(), (len(rows), each.tensor))
+        told_passages.append([each.kind, each.module, each.call, each.place, each.maker, each.given, each.caller, list(each.shape), row])
+    if rows:
+        stored["passages"] = torch.stack([tensor for _, tensor in rows.values()])
+    told = json.dumps({"version": VERSION, "origin": dict(origin), "tensors": entries, "passages": told_passages})
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, safetensors.torch.save(stored, {"precheck_recording": told}))
 
@@ -106,7 +121,12 @@ def read(path: Path) -> Recording:
                 key = str(each["kind"]), str(each["name"]), int(each["step"])
                 values = (tensor, None) if each["whole"] else (None, tensor)
                 kept[key] = Kept(tuple(each["shape"]), str(each["dtype"]), str(each["digest"]), int(each["nonfinite"]), *values)
-            return Recording(kept, {str(name): str(value) for name, value in told["origin"].items()})
+            rows = file.get_tensor("passages") if told.get("passages") else torch.zeros(0)  # not in recordings of older versions
+            passages = [
+                Passage(kind, module, call, place, rows[row], maker, given, caller, shape=tuple(shape))
+                for kind, module, call, place, maker, given, caller, shape, row in told.get("passages", ())
+            ]
+            return Recording(kept, {str(name): str(value) for name, value in told["origin"].items()}, tuple(passages))
     except FileNotFoundError:
         raise InputError(f"{path} is not there; write it with precheck.record(path, model, inputs)") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:

@@ -38,7 +38,7 @@ def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
     if not made.facts["exact"]:
         del made.facts["exact"]
     found = findings(rows, comparison.precision)
-    made.add(_named(each) for each in (placed(found, comparison) if isinstance(comparison, Comparison) else found))
+    made.add(_named(each) for each in (placed(found, comparison) if isinstance(comparison, Comparison) else recorded(found, comparison)))
     return made
 
 
@@ -53,6 +53,20 @@ def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
     return [_at(each, comparison) if each.severity == "error" else each for each in found]
 
 
+def recorded(found: Sequence[Finding], against: Against) -> list[Finding]:
+    """Adds to errors the first module of the recorded run that differs. A gradient's own module stays where no result differs."""
+    errors = any(each.severity == "error" for each in found)
+    module = against.first_module() if errors else None
+    if module is None:
+        return list(found)
+    said = f"; they first differ {_whose(module)}"
+    return [dataclasses.replace(each, message=each.message + said, module=module) if each.severity == "error" else each for each in found]
+
+
+def _whose(module: str) -> str:
+    return f"in {module}" if module else "in the model's own code"
+
+
 def _at(finding: Finding, comparison: Comparison) -> Finding:
     place = first_difference(comparison) if finding.rule == "different" else first_loss(comparison)
     if place is None and finding.module and finding.phase == "forward":  # a buffer, whose difference no module's result shows
@@ -60,13 +74,11 @@ def _at(finding: Finding, comparison: Comparison) -> Finding:
     if place is None:
         why = fused.explanation(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
         return dataclasses.replace(finding, message=f"{finding.message}; {why}") if why else finding
-    whose = f"in {place.module}" if place.module else "in the model's own code"
     line = f", at {place.source}" if place.source else ""
     verb = "they first differ" if finding.rule == "different" else "other first loses accuracy"
     why = explanation(comparison, place) if finding.rule == "different" else ""
-    return dataclasses.replace(
-        finding, message=f"{finding.message}; {verb} {whose}{line}{f': {why}' if why else ''}", module=place.module, source=place.source, op=place.op,
-    )  # fmt: skip
+    said = f"{finding.message}; {verb} {_whose(place.module)}{line}{f': {why}' if why else ''}"
+    return dataclasses.replace(finding, message=said, module=place.module, source=place.source, op=place.op)
 
 
 def verdict(rows: Sequence[Judged]) -> str:
@@ -108,8 +120,8 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         same = sum(row.verdict == "bitwise" for row in rows)
         return RULES["rounding"].finding(
             "note",
-            f"{len(some)} of {counted(len(rows), 'tensor')} {'differs' if len(some) == 1 else 'differ'} under {precision}, by no more than correct "
-            f"rounding explains (at most r = {worst.r:.3g}: {worst.subject.title}); equal bit for bit: {same}",
+            f"correct rounding explains all that differs under {precision}: {len(some)} of {counted(len(rows), 'tensor')} "
+            f"(at most r = {worst.r:.3g}, {worst.allowed:.3g} allowed: {worst.subject.title}); equal bit for bit: {same}",
             measured=worst.r, limit=worst.allowed,
         )  # fmt: skip
     if first.why:
@@ -117,22 +129,35 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         if first.verdict == "different":
             return RULES["different"].finding("error", why, **common)
         return RULES["undecidable"].finding("note", why, **common)
-    off = _by(first)
     if first.verdict == "different":
-        apart = "it differs from model's exact result" if first.recorded else "even without rounding it differs from model"
-        return RULES["different"].finding("error", f"{title}: other computes something else: {apart} {off}{more}", **common)
+        return RULES["different"].finding("error", f"{title}: other computes something else: {_apart(first)}{more}", **common)
     if first.verdict == "less accurate":
-        return RULES["less-accurate"].finding("error", f"{title}: under {precision} other is off {off}; model is not{more}", **common)
+        return RULES["less-accurate"].finding("error", f"{title}: under {precision} {_off(first, 'other', 'model')}{more}", **common)
     if first.verdict == "model less accurate":
-        return RULES["less-accurate"].finding("note", f"{title}: under {precision} model, the reference, is off {off}; other is not{more}", **common)
+        return RULES["less-accurate"].finding("note", f"{title}: under {precision} {_off(first, 'model, the reference,', 'other')}{more}", **common)
     below = f"without rounding the two differ, by less than rounding under {precision} explains"
     return RULES["undecidable"].finding("note", f"{title}: {below}; 32-true would decide{more}", **common)
 
 
+def _apart(row: Judged) -> str:
+    """How far two exact results are apart, in words."""
+    if row.nonfinite:
+        return f"{_nonfinite(row)} on one side alone, {'there' if row.recorded else 'even without rounding'}"
+    differing = "it differs from model's exact result" if row.recorded else "even without rounding it differs from model"
+    return f"{differing} {_by(row)}"
+
+
+def _off(row: Judged, who: str, rival: str) -> str:
+    """How far one side's result is from its own exact result, in words."""
+    return f"{_nonfinite(row)} in {who} alone" if row.nonfinite else f"{who} is off {_by(row)}; {rival} is not"
+
+
+def _nonfinite(row: Judged) -> str:
+    return f"{counted(row.nonfinite, 'element')} {'is' if row.nonfinite == 1 else 'are'} Inf or NaN"
+
+
 def _by(row: Judged) -> str:
     """How far a tensor is off, in words."""
-    if row.nonfinite:
-        return f"by Inf or NaN on one side alone in {counted(row.nonfinite, 'element')}"
     if not math.isfinite(row.r):
         return f"by {of_norm(row.relative)}, more than any rounding explains"
     if row.where:

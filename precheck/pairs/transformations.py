@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,27 +12,30 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.pairs.backward_difference import PARTED
+from precheck.pairs import changes
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.first_difference import Place
-from precheck.pairs.floors import relative
 from precheck.pairs.intermediates import Made, View, alike
+from precheck.pairs.interventions import Change, cures
 from precheck.pairs.layouts import equal
-from precheck.words import counted
 
-MASKED = 1e30
-"""Magnitude from which a number belongs to a mask: beyond any score, within float32's range."""
 MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
 """Ops that only move numbers. Their operands do not show where a factor matters."""
 SCALING = MOVING | ops.MULTIPLYING | ops.REDUCTIONS | ops.MOVING
 """Ops that pass on a factor of their operands."""
-SHIFTS = (1, -1, 2, -2)
-"""Shifts in positions that are tried: those of bugs that people report."""
-
-
+TRIED = 6
+"""Changes that are tried, a run of `other` each. The right one is among the first, where there is one."""
+COMPARED = 600
+"""Couples of tensors in which a change is looked for, a millisecond each. A loop makes thousands."""
 def explained(comparison: Comparison, place: Place) -> str:
     """The first change that makes the two models agree where they differ first, in words, or ""."""
-    return next(_explanations(comparison, place), "")
+    found = next(_explanations(comparison, place), "")
+    if found or place.backward:
+        return found
+    for change in itertools.islice(_contents(place), TRIED):
+        if change.tensor is None or cures(comparison, place, change):
+            return change.words
+    return ""
 
 
 def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
@@ -39,10 +43,6 @@ def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
         yield "as the backward pass computes it again, its parts get other numbers than in the forward pass"
     yield from _weights(comparison, place)
     yield from _attributes(comparison, place)
-    if place.number is not None and not place.backward:
-        yield from _contents(place)
-    elif not place.backward:
-        yield from _passed(place)
 
 
 def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _buffers(comparison: Comparison, place: Place) -> Iterator[str]:
 def _how(theirs: torch.Tensor, ours: torch.Tensor) -> str:
     if theirs.shape != ours.shape:
         return ""
-    factor = _factor(theirs.detach().double(), ours.detach().double())
+    factor = changes.factor(theirs.detach().double(), ours.detach().double())
     if factor is not None:
         return f": {factor:.6g} times them"
     return ": all of them the same" if bool((theirs == theirs.reshape(-1)[0]).all()) else ""
@@ -138,73 +138,81 @@ def _cured(comparison: Comparison, name: str) -> bool:
         except Exception:  # a model may raise anything if its attributes are changed
             continue
         results = [(each.of_model(ours), each.of_other(theirs)) for each in comparison.subjects if each.kind in ("result", "buffer")]
-        return all(a is not None and b is not None and a.shape == b.shape and _equal(b, a) for a, b in results)
+        return all(a is not None and b is not None and a.shape == b.shape and changes.same(b, a) for a, b in results)
     return False
 
 
-def _contents(place: Place) -> Iterator[str]:
-    made = place.theirs[place.number or 0]
-    if made.tensor is None:
+def _contents(place: Place) -> Iterator[Change]:
+    made = None if place.number is None else place.theirs[place.number]
+    if made is None or made.tensor is None:
+        yield from _passed(place)
         return
-    same = [dataclasses.replace(each, tensor=each.tensor.reshape(made.tensor.shape)) for each in place.ours
-            if each.tensor is not None and each.tensor.numel() == made.tensor.numel()]  # fmt: skip
-    yield from _masks(made.tensor, same)
+    assert place.number is not None
+    alike_ = [dataclasses.replace(each, tensor=each.tensor.reshape(made.tensor.shape)) for each in place.ours
+              if each.tensor is not None and each.tensor.numel() == made.tensor.numel()]  # fmt: skip
+    yield from _masks(place.number, made.tensor, alike_)
     yield from _readings(place)
     yield from _passed(place)
-    for each in sorted(same, key=lambda one: one.op != made.op):
+    for each in sorted(alike_, key=lambda one: one.op != made.op):
         assert each.tensor is not None
-        yield from (f"it is {said}" for said in _changes(made.tensor, each.tensor, f"the result of model's {_op(each)}"))
+        found = changes.changes(made.tensor, each.tensor, f"the result of model's {_op(each)}")
+        yield from (Change(f"it is {said}", place.number, each.tensor) for said in found)
     yield from _orders(made, place.ours)
 
 
-def _passed(place: Place) -> Iterator[str]:
+def _passed(place: Place) -> Iterator[Change]:
     """Changes of the first differing tensor between modules."""
     if place.passed is not None and place.passed[0].shape == place.passed[1].shape:
-        yield from (f"what it gives is {said}" for said in _changes(*place.passed, "what model gives there"))
+        yield from (Change(f"what it gives is {said}") for said in changes.changes(*place.passed, "what model gives there"))
 
 
-def _readings(place: Place) -> Iterator[str]:
+def _readings(place: Place) -> Iterator[Change]:
     """Finds an op that reads the operand of the same op in model, changed by a factor, a mask or a shift. Sums and products pass a factor on, and the
     models may apply it at different places. So an op that does not pass it on shows how often it was applied."""
     assert place.number is not None
-    found = ""
+    found, left = None, iter(range(COMPARED))
     for made in place.theirs[place.number :]:
-        told = "" if _op(made) in MOVING else next(_reading(made, place), "")
+        told = None if _op(made) in MOVING else next(_reading(made, place, left), None)
         if _op(made) not in SCALING:
             if told:
                 yield told
-            found = ""  # the factor was removed before this op
+            found = None  # the factor was removed before this op
         elif told:
             found = told
     if found:
         yield found
 
 
-def _reading(made: Made, place: Place) -> Iterator[str]:
+def _reading(made: Made, place: Place, left: Iterator[int]) -> Iterator[Change]:
     for each in (one for one in place.ours if _op(one) == _op(made) and len(one.makers) == len(made.makers)):
         for here, there in zip(made.makers, each.makers, strict=True):
             a = None if here is None else place.theirs[here].tensor
             b = None if there is None else place.ours[there].tensor
             if a is None or b is None or there is None or a.numel() != b.numel() or a.numel() < 2:
                 continue
+            if next(left, None) is None:
+                return
             a, b = (a, b) if a.shape == b.shape else (a.reshape(b.shape), b)
-            if not _equal(*_seen(a, b)):
-                yield from (f"its {_op(made)} reads {said}" for said in _changes(a, b, f"what model's {_op(each)} reads"))
-            yield from (f"before its {_op(made)}, {said}" for said in _masks(a, [place.ours[there]]))
+            if not changes.same(*changes.seen(a, b)):
+                found = changes.changes(a, b, f"what model's {_op(each)} reads")
+                yield from (Change(f"its {_op(made)} reads {said}", here, b) for said in found)
+            masked = _masks(here or 0, a, [place.ours[there]])
+            yield from (dataclasses.replace(change, words=f"before its {_op(made)}, {change.words}") for change in masked)
 
 
-def _orders(made: Made, ours: Sequence[Made]) -> Iterator[str]:
+def _orders(made: Made, ours: Sequence[Made]) -> Iterator[Change]:
     """Finds an op of model that reads the same memory with other strides: a transpose, a view or interleaving is confused with another."""
     for each in ours:
-        if each.op != made.op or len(each.views) != len(made.views):
+        if each.op != made.op or len(each.views) != len(made.views) or each.tensor is None:
             continue
         couples = list(zip(made.views, each.views, strict=True))
         if all(alike(a[0], b[0]) for a, b in couples) and any(_walk(a) != _walk(b) for a, b in couples):
             here, there = next((a, b) for a, b in couples if _walk(a) != _walk(b))
-            yield (
-                f"it reads the numbers of model's {_op(each)} in another order: shape {here[1]} with strides {here[2]}, "
-                f"and model's has shape {there[1]} with strides {there[2]}"
-            )
+            if math.prod(here[1]) == math.prod(there[1]):  # else it reads a part
+                yield Change(
+                    f"its {_op(made)} reads what model's {_op(each)} reads in another order: shape {here[1]} with strides {here[2]}, "
+                    f"and model's has shape {there[1]} with strides {there[2]}",
+                )  # not tried: what is read in that order may be read by more ops
 
 
 def _walk(view: View) -> tuple[int, list[tuple[int, int]]]:
@@ -220,68 +228,23 @@ def _walk(view: View) -> tuple[int, list[tuple[int, int]]]:
     return view[3], found
 
 
-def _changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str]:
-    """Changes that turn `there`, of model, into `here`, of other. Both have the same shape."""
-    a, b = _seen(here, there)
-    factor = _factor(a, b)
-    if factor is not None and factor != 1:
-        yield f"{factor:.6g} times {what}"
-    for dim in range(here.dim()):
-        for by in SHIFTS:
-            if here.shape[dim] > abs(by) + 1 and _equal(_from(a, dim, by), _from(b, dim, -by)):
-                yield f"shifted: element i of it is element i{-by:+d} of {what}, along dimension {dim}"
-        if here.shape[dim] > 1 and _equal(a.flip(dim), b):
-            yield f"{what} the other way round, along dimension {dim}"
-    difference = a - b
-    if here.dim() > 1 and here.shape[0] > 1 and bool(torch.count_nonzero(difference)):
-        flat = difference.reshape(-1, here.shape[-1])
-        if len(flat) > 1 and float((flat - flat[0]).abs().max()) <= PARTED * float(b.abs().max()):
-            once = "" if float((flat - flat[0, 0]).abs().max()) > PARTED * float(b.abs().max()) else f" {flat[0, 0].item():.6g}"
-            yield f"{what} plus{once or ' the same row everywhere, as of a bias'}"
-
-
-def _seen(here: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in float64, or complex128 if either is complex, with zeros where either is masked."""
-    hidden, wide = _hidden(here) | _hidden(there), torch.complex128 if here.is_complex() or there.is_complex() else torch.float64
-    return here.to(wide).masked_fill(hidden, 0), there.to(wide).masked_fill(hidden, 0)
-
-
-def _hidden(value: torch.Tensor) -> torch.Tensor:
-    return value.abs().nan_to_num(nan=math.inf) >= MASKED
-
-
-def _masks(here: torch.Tensor, ours: Sequence[Made]) -> Iterator[str]:
+def _masks(number: int, here: torch.Tensor, ours: Sequence[Made]) -> Iterator[Change]:
     """Another mask on the same scores, compared with the result of model that differs in the fewest elements."""
     found = []
     for each in ours:
         assert each.tensor is not None
-        mine, other = _hidden(here), _hidden(each.tensor)
+        mine, other = changes.hidden(here), changes.hidden(each.tensor)
         apart_ = int((mine != other).sum())
-        if apart_ and bool(other.any()) and _equal(*_seen(here, each.tensor)):
-            found.append((apart_, mine, other, _op(each)))
-    for _, mine, other, op in sorted(found, key=lambda one: one[0])[:1]:
+        if apart_ and bool(other.any()) and changes.same(*changes.seen(here, each.tensor)):
+            found.append((apart_, mine, other, each))
+    for _, mine, other, each in sorted(found, key=lambda one: one[0])[:1]:
         more, fewer = int((mine & ~other).sum()), int((other & ~mine).sum())
-        said = f"its mask is not that of model's {op}: {counted(more, 'more element')} hidden, and {fewer} fewer"
-        shifts = [(dim, by) for dim in range(here.dim() - 1, -1, -1) for by in SHIFTS if here.shape[dim] > abs(by)]
-        fits = ((dim, by) for dim, by in shifts if torch.equal(_from(mine, dim, by), _from(other, dim, -by)))
-        yield next((f"{said}; its element i is element i{-by:+d} of that one, along dimension {dim}" for dim, by in fits), said)
-
-
-def _from(value: torch.Tensor, dim: int, by: int) -> torch.Tensor:
-    return value.narrow(dim, max(0, by), value.shape[dim] - abs(by))
-
-
-def _factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
-    """The factor by which `here` is `there`, or None."""
-    square = float((there * there.conj()).real.sum())
-    factor = float((here * there.conj()).real.sum()) / square if square > 0 else 0.0
-    if not factor or (here.numel() < 2 and all(abs(each - round(each)) > 1e-6 * abs(each) for each in (factor, 1 / factor))):
-        return None  # any two numbers differ by some factor, so a single element only counts with an integer factor
-    return factor if _equal(here, there * factor) else None
-
-
-def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
-    return relative(here, there) <= PARTED
+        said = f"its mask is not that of model's {_op(each)}: elements hidden in other alone: {more}, in model alone: {fewer}"
+        shifts = [(dim, by) for dim in range(here.dim() - 1, -1, -1) for by in changes.SHIFTS if here.shape[dim] > abs(by)]
+        parts = ((dim, by, changes.part(mine, dim, by), changes.part(other, dim, -by)) for dim, by in shifts)
+        fits = ((dim, by) for dim, by, moved, there in parts if torch.equal(moved, there) and 0 < int(there.sum()) < there.numel())
+        words = next((f"{said}; its element i is element i{-by:+d} of that one, along dimension {dim}" for dim, by in fits), said)
+        yield Change(words, number, each.tensor)
 
 
 def _op(made: Made) -> str:

@@ -38,7 +38,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "no scale": ({"broken": {"attention": "written", "scale": 1.0}}, "layers.1.attention", r"softmax reads 2\.82843 times what model's softmax"),
     "bias dropped": ({"broken": {"unbiased": True}}, "layers.1.attention.o", r"other has no bias there"),
     "viewed, not turned": ({"broken": {"viewed": True}}, "layers.1.attention", r"in another order"),
-    "position off by one": ({"broken": {"offset": 1}}, "layers.1.attention", r"element i of it is element i\+1"),
+    "position off by one": ({"broken": {"offset": 1}}, "layers.1.attention", r"element i is element i\+1 of that"),
     "interleaved rope": ({"broken": {"rope": "interleaved"}}, "layers.1.attention", r"in another order"),
     "softmax twice": ({"broken": {"attention": "written", "twice": True}}, "layers.1.attention", ""),
     "one head": ({"broken": {"dead": True}}, "layers.1.attention", ""),

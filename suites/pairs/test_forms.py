@@ -26,10 +26,9 @@ IN_THIS_WAY = "the model runs as it is, but not in this way"
 REFUSED_BY_VARY = {
     "given no rows": NO_ROWS, "given nothing": NO_ROWS,
     **dict.fromkeys(("exported", "exported filters", "an exported module", "exported in parts", "a sparse weight", "counts its calls",
-                     "given a packed sequence", "returns a packed sequence", "returns a sparse tensor", "returns rows compressed",
-                     "returns ragged rows"), IN_THIS_WAY),
+                     "given a packed sequence", "returns a packed sequence", "returns ragged rows"), IN_THIS_WAY),
 }  # fmt: skip
-"""A graph that was exported for four rows takes four, and rows of a sparse output cannot be put in another order by torch."""
+"""A graph that was exported for four rows takes four, and rows of a ragged output cannot be put in another order by torch."""
 CHANGED = {"changes its input"}
 """In some precisions the model works on a copy of its input, and runs; in others torch refuses the backward pass of several calls."""
 TORCH_REFUSES = {

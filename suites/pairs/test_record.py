@@ -38,10 +38,55 @@ def test_large_tensors_are_sketches(tmp_path: Path) -> None:
     given = tokens()
     for ways, verdict in (({"attention": "einsum"}, "rounding"), ({"broken": {"swapped": True}}, "different")):
         file = precheck.record(tmp_path / "run.safetensors", decoder(**ways), given, loss=language_loss(given), whole=0)
-        assert file.stat().st_size < 45_000
+        assert file.stat().st_size < 90_000  # 30 tensors, and what passes between modules
         assert precheck.compare(decoder(), file, given, loss=language_loss(given)).verdict == verdict
     same = precheck.record(tmp_path / "run.safetensors", decoder(), given, whole=0)
     assert precheck.compare(decoder(), same, given).verdict == "bitwise"
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize(
+    ("broken", "module"),
+    [({"swapped": True}, "layers.1.feeding"), ({"attention": "written", "scale": 1.0}, "layers.1.attention")],
+)
+def test_a_recording_tells_the_first_module_that_differs(tmp_path: Path, precision: str, broken: dict[str, Any], module: str) -> None:
+    """By sketches of what its modules were given and returned, though the file holds none of these tensors."""
+    given = tokens()
+    file = precheck.record(tmp_path / "run.safetensors", decoder(broken=broken), given, loss=language_loss(given), precision=precision)
+    found = precheck.compare(decoder(), file, given, loss=language_loss(given), precision=precision).errors[0]
+    assert found.module == module, found.message
+    assert found.message.endswith(f"; they first differ in {module}")
+
+
+def test_a_recording_of_a_model_whose_code_calls_its_parts_wrongly_names_no_part(tmp_path: Path) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self, late: bool) -> None:
+            super().__init__()
+            self.late, self.first, self.last = late, torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x).relu()
+            return self.last(x.roll(1, 0) if self.late else x)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model, other, x = Net(False), Net(True), torch.randn(5, 8)
+    other.load_state_dict(model.state_dict())
+    found = precheck.compare(model, precheck.record(tmp_path / "run.safetensors", other, x), x).errors[0]
+    assert (found.module, found.message.endswith("; they first differ in the model's own code")) == ("", True)
+
+
+def test_results_of_modules_of_another_engine_are_recorded_by_name(tmp_path: Path) -> None:
+    """They are not judged themselves. Names are those of `match`, and what a layer makes up for is passed over."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    x = torch.randn(5, 8)
+    first, second = model[0](x).detach(), model[:2](x).detach() * 1.01
+    given = {"output": model[2](second).detach(), "module:dense": first, "module:act": second}
+    file = precheck.record(tmp_path / "engine.safetensors", given)
+    found = precheck.compare(model, file, x, match={"dense": "0", "act": "1"}).errors[0]
+    assert (found.module, found.message.endswith("; they first differ in act")) == ("act", True)
+    right = precheck.record(tmp_path / "engine.safetensors", {"output": model(x).detach(), "module:dense": first + 1})
+    assert precheck.compare(model, right, x, match={"dense": "0"}).verdict == "bitwise"
 
 
 def test_tensors_of_another_engine_are_recorded_by_name(tmp_path: Path) -> None:
@@ -177,3 +222,15 @@ def test_zeros_are_told_from_a_recording(tmp_path: Path) -> None:
     precheck.record(tmp_path / "other.safetensors", Summed(), x, loss=lambda out: out.square().mean())
     report = precheck.compare(model, tmp_path / "other.safetensors", x, loss=lambda out: out.square().mean(), match={"layers": ""})
     assert report.verdict == "rounding", report.summary()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_ragged_results_of_modules_are_left_out(tmp_path: Path) -> None:
+    class Ragged(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = super().forward(x)
+            return torch.nested.as_nested_tensor([made[0], made[1, :2]])
+
+    torch.manual_seed(0)
+    model, x = Ragged(4, 3), torch.randn(2, 5, 4)
+    assert precheck.compare(model, precheck.record(tmp_path / "run.safetensors", model, x), x).verdict == "bitwise"

@@ -201,3 +201,25 @@ def test_a_way_that_the_model_cannot_take_is_refused_with_its_error() -> None:
         precheck.vary(four, torch.randn(4, 3), {"batch": 2})
     with pytest.raises(RuntimeError, match="The size of tensor a"):  # which is the model's own
         precheck.vary(four, torch.randn(5, 3), {"batch": 2})
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_rows_of_a_sparse_output_are_turned_and_joined(layout: torch.layout) -> None:
+    """In its own layout, which the loss reads. A fault between rows is found there as in a dense one."""
+
+    class Net(torch.nn.Module):
+        def __init__(self, mixed: bool) -> None:
+            super().__init__()
+            self.mixed, self.line = mixed, torch.nn.Linear(6, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.line(x).relu()
+            return (made - made.mean(0) if self.mixed else made).to_sparse(layout=layout)
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 6)
+    for mixed, verdicts in ((False, {"bitwise", "rounding"}), (True, {"different"})):
+        report = precheck.vary(Net(mixed), x, over=("order", "batch"), loss=lambda out: out.values().square().sum())
+        assert report.facts["variations"]["batch of 1"] in verdicts, report.summary()
+        assert report.facts["variations"]["order"] in {"bitwise", "rounding"}, report.summary()

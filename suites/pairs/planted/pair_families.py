@@ -1,6 +1,11 @@
 """All families of the set, imported for the pairs that they enter."""
 
 import pair_bert
+import pair_eighteenth
+import pair_eighteenth_losses
+import pair_eighteenth_rest
+import pair_eighteenth_scans
+import pair_eighteenth_sights
 import pair_eighth
 import pair_eleventh
 import pair_fifteenth
@@ -67,4 +72,5 @@ FAMILIES = (
     pair_fifteenth, pair_fifteenth_parts, pair_fifteenth_rest,
     pair_sixteenth, pair_sixteenth_rest, pair_sixteenth_states,
     pair_seventeenth,
+    pair_eighteenth, pair_eighteenth_losses, pair_eighteenth_rest, pair_eighteenth_scans, pair_eighteenth_sights,
 )  # fmt: skip

@@ -108,7 +108,7 @@ healthy("recorded", "a port", recorded_run)
 broken("recorded", "numpy, an eps of 1e-2", lambda: recorded(1e-2), "")
 broken("recorded", "numpy, a gradient of the sum", lambda: recorded(summed=True), "head")
 broken("recorded", "numpy, logits one late", lambda: recorded(late=True), "")
-broken("recorded", "a port, not warmer", lambda: recorded_run(cold=True), "")
+broken("recorded", "a port, not warmer", lambda: recorded_run(cold=True), LAST)
 
 
 class Skipped(Attend):

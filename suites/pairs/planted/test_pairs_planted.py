@@ -21,8 +21,11 @@ PLACED = (
     "documents/a table of eight positions", "drafts in a tree/the other draft is seen", "documents in a row/an end one late",
     "a filter with a state/a state that is bent", "a key for each head/values tiled", "residuals passed on/a branch added twice",
     "lstm/gates in another order", "flow/the same half twice", "llama/embedding not scaled",
+    "filters with channels last/taps turned round", "groups with channels last/a norm for each place", "mobile filters/the eps of torch",
+    "a fused residual/the normed one handed on", "recorded sinks/a sink of zero",
 )  # fmt: skip
-"""Faults whose place shows in a way of its own: other sizes, another number of tensors, a part of a layer, a tensor that a block makes up for."""
+"""Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
+tensor that a block makes up for, a recording."""
 TRIED = list(dict.fromkeys([*TRIED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
