@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from precheck.analysis import noise
-from precheck.observe.noise import ONE_ROUNDING
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.sketch import distance
 from precheck.pairs.floors import ratio, roundoff
 from precheck.pairs.matching import mapped
