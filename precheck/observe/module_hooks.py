@@ -243,8 +243,10 @@ class Boundaries:
 
 
 def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
-    """The code of modules' forward methods and of the loss, whose results are recorded anyway."""
-    found = (getattr(getattr(type(module), "forward", None), "__code__", None) for module in model.modules())
+    """The code of modules' forward methods and of the loss, whose results are recorded anyway. A class that replaces a module's own, as that of
+    `in_float32` does, calls the forward method of the class before it."""
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    found = (getattr(vars(kind).get("forward"), "__code__", None) for kind in kinds)
     return {code for code in (*found, *(getattr(each, "__code__", None) for each in (getattr(model, "function", None), loss))) if code is not None}
 
 
