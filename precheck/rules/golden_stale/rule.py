@@ -117,8 +117,8 @@ def under(findings: Sequence[Finding], recorded: Mapping[str, Any]) -> list[Find
 
 
 def _again(record: Record, now: Trace) -> bool:
-    """Whether a module returns the values of another one, or this is the gradient of such an output. A module that is kept in float32 has an output of
-    its own, where the golden may have that of its last part only: a remedy that precheck proposes makes no other model."""
+    """Whether a module returns the values of another one, or this is the gradient of such an output. A module that is kept in float32 has an
+    output of its own, where the golden may have that of its last part only: a remedy that precheck proposes makes no other model."""
     made = now.records.get(f"output:{record.name}@{record.step}")
     if made is None or not made.norm or record.kind not in ("output", "gradient"):
         return False
