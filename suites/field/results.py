@@ -41,7 +41,7 @@ DOMAINS = {
     "language": "language, genomes, videos",
     "restoration": "image quality and restoration",
     "speech": "speech",
-    "networks": "networks and layers",
+    "small_networks": "networks and layers",
     "curves": "losses, curves, distributions and filters",
 }
 
