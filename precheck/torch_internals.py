@@ -2,8 +2,7 @@
 
 No other file uses a private name of torch; `suites/test_house.py` checks this. There are two kinds:
 
-- **Needed.** Nothing can be observed without these. Where one is missing, importing the parts of precheck that need torch raises
-  one ImportError, which names the installed torch and the tested versions.
+- **Needed.** Nothing can be observed without these. Where one is missing, an ImportError names the installed torch and the tested versions.
 - **Replaced.** The comment or docstring of the name says what is done where torch has no such name.
 """
 
@@ -79,8 +78,7 @@ def written_out(func: Any) -> Callable[..., Any] | None:
 
 def set_cudnn_tf32(allowed: bool) -> None:
     """Sets `torch.backends.cudnn.allow_tf32`, also if torch's test utilities have frozen it. Without the private setter it sets the attribute."""
-    setter = getattr(torch._C, "_set_cudnn_allow_tf32", functools.partial(setattr, torch.backends.cudnn, "allow_tf32"))
-    setter(allowed)
+    getattr(torch._C, "_set_cudnn_allow_tf32", functools.partial(setattr, torch.backends.cudnn, "allow_tf32"))(allowed)
 
 
 def graph_task() -> int:
@@ -104,8 +102,7 @@ def nesting() -> int:
 def address(storage: torch.UntypedStorage) -> int:
     """The address of torch's storage object. It is unique while a weak reference to this storage is held, even if the storage has been freed.
     So what was kept under the address of a living storage, with such a reference, is of this storage."""
-    place: int = storage._cdata
-    return place
+    return int(storage._cdata)
 
 
 def located(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
@@ -115,8 +112,7 @@ def located(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 def storage_key(tensor: torch.Tensor) -> int:
     """The address of the tensor's storage, the same for all views of it."""
-    place: int = tensor.untyped_storage()._cdata
-    return place
+    return int(tensor.untyped_storage()._cdata)
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -178,12 +174,16 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 
 def script_optimized(enabled: bool) -> bool:
     """Switches the optimising executor of TorchScript; returns how it was. A torch without the switch runs scripts as it likes."""
-    get, put = (getattr(torch._C, f"_{verb}_graph_executor_optimize", None) for verb in ("get", "set"))
-    if get is None or put is None:
-        return enabled
+    get, put = (getattr(torch._C, f"_{verb}_graph_executor_optimize", lambda *given: enabled) for verb in ("get", "set"))
     before = bool(get())
     put(enabled)
     return before
+
+
+def scripts_compiled_anew() -> None:
+    """TorchScript forgets what it has compiled for the state of autocast that it is called in. A torch without the list of functions keeps it."""
+    for function in getattr(getattr(torch.jit._state, "_python_cu", None), "get_functions", list)():
+        function._debug_flush_compilation_cache()
 
 
 def script_builtin(function: Any, original: Any | None) -> None:

@@ -22,7 +22,7 @@ from precheck.observe.recorder import Recorder, Witness
 from precheck.observe.records import Trace
 from precheck.observe.stack_depth import room
 from precheck.observe.uncompiled import uncompiled
-from precheck.torch_internals import in_backward, is_transformed, script_optimized, storage_key, version
+from precheck.torch_internals import in_backward, is_transformed, script_optimized, scripts_compiled_anew, storage_key, version
 
 LOW = (torch.bfloat16, torch.float16)
 
@@ -125,8 +125,10 @@ class Boundaries:
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """Encloses a forward pass and its loss."""
+        """Encloses a forward pass and its loss. TorchScript compiles anew, since code that it optimised before would go on running."""
         self.position.inside = True
+        if self.step == 1:
+            scripts_compiled_anew()
         try:
             if self.functions is None or not self.enabled:
                 yield
@@ -245,8 +247,10 @@ class Boundaries:
 
 
 def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
-    """The code of modules' forward methods and of the loss, whose results are recorded anyway."""
-    found = (getattr(getattr(type(module), "forward", None), "__code__", None) for module in model.modules())
+    """The code of modules' forward methods and of the loss, whose results are recorded anyway. A class that replaces a module's own, as that of
+    `in_float32` does, calls the forward method of the class before it."""
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    found = (getattr(vars(kind).get("forward"), "__code__", None) for kind in kinds)
     return {code for code in (*found, *(getattr(each, "__code__", None) for each in (getattr(model, "function", None), loss))) if code is not None}
 
 

@@ -41,6 +41,8 @@ DOMAINS = {
     "language": "language, genomes, videos",
     "restoration": "image quality and restoration",
     "speech": "speech",
+    "small_networks": "networks and layers",
+    "curves": "losses, curves, distributions and filters",
 }
 
 

@@ -146,6 +146,30 @@ def test_of_a_model_that_is_scripted_itself_the_result_is_compared(build: Callab
     assert torch._C._get_graph_executor_optimize() == before
 
 
+def turned(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    return x * by + x
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("called", [0, 3])
+def test_what_torchscript_had_compiled_before_is_compiled_anew(called: int) -> None:
+    """From its second call on, TorchScript's executor has another gradient of a complex product, and a wrong one."""
+    code = torch.jit.script(turned)
+    by = torch.polar(torch.ones(8), torch.arange(8.0))
+
+    class Turn(Base):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return code(torch.complex(self.a(x).float(), x[:, :16].float()), by.repeat(2)).abs()  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model, x = Turn(), torch.randn(4, 16)
+    for _ in range(called):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            model(x).square().mean().backward()
+    report = precheck.measure(model, x, precision="bf16-mixed", loss=lambda out: out.square().mean())
+    assert not report.errors, [error.message for error in report.errors]
+
+
 class Leaves(Base):
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"logits": self.b(self.a(x)) * 1e5}

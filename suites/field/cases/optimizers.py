@@ -58,6 +58,10 @@ _optimizer("dadaptation", "dadaptation", "dadaptation:DAdaptAdam", lr=1.0)
 _optimizer("adabelief", "adabelief-pytorch", "adabelief_pytorch:AdaBelief", lr=1e-3, print_change_log=False)
 _optimizer("ranger", "pytorch-ranger", "pytorch_ranger:Ranger", lr=1e-3)
 _optimizer("adabound", "adabound", "adabound:AdaBound", lr=1e-3)
+_optimizer("ranger21", "ranger21", "ranger21:Ranger21", lr=1e-3, num_epochs=2, num_batches_per_epoch=20, logging_active=False)
+_optimizer("memory_efficient_sm3", "torch-sm3", "SM3:SM3", lr=0.01, momentum=0.9)
+_optimizer("sophia", "sophia-opt", "sophia_opt:SophiaG", lr=1e-3)
+_optimizer("first_lamb", "pytorch-lamb", "pytorch_lamb:Lamb", lr=1e-3)
 _optimizer("came", "came-pytorch", "came_pytorch:CAME", lr=1e-3)
 _optimizer("adan", "adan-pytorch", "adan_pytorch:Adan", lr=1e-3)
 _optimizer("timm_adopt", "timm", "timm.optim:Adopt", lr=1e-3)
@@ -149,6 +153,13 @@ def kron() -> Made:
 
     torch.compiler.set_stance("force_eager")  # compiled code draws other random numbers, and watched code runs in eager mode
     return _made(lambda given: Kron(given, lr=3e-4))
+
+
+@case("torchastic", ("bf16-true",))
+def torchastic_adamw() -> Made:
+    from torchastic import AdamW
+
+    return _made(lambda given: AdamW(given, lr=1e-3))
 
 
 @case("adamw-bf16", ("bf16-true",))
