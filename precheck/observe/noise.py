@@ -13,10 +13,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import torch
 
 from precheck.dense_parts import composed, with_values
 from precheck.formats import FP16, ONE_ROUNDING, Format
+from precheck.observe.shadow.numpy_views import ROOM, lent_and_seen, scratch
 from precheck.observe.shadow.storages import Storages
 from precheck.recipes import Recipe
 from precheck.torch_internals import in_backward, no_class_code, no_dispatch, version
@@ -46,6 +48,7 @@ class Noise:
     scale: float = 1.0
     _copies: Storages[tuple[int, torch.Tensor]] = dataclasses.field(default_factory=Storages)  # disturbed ones of what is read as a cast, by version
     _generators: dict[str, torch.Generator] = dataclasses.field(default_factory=dict)
+    _shifts: dict[torch.Generator, tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=dict)  # 64 bits, the first 8
 
     def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
         return self._disturbed(value) if self.parameters is None or name in self.parameters else value
@@ -119,26 +122,44 @@ class Noise:
     def _disturb(self, value: torch.Tensor, roundings: int, *, scale: float = 1.0) -> None:
         """Adds relative noise of that many roundings in place, and models underflow."""
         if self.chained and not value.is_complex():
-            error = _rounded(value, self.roundoff, shift=float(self._draws(value.new_zeros(1)))).sub_(value)
+            shift = self._shift(value)
+            if _few(value):
+                _round_few(value, self.roundoff, shift, math.sqrt(roundings), self.bottom, scale)
+                return
+            error = _rounded(value, self.roundoff, shift=shift).sub_(value)
             value.add_(error.nan_to_num_(nan=0.0).mul_(math.sqrt(roundings)))  # NaN comes from Inf - Inf: masks stay
         else:
             value.mul_(self._draws(value, about=1.0, within=_UNIFORM * self.roundoff * math.sqrt(roundings)))
         if self.bottom is not None and not value.is_complex():
             _settle(value, self.bottom, scale)
 
+    def _shift(self, like: torch.Tensor) -> float:
+        """The same as one of `_draws`, in fewer calls."""
+        generator = self._generator(like)
+        if generator not in self._shifts:
+            bits = torch.empty(1, dtype=torch.int64, device=like.device)
+            self._shifts[generator] = bits, bits.view(torch.int8)[0]
+        bits, byte = self._shifts[generator]
+        bits.random_(-(2**63), None, generator=generator)
+        return int(byte) * 2.0**-7 + 2.0**-8
+
+    def _generator(self, like: torch.Tensor) -> torch.Generator:
+        device = like.device.type
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(like.device).manual_seed(self.seed)
+        return self._generators[device]
+
     def _draws(self, like: torch.Tensor, *, about: float = 0.0, within: float = 1.0) -> torch.Tensor:
         """U(about - within, about + within) in 2^8 steps, from this run's own generator, so that the model's random numbers do not change.
         Each draw of 64 bits gives eight numbers, since one draw for each would cost as much as the run. The mean square is that of the
         continuous distribution, less a 65 536th.
         """
-        device = like.device.type
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(like.device).manual_seed(self.seed)
+        generator = self._generator(like)
         real = torch.float64 if like.dtype in (torch.float64, torch.complex128) else torch.float32
         drawn = torch.empty(like.shape, dtype=real, device=like.device)
         bits = torch.empty(min(_DRAWN, -(-drawn.numel() // 8)), dtype=torch.int64, device=like.device)
         for part in drawn.view(-1).split(8 * _DRAWN):
-            few = bits[: -(-part.numel() // 8)].random_(-(2**63), None, generator=self._generators[device])
+            few = bits[: -(-part.numel() // 8)].random_(-(2**63), None, generator=generator)
             part.copy_(few.view(torch.int8)[: part.numel()]).mul_(within * 2.0**-7).add_(about + within * 2.0**-8)
         return drawn
 
@@ -154,6 +175,39 @@ def _rounded(value: torch.Tensor, roundoff: float, *, shift: float) -> torch.Ten
     nearest = (split - (split - scaled)).div_(2.0**shift)
     fits = value.abs() < torch.finfo(value.dtype).max / (4 * splitter)  # fills of masks, -Inf or numbers near it, stay
     return torch.where(fits, nearest, value)
+
+
+def _few(value: torch.Tensor) -> bool:
+    """Whether it is a float32 tensor of a CPU for which numpy's calls take less time than torch's. Not a gradient that is differentiated again."""
+    plain = value.is_cpu and value.dtype is torch.float32 and not value.is_neg() and not value.requires_grad
+    return plain and 0 < value.numel() <= ROOM
+
+
+@numpy.errstate(all="ignore")
+def _round_few(value: torch.Tensor, roundoff: float, shift: float, times: float, bottom: Format | None, scale: float) -> None:
+    """Adds the error of `_rounded`, so many `times`, to few numbers in place, and does what `_settle` does. It gives the same bits."""
+    kind = numpy.float32
+    splitter, spread = kind(2 * roundoff / torch.finfo(torch.float32).eps + 1), kind(2.0**shift)
+    room, numbers = lent_and_seen(value, torch.float32, "noise")
+    scaled = numpy.multiply(numbers, spread, out=scratch(numbers, "scaled"))
+    split = numpy.multiply(scaled, splitter, out=scratch(numbers, "split"))
+    numpy.subtract(split, scaled, out=scaled)
+    error = numpy.subtract(split, scaled, out=split)
+    error /= spread
+    error -= numbers
+    size = numpy.abs(numbers, out=scaled)
+    beyond = ~(size < kind(torch.finfo(torch.float32).max / (4 * float(splitter))))
+    if beyond.any():
+        error[beyond] = 0.0
+    error *= kind(times)
+    numbers += error
+    if bottom is FP16:
+        step = kind(bottom.min_subnormal / scale)
+        small = numpy.abs(numbers, out=scaled) < kind(bottom.min_normal / scale)
+        numbers[small] = numpy.rint(numbers[small] / step) * step
+    elif bottom is not None:
+        numbers[numpy.abs(numbers, out=scaled) < kind(bottom.min_normal / scale)] = 0.0
+    value.copy_(room)
 
 
 def _settle(value: torch.Tensor, fmt: Format, scale: float) -> None:

@@ -18,8 +18,9 @@ from precheck.torch_internals import in_backward
 Step = tuple[Any, ...]
 """An op: its module call or "backward", its name, and its numeric arguments."""
 
-_CASTS = frozenset({"aten._to_copy", "aten.detach"})
-"""Ops that autocast adds, and ops that do nothing in float32. Up to torch 2.9 its casts are detached in the backward pass."""
+_CASTS = frozenset({"aten._to_copy", "aten.to", "aten.detach"})
+"""Ops that autocast adds, and ops that do nothing in float32. Up to torch 2.9 its casts are detached in the backward pass. A mode sees `aten.to`
+itself only inside of torch.func, and a shadow sees what it is made of."""
 _PASSED_BY = frozenset({torch.Tensor, torch.nn.Parameter, torch.dtype, type(None)})
 _SCALED = {("backward", "aten.mul")}
 """The op that a loss scale adds: the derivative of its product with the loss, without numeric arguments."""

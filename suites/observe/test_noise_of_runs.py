@@ -8,7 +8,8 @@ import numpy
 import pytest
 import torch
 
-from precheck.formats import BF16, FP16, TF32
+from precheck.formats import BF16, FP16, TF32, Format
+from precheck.observe import noise as noise_module
 from precheck.observe.noise import ONE_ROUNDING, Noise
 
 U = BF16.unit_roundoff
@@ -167,3 +168,34 @@ def test_whole_inputs_are_exact_and_others_disturbed() -> None:
     mask, made = torch.tensor([0.0, 1.0, 1.0]), noise(inputs=True)
     assert torch.equal(made.input(mask), mask)
     assert not torch.equal(made.input(mask * 0.3), mask * 0.3)
+
+
+@pytest.mark.parametrize("bottom", [None, BF16, FP16])
+@pytest.mark.parametrize("scale", [1.0, 2.0**16])
+def test_few_numbers_are_rounded_to_the_same_bits_as_many(bottom: Format | None, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numpy rounds few numbers of a CPU, and torch all others."""
+
+    def rounded(*, few: bool) -> torch.Tensor:
+        with monkeypatch.context() as patched:
+            if not few:
+                patched.setattr(noise_module, "_few", lambda value: False)
+            made, whole = noise(chained=True, everywhere=True, bottom=bottom, scale=scale), normal(4096)
+            values = whole * torch.exp2(16 * normal(4096, seed=1))
+            values[:8] = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0, 3.3e38, 1e-40, -1e-45])
+            parts = [values[:2000], values[2000:].reshape(16, 131).t()]
+            for part in parts:
+                made.output("a", part)
+                made.output("b", part)
+            return values.view(torch.int32)
+
+    assert torch.equal(rounded(few=True), rounded(few=False))
+
+
+def test_a_gradient_that_is_differentiated_again_keeps_its_graph() -> None:
+    """A penalty on a gradient, under the noise of a closer look: the derivative of a rounded number is one."""
+    x = normal(64).requires_grad_()
+    (gradient,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+    noise(chained=True).gradient("a", gradient).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full((64,), 2.0))
+    assert relative(output(noise(chained=True), "a", normal(64)), normal(64)) < 1

@@ -26,9 +26,14 @@ def lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
     if tensor.numel() > ROOM:
         copy: Numbers = tensor.reshape(-1).to(dtype, copy=True).numpy()
         return copy
+    return lent_and_seen(tensor, dtype, use)[1]
+
+
+def lent_and_seen(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> tuple[torch.Tensor, Numbers]:
+    """The same copy of a tensor of up to ROOM numbers, as a tensor of its shape and as an array. Both see the same memory."""
     space, numbers = _space(tensor.shape, dtype, use)
     space.copy_(tensor)
-    return numbers
+    return space, numbers
 
 
 def listed(tensor: torch.Tensor) -> list[float]:
