@@ -12,7 +12,7 @@ from collections.abc import Set
 from precheck import ops
 from precheck.analysis import causes, whole_numbers
 from precheck.analysis.enlarged_differences import PLAIN, amplification
-from precheck.analysis.exemptions import Exempting, outweighed
+from precheck.analysis.exemptions import Exempting, outweighed, small
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.ledger import exempts
@@ -192,7 +192,7 @@ class Errors:
             return
         if fact is not None and not shaken(value):
             explained_by = above if fact.healed else (fact,)  # what is made good explains nothing that follows from it
-            self._suspect(fact, value, outweighed, explained_by=explained_by)
+            self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 

@@ -9,7 +9,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
-from precheck.analysis.output_impact import ROUNDINGS, hidden, measured, misled
+from precheck.analysis.output_impact import ROUNDINGS, ends_wrong, hidden, measured, misled
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value
@@ -49,6 +49,15 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
                 return False
             walk.follow(reader.outputs if reader.base in ops.MOVING else ())
     return True
+
+
+@exempts(
+    "cancellation", reason="later ops add it to larger numbers, so no result and no number that Python reads is wrong by half",
+    needed_by=("young_branch",),
+)  # fmt: skip
+def small(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A small result of a layer, which later ops add to larger ones."""
+    return not ends_wrong(value, readers)
 
 
 @exempts(

@@ -279,3 +279,14 @@ def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value
                 return False
             walk.follow(result for result in reader.outputs if result not in right or reader.base in keeping)
     return walk.whole
+
+
+def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
+    walk = Walk([value])
+    for made in walk:
+        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not is_alias(reader, made)]
+        if made.drift > WRONG and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
+            return True
+        walk.follow(result for reader in consumers for result in reader.outputs)
+    return False

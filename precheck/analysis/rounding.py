@@ -54,9 +54,9 @@ STARVED = Limit(0.25, "share of the elements")
 FAIR = Limit(0.05, "share of the norm")
 """Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong."""
 
-How = Literal["a difference", "picked", "undone", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
+How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 _MECHANISM: dict[How, str] = {
-    "a difference": "cancellation", "picked": "cancellation", "undone": "cancellation", "flushed": "underflow",
+    "a difference": "cancellation", "picked": "cancellation", "undone": "cancellation", "a product": "cancellation", "flushed": "underflow",
     "subnormal": "underflow", "accumulated": "local-drift", "digits lost": "amplified-rounding", "amplified": "amplified-rounding",
     "gradual": "accumulated-drift",
 }  # fmt: skip
@@ -122,6 +122,8 @@ class Misroundings:
             limit = self._accumulating(operation, value)
             return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
         spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
+        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
+            return self._fact("a product", operation, value, gain, PLAIN)
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None

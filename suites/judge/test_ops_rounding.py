@@ -356,6 +356,27 @@ def test_float32_beside_float64_is_judged_as_float16_would_be(nudge: Any, accuse
     assert judged("sub.Tensor", makes, given(**fine)) == ([("cancellation", 1)] if accused else [])
 
 
+def product(end: dict[str, Any], **changed: Any) -> Graph:
+    """A product of what was stored low, and what became of it."""
+    graph = Graph()
+    facts = {"drift": above(rounding.PLAIN * ROUNDED), "dead": above(rounding.DEAD)} | changed
+    made = graph.op("bmm.default", given(norm=8.0), given(norm=8.0), makes=facts)
+    graph.op("add.Tensor", made, given("float32"), makes={"dtype": "float32", "roundoff": U, "alive": True} | end)
+    return graph
+
+
+def test_a_product_whose_terms_cancel_is_an_error_if_it_spoils_a_result() -> None:
+    assert product({"drift": above(0.5)}).rules() == [("cancellation", 1)]
+    assert product({"drift": below(0.5)}).rules() == []
+    assert product({"drift": above(0.5), "alive": False}).rules() == []
+
+
+@pytest.mark.parametrize("changed", [{"drift": below(rounding.PLAIN * ROUNDED)}, {"dead": below(rounding.DEAD)}, {"norm": 64.0 * below(2.0**-17)}],
+                         ids=["four bits", "digits left", "nothing left in float32 either"])  # fmt: skip
+def test_but_not_if_it_is_small_as_products_are(changed: dict[str, Any]) -> None:
+    assert product({"drift": above(0.5)}, **changed).rules() == []
+
+
 NEAR_ONE = torch.linspace(0.99, 1.01, 64)
 
 

@@ -37,6 +37,9 @@ class Cancellation(Rule):
                         "use d itself, or compute both in float32")  # fmt: skip
             return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {now}% off, where "
                     f"q itself is {own}% off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
+        if isinstance(fact, Misrounded) and fact.how == "a product":
+            off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
+            return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"
         if isinstance(fact, Misrounded) and fact.how == "picked":
             return (f"{placed(fact.shown)} reads a part of this that is small beside the rest, whose rounding leaves it no correct digit: "
                     f"{fact.gain:.0f} times the error of the whole")  # fmt: skip
