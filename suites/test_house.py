@@ -30,9 +30,9 @@ FLOORS = [
     {"goldens", "pairs"},
     {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "layer_selection", "smallest_set"}
     | {"measurement", "checking", "benchmarking", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence", "unchanged"}
-    | {"kernel_selftest", "pair_selftest", "closer_look", "other_references", "remedy_trials"}
+    | {"kernel_selftest", "pair_selftest", "closer_look", "other_references", "remedy_trials", "monitoring"}
     | {"input_search", "searching", "strategies"},
-    {"report", "commands"},
+    {"report", "commands", "watched_script"},
     {"plugin"},
 ]
 UPWARD = {

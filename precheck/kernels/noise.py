@@ -32,7 +32,7 @@ _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED) | {"exp2"}
 """Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards. A power of two with a whole
 exponent is exact too."""
-_STEPS = ops.BOUNDING | {"round", "floor", "ceil", "trunc"}
+_STEPS = ops.BOUNDING | ops.WHOLE
 """Steps read numbers as they are. Where these are not exact, the ops that made them have disturbed them. A tie of exact numbers has one right side,
 except at zero."""
 _WHOLE = 2.0**24

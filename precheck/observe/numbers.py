@@ -71,7 +71,7 @@ class Digest:
         """The digest. "" if a tensor could not be read."""
         whole = hashlib.sha256()
         for name, found in sorted(self.found.items()):
-            whole.update(name.encode())
+            whole.update(name.encode("utf8", "surrogatepass"))  # names may hold half a character
             for part in [found] if isinstance(found, bytes) else [each.cpu().numpy().tobytes() for each in found]:
                 whole.update(part)
         return whole.hexdigest() if self.whole else ""

@@ -91,8 +91,10 @@ SINGULAR = where(lambda op: any(pole.operand == "a" and pole.what == "value" and
 """Functions of one operand that become infinite at some argument. Applied to a uniform draw, they give a distribution with a tail."""
 LOGARITHMS = where(lambda op: op.kind is Kind.LOGARITHM)
 EXPONENTIALS = where(lambda op: op.kind is Kind.EXPONENTIAL)
-BENDING = frozenset({"sigmoid", "log_sigmoid_forward", "tanh", "erf", "softplus", "gelu", "silu", "mish", "elu", "hardsigmoid", "hardswish"})
+BENDING = where(lambda op: op.bends)
 """Functions that bend at numbers of a fixed size, so that a factor of their operand is no factor of their result."""
+ALPHA = {name: row.alpha for name, row in REGISTRY.items() if row.alpha}
+"""Ops that multiply a term by their argument `alpha`: the places of the arguments that it may stand before."""
 GUARDS = where(lambda op: bool(op.bound))
 """Sums and bounds that may keep a number away from a pole."""
 BOUNDS_BELOW = where(lambda op: op.kind is Kind.BOUND and op.bound in ("lower", "both"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from precheck.ops.spec import Kind, OpSpec, Pole, each
 
 _SUMS = (
-    OpSpec("add", Kind.SUM, "a + b", linear="ab", bound="lower", accumulates="adds"),
-    *each("sub rsub", OpSpec("", Kind.SUM, "a + b", linear="ab", accumulates="adds")),
+    OpSpec("add", Kind.SUM, "a + b", linear="ab", bound="lower", alpha=(1,), accumulates="adds"),
+    OpSpec("sub", Kind.SUM, "a + b", linear="ab", alpha=(1,), accumulates="adds"),
+    OpSpec("rsub", Kind.SUM, "a + b", linear="ab", alpha=(0,), accumulates="adds"),
     OpSpec("lerp", Kind.BLEND, "a + b", linear="abc", accumulates="scales"),
 )
 
@@ -18,16 +19,16 @@ _PRODUCTS = (
     *each("divide true_divide", OpSpec("", Kind.QUOTIENT, "a/b", linear="a", poles=(Pole("b", 0, "value"),))),
     OpSpec("addcmul", Kind.FUSED, "a + b*c", linear="abc", accumulates="adds"),
     OpSpec("addcdiv", Kind.FUSED, "a + b/c", linear="ab", poles=(Pole("c", 0, "value"),), accumulates="adds"),
-    OpSpec("addr", Kind.FUSED, "a + b*c", linear="abc", accumulates="adds"),
+    OpSpec("addr", Kind.FUSED, "a + b*c", linear="abc", alpha=(1, 2), accumulates="adds"),
 )
 
 _CONTRACTIONS = (
     OpSpec("mm", Kind.CONTRACTION, "a*b", linear="ab", factors=(0, 1), engine="matrix"),
     OpSpec("bmm", Kind.CONTRACTION, "a*b", linear="ab", factors=(0, 1), engine="batch"),
-    OpSpec("addmm", Kind.CONTRACTION, "a + b*c", linear="abc", factors=(1, 2), engine="matrix", accumulates="adds"),
-    *each("baddbmm addbmm", OpSpec("", Kind.CONTRACTION, "a + b*c", linear="abc", factors=(1, 2), engine="batch", accumulates="adds")),
+    OpSpec("addmm", Kind.CONTRACTION, "a + b*c", linear="abc", factors=(1, 2), engine="matrix", alpha=(1, 2), accumulates="adds"),
+    *each("baddbmm addbmm", OpSpec("", Kind.CONTRACTION, "a + b*c", linear="abc", factors=(1, 2), engine="batch", alpha=(1, 2), accumulates="adds")),
     *each("mv dot vdot", OpSpec("", Kind.CONTRACTION, "a*b", linear="ab", factors=(0, 1), engine="vector")),
-    OpSpec("addmv", Kind.CONTRACTION, "a + b*c", linear="abc", factors=(1, 2), engine="vector", accumulates="adds"),
+    OpSpec("addmv", Kind.CONTRACTION, "a + b*c", linear="abc", factors=(1, 2), engine="vector", alpha=(1, 2), accumulates="adds"),
     *each("convolution mkldnn_convolution", OpSpec("", Kind.CONTRACTION, "a*b + c", linear="abc", factors=(0, 1), engine="window")),
     OpSpec("convolution_backward", Kind.CONTRACTION, linear="abc", factors=(0, 1, 2), engine="window"),
     OpSpec("_trilinear", Kind.CONTRACTION, "a*b*c", linear="abc", factors=(0, 1, 2), engine="vector"),
@@ -58,6 +59,7 @@ _POWERS = (
 )
 
 _FUNCTIONS = (
+    *each("sigmoid log_sigmoid_forward tanh erf softplus gelu silu mish elu hardsigmoid hardswish", OpSpec("", Kind.FUNCTION, bends=True)),
     *each("exp exp2 expm1", OpSpec("", Kind.EXPONENTIAL)),
     *each("acos asin", OpSpec("", Kind.FUNCTION, poles=tuple(Pole("a", at, what) for at in (-1, 1) for what in ("edge", "slope")))),
     *each("atanh erfinv", OpSpec("", Kind.FUNCTION, poles=tuple(Pole("a", at, what) for at in (-1, 1) for what in ("value", "edge")))),

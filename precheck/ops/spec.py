@@ -89,6 +89,8 @@ class OpSpec:
     engine: the kind of product: "matrix" (two matrices), "batch" (pairs of matrices), "window" (a convolution), "vector", or the kernel of a
         whole layer, "attention" or "recurrent".
     bound: for a sum or a bound, the side on which it limits its operand: "lower", "upper" or "both".
+    alpha: the places of the arguments that its argument `alpha` may stand before, as a factor of one of them.
+    bends: it is curved at numbers of a fixed size, so that a factor of its operand is no factor of its result.
     accumulates: how the op changes a tensor in place: "adds" to it, "scales" it, "scatters" several elements onto one, "may scatter" if an
         argument says so, or updates running "statistics".
     subtracts: internally it subtracts operands from each other, or a mean.
@@ -122,6 +124,8 @@ class OpSpec:
     factors: tuple[int, ...] = ()
     engine: Literal["", "matrix", "batch", "window", "vector", "attention", "recurrent"] = ""
     bound: Literal["", "lower", "upper", "both"] = ""
+    alpha: tuple[int, ...] = ()
+    bends: bool = False
     accumulates: Literal["", "adds", "scales", "scatters", "may scatter", "statistics"] = ""
     subtracts: bool = False
     form: bool = False

@@ -43,7 +43,7 @@ def remembered(
     from precheck import unchanged
     from precheck.observe.numbers import noted
 
-    place = f"precheck/{hashlib.sha256(f'{item.nodeid} {precision.name} {number}'.encode()).hexdigest()}"
+    place = f"precheck/{hashlib.sha256(f'{item.nodeid} {precision.name} {number}'.encode('utf8', 'surrogatepass')).hexdigest()}"
     job = asked()
     now = unchanged.given(job, precision, golden, {**settings, "folder": str(Path.cwd())})  # to which a report's lines are relative
     known = _read(cache.get(place, None))
@@ -56,7 +56,8 @@ def remembered(
         plain = report.to_json()
         if len(plain) <= _MOST:
             today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-            cache.set(place, {"passed": dataclasses.asdict(unchanged.passed(numbers, now)), "report": json.loads(plain), "day": today})
+            kept = {"passed": dataclasses.asdict(unchanged.passed(numbers, now)), "report": json.loads(plain), "day": today}
+            cache.set(place, json.dumps(kept))  # as ASCII, since names and paths may hold half a character
     return report
 
 
@@ -66,13 +67,14 @@ def applies(config: pytest.Config, precision: Precision) -> bool:
     return precision.is_low and not (settings.fresh or settings.selftest or settings.known_write)
 
 
-def _read(entry: Any) -> tuple[Passed, Report] | None:
+def _read(kept: Any) -> tuple[Passed, Report] | None:
     """What was kept of a check, and its report. None where there is nothing, or nothing that this version can read."""
     from precheck import unchanged
     from precheck.report.facts import UNCHANGED
     from precheck.report.session import report_of
 
     try:
+        entry = json.loads(kept)
         report = report_of(entry["report"])
         report.facts[UNCHANGED] = entry["day"]
         return unchanged.Passed(**entry["passed"]), report

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.replay import OpCall, plan, tensors_in
 from precheck.observe.shadow.storages import plain
 
@@ -91,18 +92,16 @@ def _power_of_two(steps: Steps) -> None:
     steps.step(aten.mul.Tensor, data, power, result=steps.result)
 
 
-FACTORS = {"add": (1,), "sub": (1,), "addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2), "addmv": (1, 2), "index_add": (3,)}
-"""Ops that multiply a term by a number, `alpha`: the operands that it may stand before."""
-FUSED = FACTORS.keys() | {"addcmul", "addcdiv"}
+FUSED = ops.ALPHA.keys() | {"addcmul", "addcdiv"}
 """Ops that multiply or divide, and add the result to something."""
 
 
 def stepwise(codes: Codes, op: OpCall, result: torch.Tensor) -> bool:
     """Follows an op of `FUSED` on codes as a product and a sum. Returns whether it is one of both."""
     steps = Steps(codes, op, result)
-    if op.base in FACTORS:
+    if op.base in ops.ALPHA:
         alpha = op.argument("alpha")
-        held = [each for each in FACTORS[op.base] if plain(op.args[each]) and codes.tracks.get(op.args[each]) is not None]
+        held = [each for each in ops.ALPHA[op.base] if plain(op.args[each]) and codes.tracks.get(op.args[each]) is not None]
         if alpha is None or alpha == 1 or op.plan.written or not held:  # a step of an optimizer multiplies by its rate
             return False
         place = held[0]
