@@ -24,6 +24,10 @@ _ENDS = """Exit status: 0 no errors, 1 errors, 2 the script cannot be read; anot
 torchrun --nproc-per-node 2 -m precheck watch train.py"""
 
 
+_INTERRUPTED = 130
+"""The exit status that a shell gives a program which Ctrl-C has ended. The report of what had run until then is printed."""
+
+
 class _StepsDone(BaseException):
     """Ends the script. Programs catch exceptions, but not this."""
 
@@ -76,6 +80,8 @@ def _watched(options: argparse.Namespace) -> tuple[Report, int]:
                 _run(options)
         except _StepsDone:
             pass
+        except KeyboardInterrupt:
+            status = _INTERRUPTED
         except SystemExit as ended:
             status = _status(ended.code)
         except Exception:

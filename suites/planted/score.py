@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="NETWORK, NETWORK/BUG or NETWORK/BUG/PRECISION (BUG is 'healthy' for none)")
     parser.add_argument("--through", default="measure,watch")
+    parser.add_argument("--sample", type=int, help="how many cases, drawn at random (default: all)")
+    parser.add_argument("--seed", default="0", help="of the sample")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--lines", type=Path, default=Path("planted.jsonl"), help="the file of JSON lines, one a case")
     parser.add_argument("--from-lines", action="store_true", help="run nothing; make the table from that file")
@@ -68,9 +71,11 @@ def main() -> None:
     if given.from_lines:
         rows = [json.loads(line) for line in given.lines.read_text(encoding="utf8").splitlines()]
     else:
-        rows = []
+        rows, keys = [], chosen(given.only)
+        if given.sample is not None:
+            keys = random.Random(given.seed).sample(keys, min(given.sample, len(keys)))
         with ThreadPoolExecutor(given.jobs) as pool, given.lines.open("w", encoding="utf8") as file:
-            for row in pool.map(lambda key: scored(key, given.through), chosen(given.only)):
+            for row in pool.map(lambda key: scored(key, given.through), keys):
                 rows.append(row)
                 print(json.dumps(row), file=file, flush=True)
                 print(json.dumps(row), file=sys.stderr, flush=True)

@@ -105,7 +105,12 @@ def test_the_report_is_written(script: Path, tmp_path: Path, capsys: pytest.Capt
     assert "lost-update" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('no data')", 1), ("raise ValueError('no data')", 1)])
+ENDS = [
+    ("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('no data')", 1), ("raise ValueError('no data')", 1), ("raise KeyboardInterrupt", 130),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "status"), ENDS)
 def test_the_script_s_own_end_counts(end: str, status: int, script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script.write_text(SCRIPT.format(end=end), encoding="utf8")
     assert main(["watch", str(script), "1e-2"]) == status
