@@ -19,6 +19,7 @@ import torch
 from precheck.findings import Finding, Report
 from precheck.judge import allowances
 from precheck.observe.job import InputError
+from precheck.observe.shadow.distributed.ranks import rank
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import innermost_mode
 from precheck.watching import check_arguments, watch
@@ -111,7 +112,7 @@ class Monitor:
         seen.findings, known = [], self.report.findings
         self.report = seen
         self.report.add([*known, *fresh])
-        told = [finding for finding in fresh if finding.severity != "note"]
+        told = [finding for finding in fresh if finding.severity != "note" and told_by(finding, rank())]
         if told:
             steps = f"step {last}" if last == self._first else f"steps {self._first} to {last}"
             self._tell(f"precheck, {steps}: {Report(precision=seen.precision, findings=told).summary()}")
@@ -151,6 +152,7 @@ def monitor(
         precision: A policy to apply to watched steps, as in `watch`. Leave it out where your loop applies its own.
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "the rate is zero at the end"}`.
         tell: Is given a text after each look that showed errors or warnings which are new. By default the logger "precheck" gets it, as a warning.
+            Of several ranks the first on which a fault was found tells of it.
 
     Returns:
         A Monitor. Its `report` has the findings of all looks, its `looks` a row for each.
@@ -167,6 +169,11 @@ def monitor(
     check_arguments(model, None if precision is None else resolve(precision))
     allowances.checked(allow)
     return Monitor(lambda: watch(model, precision=precision, allow=allow), every, steps, tell or _logger.warning)
+
+
+def told_by(finding: Finding, rank: int) -> bool:
+    """Whether this rank tells of a finding: the first on which it was found. Where ranks do not watch together, each tells of its own."""
+    return not finding.ranks or min(finding.ranks) == rank
 
 
 def look(report: Report, first: int, last: int) -> Look:

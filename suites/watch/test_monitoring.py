@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import precheck
 from precheck import Monitor
+from precheck.monitoring import told_by
 
 
 class Loop:
@@ -133,6 +135,13 @@ def test_without_tell_a_logger_is_told(caplog: pytest.LogCaptureFixture) -> None
         monitor.step()
     assert [error.rule for error in monitor.report.errors] == ["absorption"]
     assert "precheck, step 1: absorption" in caplog.text
+
+
+def test_the_first_rank_on_which_a_fault_was_found_tells_of_it() -> None:
+    lost = precheck.Finding("lost-update", "error", "0% of the update arrived")
+    assert told_by(lost, 0)
+    assert told_by(lost, 5)  # of a rank that watches alone
+    assert [told_by(dataclasses.replace(lost, ranks=(1, 3)), rank) for rank in range(4)] == [False, True, False, False]
 
 
 def test_a_reason_makes_an_error_a_note_that_nobody_is_told() -> None:

@@ -92,6 +92,11 @@ def distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def rank() -> int:
+    """The number of this rank. 0 in a run of one process."""
+    return dist.get_rank() if distributed() else 0
+
+
 def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
     """The ranks that enter a watched block at the same time as this one. If there are none: None, and a reason where one should be shown."""
     if not distributed():
