@@ -23,7 +23,8 @@ COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"], ["ker
 OTHERS = {
     "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
     "--no-deps": "pip", "--target": "pip", "--nproc-per-node": "torchrun",
-    "--sample": "suites/planted/score.py", "--seed": "suites/planted/score.py", "--harmless": "suites/architectures/changed.py", "--most": "suites/architectures/changed.py",
+    "--sample": "suites/planted/score.py", "--seed": "suites/planted/score.py",
+    "--harmless": "suites/architectures/changed.py", "--most": "suites/architectures/changed.py",
     "--quiet": "git diff", "--cached": "git diff",
     "--profile": "suites/bench/verdict_costs.py", "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
     "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
