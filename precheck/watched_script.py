@@ -59,14 +59,15 @@ def run_watch(options: argparse.Namespace) -> tuple[int, str]:
     except (InputError, PrecisionError) as error:
         raise Trouble(str(error)) from None
     report, status = _watched(options)
+    text, status = report.summary(), status or int(bool(report.errors))
     if options.out is not None:
         from precheck.report.forms import save
 
         try:
             save(report.to_json(), options.out)
-        except OSError as error:
-            raise Trouble(f"{options.out} cannot be written: {error.strerror}") from None
-    return status or int(bool(report.errors)), report.summary()
+        except OSError as error:  # the script may have run for hours: what was seen is printed all the same
+            return 2, f"{text}\n{options.out} cannot be written: {error.strerror}"
+    return status, text
 
 
 def _watched(options: argparse.Namespace) -> tuple[Report, int]:
@@ -79,7 +80,7 @@ def _watched(options: argparse.Namespace) -> tuple[Report, int]:
             with watch(precision=options.precision) as report, _ended_after(options.steps):
                 _run(options)
         except _StepsDone:
-            pass
+            status = 0  # as many steps as were asked for
         except KeyboardInterrupt:
             status = _INTERRUPTED
         except SystemExit as ended:

@@ -105,6 +105,14 @@ def test_the_report_is_written(script: Path, tmp_path: Path, capsys: pytest.Capt
     assert "lost-update" in capsys.readouterr().out
 
 
+def test_a_report_that_cannot_be_written_is_printed_nonetheless(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").mkdir()
+    assert main(["watch", "--out", str(tmp_path / "taken"), str(script), "1e-4"]) == 2
+    told = capsys.readouterr().out
+    assert "lost-update: step at " in told
+    assert f"{tmp_path / 'taken'} cannot be written: " in told
+
+
 ENDS = [
     ("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('no data')", 1), ("raise ValueError('no data')", 1), ("raise KeyboardInterrupt", 130),
 ]  # fmt: skip
