@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from precheck.measurement import measure as measure
     from precheck.monitoring import Monitor as Monitor
     from precheck.monitoring import monitor as monitor
-    from precheck.observe.float32_parts import functions_in_float32 as functions_in_float32
-    from precheck.observe.float32_parts import in_float32 as in_float32
     from precheck.observe.job import InputError as InputError
-    from precheck.observe.layer_recipes import layers_in as layers_in
+    from precheck.observe.models.float32_parts import functions_in_float32 as functions_in_float32
+    from precheck.observe.models.float32_parts import in_float32 as in_float32
+    from precheck.observe.models.layer_recipes import layers_in as layers_in
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
@@ -54,8 +54,8 @@ _HOMES = {
         "benchmarking": "benchmark Benchmark", "checking": "check", "comparing": "compare", "comparing_kernels": "compare_kernels",
         "findings": "Finding PrecisionFailure Report RULES", "formats": "FORMATS Format", "goldens.file": "GoldenError GoldenMissing",
         "input_search.counterexample": "Counterexample", "layer_selection": "Kept layers_to_keep", "measurement": "measure",
-        "monitoring": "Monitor monitor", "observe.float32_parts": "functions_in_float32 in_float32", "observe.job": "InputError",
-        "observe.layer_recipes": "layers_in", "precisions": "PRECISIONS Precision PrecisionError", "quantisation": "quantised",
+        "monitoring": "Monitor monitor", "observe.models.float32_parts": "functions_in_float32 in_float32", "observe.job": "InputError",
+        "observe.models.layer_recipes": "layers_in", "precisions": "PRECISIONS Precision PrecisionError", "quantisation": "quantised",
         "recording": "record", "remedies": "remedy Remedy", "searching": "search", "surveying": "survey", "varying": "vary", "watching": "watch",
     }.items()
     for name in names.split()

@@ -15,7 +15,7 @@ import torch
 
 from precheck.findings import Report
 from precheck.judge import conclusion, watched_runs
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace

@@ -24,9 +24,9 @@ from precheck.kernels.running import Wishes
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.triton_interpreter import unjudged
-from precheck.observe import faults
 from precheck.observe.containers import call, mapped, tensors
 from precheck.observe.listeners import doing
+from precheck.observe.models import faults
 from precheck.precisions import Precision, resolve
 from precheck.selftest import Outcome, Status, first_of, percent, scaled
 

@@ -13,13 +13,13 @@ import torch
 
 from precheck import interrupts
 from precheck.measurement import job_of
-from precheck.observe.decisions import DecisionLog
-from precheck.observe.gradients import Gradients, gradients
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import InputError, Job
-from precheck.observe.layer_recipes import kept_in, recipe_for
 from precheck.observe.listeners import doing
+from precheck.observe.models.layer_recipes import kept_in, recipe_for
+from precheck.observe.recording.gradients import Gradients, gradients
+from precheck.observe.recording.surveys import surveyed
 from precheck.observe.run import low, reference
-from precheck.observe.surveys import surveyed
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
 from precheck.smallest_set import SpentError, needed

@@ -25,15 +25,15 @@ from precheck.formats import FP32
 from precheck.judge import allowances
 from precheck.judge.compared_runs import located, report_on, table
 from precheck.judge.conclusion import fails_early
-from precheck.observe.adapters import Called, received
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
+from precheck.observe.decisions.op_sequence import alike
+from precheck.observe.decisions.selections import Selection
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
 from precheck.observe.listeners import doing, failed
-from precheck.observe.op_sequence import alike
+from precheck.observe.models.adapters import Called, received
+from precheck.observe.recording.surveys import found, run_beside
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
-from precheck.observe.selections import Selection
-from precheck.observe.surveys import found, run_beside
 from precheck.other_references import OtherReferences
 from precheck.precisions import Precision, resolve
 from precheck.recipes.survey import Survey, by_layer

@@ -14,7 +14,7 @@ import torch
 
 from precheck.analysis import drift
 from precheck.analysis.boundaries import UNSTABLE
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
 from precheck.observe.run import reference, run

@@ -17,9 +17,9 @@ import torch
 
 from precheck import garbage_collector, interrupts
 from precheck.comparing import Pair
-from precheck.observe import faults
 from precheck.observe.containers import mapped, tensors
 from precheck.observe.listeners import doing
+from precheck.observe.models import faults
 from precheck.pairs.sides import Planted
 from precheck.pairs.verdicts import Judged
 from precheck.precisions import Precision

@@ -11,8 +11,8 @@ from precheck import formats, garbage_collector, interrupts
 from precheck.analysis import quantised_results, quantised_weights
 from precheck.findings import Report
 from precheck.judge import allowances
-from precheck.observe import effective_weight
 from precheck.observe.job import InputError
+from precheck.observe.recording import effective_weight
 from precheck.rules.wrong_scale.rule import misproduced, misquantised
 
 

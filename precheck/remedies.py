@@ -26,10 +26,10 @@ from precheck.evidence import depth_of
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
-from precheck.observe import float32_parts
-from precheck.observe.float32_parts import inside
 from precheck.observe.job import Depth, InputError, Job
-from precheck.observe.module_hooks import LOW
+from precheck.observe.models import float32_parts
+from precheck.observe.models.float32_parts import inside
+from precheck.observe.recording.module_hooks import LOW
 from precheck.precisions import Precision, resolve
 from precheck.remedy_trials import Trials, patience
 from precheck.smallest_set import SpentError, needed, swept

@@ -18,10 +18,10 @@ from precheck.closer_look import FIRST_LOOK, is_early
 from precheck.findings import Finding, Report
 from precheck.judge.compared_runs import report_on
 from precheck.measurement import Measurement
-from precheck.observe import float32_parts
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
+from precheck.observe.models import float32_parts
 from precheck.observe.records import Trace
 from precheck.observe.run import low, run
 from precheck.observe.timing.contestant import Contestant, borrowed

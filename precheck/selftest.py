@@ -22,10 +22,10 @@ from precheck.findings import Report
 from precheck.goldens.file import read
 from precheck.goldens.lifecycle import record
 from precheck.measurement import job_of
-from precheck.observe import faults
-from precheck.observe.faults import Change, Effect
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
+from precheck.observe.models import faults
+from precheck.observe.models.faults import Change, Effect
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision, resolve
 from precheck.sensitivity import Place, Sensitivity

@@ -14,7 +14,7 @@ import torch
 from precheck import garbage_collector, interrupts
 from precheck.measurement import job_of
 from precheck.observe.job import InputError
-from precheck.observe.surveys import surveyed
+from precheck.observe.recording.surveys import surveyed
 from precheck.precisions import resolve
 from precheck.recipes import RECIPES, Recipe
 from precheck.recipes.survey import Place

@@ -17,12 +17,12 @@ from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
+from precheck.observe.models.uncompiled import uncompiled
 from precheck.observe.shadow.distributed.ranks import Ranks, distributed, meet
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.replay import LOW
-from precheck.observe.uncompiled import uncompiled
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import without_modes
 

@@ -16,10 +16,10 @@ from precheck import formats
 from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
+from precheck.observe.recording.sketch import WIDTH, inner
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.training.step_records import State, Update
-from precheck.observe.sketch import WIDTH, inner
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}
 LOST = Limit(0.5, "share of the intended update")

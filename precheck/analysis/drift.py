@@ -13,8 +13,8 @@ from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH
 from precheck.analysis.limit import Limit
 from precheck.formats import ONE_ROUNDING
+from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Record, Trace
-from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 
 UNDETERMINED = Limit(0.5, "share of the norm")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from precheck.analysis.chance import freedom
 from precheck.analysis.limit import Limit
 from precheck.formats import FP16, ONE_ROUNDING, Format
+from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Record
-from precheck.observe.sketch import distance
 
 WARN = Limit(2.0, "noise floors")
 """The largest r of a healthy tensor. 7 252 healthy boundary tensors of 12 model families reached at most r = 2.00 (median 0.92, p99.9 1.90)."""

@@ -8,9 +8,9 @@ import torch
 
 from precheck.analysis import noise as yardstick
 from precheck.analysis.labels import module_of
-from precheck.observe.decisions import DecisionLog
-from precheck.observe.module_hooks import LOW
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.noise import Noise
+from precheck.observe.recording.module_hooks import LOW
 from precheck.observe.records import Record, Trace
 from precheck.precisions import Precision
 

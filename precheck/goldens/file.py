@@ -31,7 +31,7 @@ _FIELDS = {
     "kind": str, "name": str, "step": int, "shape": list, "dtype": str, "nan": int, "posinf": int, "neginf": int, "zeros": int,
     "roundings": int, "is_result": bool, "sampled": bool,
 }  # fmt: skip
-_WIDTH = 127  # of a sketch; as in precheck.observe.sketch, which imports torch
+_WIDTH = 127  # of a sketch; as in precheck.observe.recording.sketch, which imports torch
 _STORED = {"F32": "<f4", "F64": "<f8", "U8": "u1"}  # safetensors is little-endian everywhere
 _JUDGED_BY = {"seed": int, "steps": int, "loss": bool, "optimizer": str, "weights": str, "inputs": str}  # fields of the provenance that a check needs
 _LARGEST_COUNT = (1 << 63) - 1  # elements, which torch counts in int64

@@ -22,13 +22,13 @@ from precheck.dense_parts import parts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference
 from precheck.observe.containers import tensors
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
+from precheck.observe.recording.reduce import reduced
+from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Record, Trace
-from precheck.observe.reduce import reduced
 from precheck.observe.run import low, reference, run
-from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS, Placement, Precision
 from precheck.rules.golden_stale import rule as staleness
 from precheck.words import writable

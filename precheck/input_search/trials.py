@@ -22,9 +22,9 @@ from precheck.goldens.lifecycle import digest
 from precheck.judge.compared_runs import report_on
 from precheck.measurement import Measurement, measure
 from precheck.observe.containers import mapped, tensors
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
-from precheck.observe.range_use import Reach
+from precheck.observe.recording.range_use import Reach
 from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision

@@ -14,8 +14,8 @@ from precheck.analysis.displacements import displacements
 from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import module_of
 from precheck.findings import Finding, Loss, Report, Row
+from precheck.observe.recording.sketch import inner, sketch
 from precheck.observe.records import Record, Trace
-from precheck.observe.sketch import inner, sketch
 from precheck.precisions import Precision
 from precheck.rules import classes
 from precheck.rules.rule import Compared

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.module_hooks import LOW
+from precheck.observe.recording.module_hooks import LOW
 from precheck.shared_changes import overrides
 from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import numpy
 
-    from precheck.observe.op_sequence import Step
+    from precheck.observe.decisions.op_sequence import Step
 
 Kind = Literal["input", "handed", "returned", "output", "gradient", "parameter-gradient", "loss", "update"]
 """`handed` is a tensor that a module's own code made and passes to another module. `returned` is the result of a function of the user, and `output`

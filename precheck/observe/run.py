@@ -14,19 +14,20 @@ import torch
 
 from precheck import dense_parts, float32, interrupts, sparse
 from precheck.autocast import cuda_policy_on_cpu
-from precheck.observe import conversion, float32_parts, state
+from precheck.observe import state
 from precheck.observe.containers import tensors
-from precheck.observe.decision_replay import DecisionReplay
-from precheck.observe.decisions import DecisionLog, Recording
+from precheck.observe.decisions.log import DecisionLog, Recording
+from precheck.observe.decisions.op_sequence import Program
+from precheck.observe.decisions.replay import DecisionReplay
+from precheck.observe.decisions.selections import Selection, Selections
 from precheck.observe.job import Job, named
 from precheck.observe.kernel_fixes import substituted
 from precheck.observe.listeners import otherwise
-from precheck.observe.module_hooks import LOW, Boundaries, Disturbance, Position
-from precheck.observe.numbers import Digest, numbers, wished
-from precheck.observe.op_sequence import Program
-from precheck.observe.recorder import Witness
+from precheck.observe.models import conversion, float32_parts
+from precheck.observe.recording.module_hooks import LOW, Boundaries, Disturbance, Position
+from precheck.observe.recording.numbers import Digest, numbers, wished
+from precheck.observe.recording.recorder import Witness
 from precheck.observe.records import Trace
-from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation

@@ -11,15 +11,15 @@ import torch
 
 from precheck.observe import state
 from precheck.observe.containers import call, leaves, mapped, scored, tensors
-from precheck.observe.decision_modes import undecided
-from precheck.observe.decision_replay import DecisionReplay
-from precheck.observe.decisions import Recording
+from precheck.observe.decisions.log import Recording
+from precheck.observe.decisions.modes import undecided
+from precheck.observe.decisions.replay import DecisionReplay
 from precheck.observe.halvings import fewest
 from precheck.observe.job import Job, check_loss, detached_loss, made_optimizer, nothing_to_compare
 from precheck.observe.listeners import doing
-from precheck.observe.module_hooks import LOW, Boundaries
-from precheck.observe.recorder import Moved
-from precheck.observe.reduce import thinned
+from precheck.observe.recording.module_hooks import LOW, Boundaries
+from precheck.observe.recording.recorder import Moved
+from precheck.observe.recording.reduce import thinned
 from precheck.observe.shadow.statistics import finite_everywhere, sampled
 from precheck.observe.shadow.training import optimizer_rollout
 from precheck.precisions import Precision

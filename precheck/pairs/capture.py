@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from precheck.observe.containers import tensors
-from precheck.observe.recorder import Moved
+from precheck.observe.recording.recorder import Moved
 from precheck.torch_internals import no_dispatch
 
 Key = tuple[str, str, int]
@@ -43,7 +43,7 @@ class Captured:
 
 
 class Capture:
-    """A witness of a run (`observe.recorder.Witness`) that copies the tensors to compare."""
+    """A witness of a run (`observe.recording.recorder.Witness`) that copies the tensors to compare."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model

@@ -12,7 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from precheck.observe.containers import tensors
-from precheck.observe.sketch import sketch
+from precheck.observe.recording.sketch import sketch
 from precheck.pairs.capture import copied
 from precheck.torch_internals import in_backward, is_transformed, no_dispatch
 

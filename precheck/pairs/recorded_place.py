@@ -10,7 +10,7 @@ import torch
 
 from precheck.analysis import noise
 from precheck.formats import ONE_ROUNDING
-from precheck.observe.sketch import distance
+from precheck.observe.recording.sketch import distance
 from precheck.pairs.floors import ratio, roundoff
 from precheck.pairs.matching import mapped
 from precheck.pairs.module_dataflow import Passage, Passages

@@ -12,7 +12,7 @@ import torch
 
 from precheck.analysis import noise
 from precheck.analysis.noise import STRANGE
-from precheck.observe.sketch import distance, sketch
+from precheck.observe.recording.sketch import distance, sketch
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.comparison import REFUSALS

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from precheck import files
 from precheck.observe.job import InputError
-from precheck.observe.sketch import sketch
+from precheck.observe.recording.sketch import sketch
 from precheck.pairs.capture import COMPARED, Captured, Key
 from precheck.pairs.module_dataflow import Passage, sketched
 

@@ -12,10 +12,10 @@ import torch
 from precheck.analysis.noise_sites import noise_for
 from precheck.formats import FP64
 from precheck.observe.containers import tensors
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
-from precheck.observe.module_hooks import Disturbance
 from precheck.observe.profiling import UncompiledMode
+from precheck.observe.recording.module_hooks import Disturbance
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.pairs.callables import is_compiled, keeps_formats

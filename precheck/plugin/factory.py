@@ -144,7 +144,7 @@ def _kind(value: Any) -> str:
 
 
 def _example_inputs(spec: str, model: Any) -> Any:
-    from precheck.observe.examples import example
+    from precheck.observe.models.examples import example
 
     found = example(model) if hasattr(model, "modules") else None
     if found is None:

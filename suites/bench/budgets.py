@@ -17,7 +17,7 @@ from precheck.checking import Checking
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, encode
 from precheck.measurement import job_of
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Depth, Job
 from precheck.observe.run import low, reference, run
 from precheck.observe.timing.clocks import Clock

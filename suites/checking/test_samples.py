@@ -16,8 +16,8 @@ from precheck.findings import Report
 from precheck.goldens.file import Golden, read
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
-from precheck.observe import recorder
-from precheck.observe.reduce import even, extent, peak, reduced, reduced_together, thinned
+from precheck.observe.recording import recorder
+from precheck.observe.recording.reduce import even, extent, peak, reduced, reduced_together, thinned
 
 RATE = 100.0  # a step is about 1e-3 then, of weights of 0.07 of which bf16 sees 2.4e-4
 

@@ -16,7 +16,7 @@ import precheck
 from precheck.goldens.file import read
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
-from precheck.observe.reduce import thinned
+from precheck.observe.recording.reduce import thinned
 from precheck.observe.training import _CARRYING
 
 

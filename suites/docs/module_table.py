@@ -19,8 +19,9 @@ A line for every module, taken from its docstring. [Architecture](architecture.m
 `rules` has the same files, so it has one line here.
 """
 FOLDERS = (
-    "", "formats", "ops", "recipes", "observe", "observe/shadow", "observe/shadow/probes", "observe/shadow/training", "observe/shadow/quantisers",
-    "observe/shadow/distributed", "observe/timing", "analysis", "rules", "judge",
+    "", "formats", "ops", "recipes", "observe", "observe/models", "observe/recording", "observe/decisions", "observe/timing", "observe/shadow",
+    "observe/shadow/probes", "observe/shadow/training", "observe/shadow/quantisers", "observe/shadow/quantisers/scales",
+    "observe/shadow/distributed", "analysis", "rules", "judge",
     "goldens", "pairs", "kernels", "input_search", "strategies", "report", "plugin",
 )  # fmt: skip
 """In the order in which imports run; the verbs, which stand in the package itself, come first."""

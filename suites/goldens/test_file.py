@@ -12,7 +12,7 @@ from samples import close, equal, everything, golden, record
 
 from precheck.goldens import file
 from precheck.goldens.file import Golden, decode, encode, write
-from precheck.observe import sketch
+from precheck.observe.recording import sketch
 
 BUDGET = 614  # bytes a tensor: 0.6 KB
 

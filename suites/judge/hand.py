@@ -9,8 +9,8 @@ import torch
 
 from precheck.analysis.drift import ComparedTensor
 from precheck.findings import Finding
+from precheck.observe.recording.reduce import reduced
 from precheck.observe.records import Kind, Record, Trace
-from precheck.observe.reduce import reduced
 from precheck.precisions import Precision
 from precheck.rules import classes
 from precheck.rules.rule import Compared, Rule

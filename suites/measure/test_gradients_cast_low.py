@@ -12,10 +12,10 @@ from torch.nn import functional
 import precheck
 from precheck.analysis.noise_sites import noise_for
 from precheck.measurement import job_of
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
+from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
-from precheck.observe.sketch import distance
 from precheck.precisions import resolve
 
 SLOPE = "parameter-gradient:slope@1"

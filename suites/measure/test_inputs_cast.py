@@ -10,10 +10,10 @@ from torch import nn
 
 import precheck
 from precheck.analysis.noise_sites import noise_for
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
+from precheck.observe.recording.sketch import distance
 from precheck.observe.run import low, reference, run
-from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS
 
 

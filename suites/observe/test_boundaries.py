@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from precheck.observe.module_hooks import Boundaries, Position
+from precheck.observe.recording.module_hooks import Boundaries, Position
+from precheck.observe.recording.reduce import reduced
 from precheck.observe.records import Trace
-from precheck.observe.reduce import reduced
 
 
 def normal(*shape: int) -> torch.Tensor:

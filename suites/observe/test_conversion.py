@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.observe import conversion, state
+from precheck.observe import state
+from precheck.observe.models import conversion
 
 LOW = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "bf16-master": torch.bfloat16}
 

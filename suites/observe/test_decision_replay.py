@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import precheck
-from precheck.observe.decision_modes import UNDECIDED, undecided
-from precheck.observe.decision_replay import DecisionReplay
-from precheck.observe.decisions import DecisionLog, Recording
-from precheck.observe.module_hooks import Position
+from precheck.observe.decisions.log import DecisionLog, Recording
+from precheck.observe.decisions.modes import UNDECIDED, undecided
+from precheck.observe.decisions.replay import DecisionReplay
+from precheck.observe.recording.module_hooks import Position
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 

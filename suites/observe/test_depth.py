@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.observe.stack_depth import room
+from precheck.observe.models.stack_depth import room
 
 INPUTS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 

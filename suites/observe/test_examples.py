@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from precheck.observe.containers import call, tensors
-from precheck.observe.examples import LENGTH, ROWS, example
+from precheck.observe.models.examples import LENGTH, ROWS, example
 
 
 class Says(nn.Module):

@@ -16,8 +16,8 @@ from precheck.checking import check
 from precheck.findings import Binades
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
-from precheck.observe import exponents
-from precheck.observe.exponents import counted, tally
+from precheck.observe.recording import exponents
+from precheck.observe.recording.exponents import counted, tally
 from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.module_tracker import ModuleTracker

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 import precheck
 from precheck import autocast, interrupts
 from precheck.measurement import job_of
-from precheck.observe import float32_parts
+from precheck.observe.models import float32_parts
 from precheck.observe.timing.contestant import borrowed
 from precheck.precisions import resolve
 from precheck.torch_internals import nesting

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from precheck.measurement import job_of
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.kernel_fixes import SUBSTITUTED, substituted
 from precheck.observe.records import Record
 from precheck.observe.run import low, run

@@ -14,8 +14,8 @@ import numpy
 import pytest
 import torch
 
-from precheck.observe import reduce
-from precheck.observe.sketch import BLOCK
+from precheck.observe.recording import reduce
+from precheck.observe.recording.sketch import BLOCK
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -39,7 +39,7 @@ def normal(length: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module, with nothing proven yet, and what it was asked for."""
-    found = importlib.import_module("precheck.observe.kernels")
+    found = importlib.import_module("precheck.observe.recording.kernels")
     monkeypatch.setattr(found, "_proven", {})
     return found
 

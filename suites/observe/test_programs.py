@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from precheck.measurement import Measurement, job_of
-from precheck.observe.module_hooks import LOW, Position
-from precheck.observe.op_sequence import Program, alike
+from precheck.observe.decisions.op_sequence import Program, alike
+from precheck.observe.recording.module_hooks import LOW, Position
 from precheck.precisions import resolve
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from precheck.measurement import job_of
-from precheck.observe import reduce
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
+from precheck.observe.recording import reduce
+from precheck.observe.recording.reduce import as_reduced, facts, numbers, reduced
 from precheck.observe.records import Record, Trace
-from precheck.observe.reduce import as_reduced, facts, numbers, reduced
 from precheck.observe.run import low, run
 from precheck.observe.shadow.deferred import Deferred
 from precheck.precisions import resolve

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precheck.observe import sketch as sketches
-from precheck.observe.sketch import WIDTH, Folding, distance, fold, inner, sketch
+from precheck.observe.recording import sketch as sketches
+from precheck.observe.recording.sketch import WIDTH, Folding, distance, fold, inner, sketch
 
 BLOCK = WIDTH * WIDTH
 SPREAD = 1 / math.sqrt(2 * WIDTH)  # theoretical relative standard deviation of a distance, 0.063

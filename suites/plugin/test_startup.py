@@ -21,7 +21,7 @@ def test_the_plugin_imports_nothing_heavy() -> None:
 
 
 def test_this_test_can_fail() -> None:
-    assert loaded("import precheck.plugin.hooks, precheck.observe.sketch") >= {"torch"}
+    assert loaded("import precheck.plugin.hooks, precheck.observe.recording.sketch") >= {"torch"}
 
 
 @pytest.mark.parametrize("options", [(), ("--precision=bf16",), ("--golden-refresh",), ("--golden-prune",)])

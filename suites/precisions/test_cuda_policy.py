@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from precheck.autocast import cuda_policy_on_cpu
-from precheck.observe.module_hooks import interpreted
+from precheck.observe.recording.module_hooks import interpreted
 from precheck.precisions import resolve
 from precheck.torch_internals import has_kernel
 

@@ -12,7 +12,8 @@ from torch import nn
 
 import precheck
 from precheck.measurement import job_of
-from precheck.observe import surveys, training
+from precheck.observe import training
+from precheck.observe.recording import surveys
 from precheck.observe.run import Setting
 from precheck.precisions import resolve
 from precheck.recipes import RECIPES, quantising

@@ -14,7 +14,7 @@ from third_recipes import signed_turn, sizes_differ, turned, turned_on
 from torch import nn
 
 import precheck
-from precheck.observe.shadow.quantisers.rotations import is_hadamard
+from precheck.observe.shadow.quantisers.scales.rotations import is_hadamard
 
 
 class Recipe(torch.autograd.Function):

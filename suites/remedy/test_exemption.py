@@ -11,7 +11,7 @@ import torch
 from faulty import Stack, job, measured
 from torch import nn
 
-from precheck.observe import float32_parts
+from precheck.observe.models import float32_parts
 
 Pair = namedtuple("Pair", "first second")
 LOW = (torch.bfloat16, torch.float16)

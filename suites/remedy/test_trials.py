@@ -15,9 +15,9 @@ from torch.nn import functional
 
 import precheck
 from precheck.analysis.noise_sites import noise_for
-from precheck.observe import float32_parts
-from precheck.observe.decisions import DecisionLog
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
+from precheck.observe.models import float32_parts
 from precheck.observe.run import low, reference, run
 from precheck.precisions import resolve
 from precheck.remedies import Remedy, searched

@@ -12,7 +12,7 @@ from hazards import NarrowNorm, WideNorm
 from precheck.formats import BF16, FP16
 from precheck.input_search.trials import Trials
 from precheck.measurement import job_of
-from precheck.observe.range_use import Reach
+from precheck.observe.recording.range_use import Reach
 from precheck.precisions import resolve
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from precheck.observe import faults
-from precheck.observe.faults import Effect
 from precheck.observe.job import Job
+from precheck.observe.models import faults
+from precheck.observe.models.faults import Effect
 from precheck.observe.run import low, reference, run
 from precheck.precisions import PRECISIONS
 

@@ -16,9 +16,9 @@ import torch
 
 from precheck import emulation
 from precheck.dense_parts import continuous
-from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
+from precheck.observe.recording.exponents import Exponents
 from precheck.observe.shadow import prod_gradient
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.deferred import Deferred
@@ -30,11 +30,10 @@ from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.probes import partial_writes, perturbation, python_numbers
 from precheck.observe.shadow.probes.accumulation import Accumulation
-from precheck.observe.shadow.probes.integer_amounts import IntegerAmounts
-from precheck.observe.shadow.probes.integer_places import Places
+from precheck.observe.shadow.probes.integers import IntegerAmounts, Places
 from precheck.observe.shadow.probes.wide_numbers import WideNumbers
 from precheck.observe.shadow.quantisers.codes import Codes
-from precheck.observe.shadow.quantisers.delayed_scales import DelayedScales
+from precheck.observe.shadow.quantisers.scales.delayed_scales import DelayedScales
 from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, floats_in, local, plan, wraps
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.stable_ids import is_parameter

@@ -16,9 +16,9 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from precheck import interrupts
-from precheck.observe.adapters import named_modules, named_parameters, symbolic
+from precheck.observe.models.adapters import named_modules, named_parameters, symbolic
+from precheck.observe.models.stack_depth import room
 from precheck.observe.shadow.stable_ids import Identities, Reference
-from precheck.observe.stack_depth import room
 
 _WRAPPED = "_orig_mod"  # the attribute in which torch.compile keeps the original module
 

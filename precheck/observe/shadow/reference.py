@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.recorder import Moved, Recorder, Witness, without_fill
+from precheck.observe.recording.recorder import Moved, Recorder, Witness, without_fill
 from precheck.observe.records import Trace
 from precheck.observe.shadow.replay import addressable
 from precheck.torch_internals import no_dispatch

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from precheck import autocast
-from precheck.observe.conversion import rounded
+from precheck.observe.models.conversion import rounded
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
 

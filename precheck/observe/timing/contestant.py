@@ -10,10 +10,11 @@ import torch
 
 from precheck import float32
 from precheck.formats import TF32
-from precheck.observe import float32_parts, state
+from precheck.observe import state
 from precheck.observe.containers import call, mapped, scored, tensors
 from precheck.observe.job import Job
-from precheck.observe.module_hooks import Boundaries, interpreted
+from precheck.observe.models import float32_parts
+from precheck.observe.recording.module_hooks import Boundaries, interpreted
 from precheck.observe.records import Trace
 from precheck.observe.run import low, prepare, rnn_kernels, undisturbed
 from precheck.observe.training import Training

@@ -20,8 +20,8 @@ from precheck.analysis.labels import label, phase_of
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding
 from precheck.formats import BF16
+from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Record, Trace
-from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS
 from precheck.rules.rule import Rule
 from precheck.words import counted, of_norm, one_line

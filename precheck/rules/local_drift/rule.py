@@ -14,9 +14,9 @@ from precheck.analysis.output_impact import ROUNDINGS
 from precheck.analysis.provenance import percent
 from precheck.analysis.rounding import Misrounded
 from precheck.findings import Finding
+from precheck.observe.decisions.selections import Selection
+from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Trace
-from precheck.observe.selections import Selection
-from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
 from precheck.rules.rule import HEALED, Candidate, Rule

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
+from precheck.observe.shadow import storages
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_notes import Fault, Uncancelled
-from precheck.observe.shadow.quantisers.scale_roots import Nested, Powers
+from precheck.observe.shadow.quantisers.scales.scale_roots import Nested, Powers
 from precheck.observe.shadow.storages import Flat
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.quantisers.codes import Codes
 
 FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 ALTERNATIVES = 8
@@ -185,3 +190,21 @@ def fault_of(track: Track) -> Fault:
     if own and (others or replaced) and not sum(powers.values()):
         return "foreign"
     return "forgotten" if len(own) == 1 and not own.keys() & begun.keys() else ""
+
+
+def copied(codes: Codes, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+    """Codes are copied into an existing storage, whole or in part."""
+    track = codes.tracks.get(inputs[1]) if len(inputs) > 1 else None
+    held = codes.tracks.get(result)
+    if track is None and held is not None and not storages.whole(result):
+        for each in (held.exact, *held.plains):
+            each.seen(result).copy_(result)
+    elif track is None:
+        codes.tracks.drop(result)
+    elif held is None or storages.whole(result):
+        codes.passed(track, inputs[1], result)
+    else:
+        held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
+        for mine, theirs in (*zip(held.plains, track.plains, strict=False), *zip(held.units, track.units, strict=False)):
+            mine.seen(result).copy_(theirs.seen(inputs[1]))
+        held.read, track.read = False, True

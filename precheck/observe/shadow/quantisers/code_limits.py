@@ -11,7 +11,7 @@ from precheck import ops
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
-from precheck.observe.shadow.quantisers.scaled_tensors import ENDS
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import ENDS
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat
 

@@ -19,19 +19,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import (
-    added_terms,
-    code_limits,
-    code_rounding,
-    compound_ops,
-    copied_codes,
-    flushed_scales,
-    rounding_costs,
-    scale_products,
-    straight_through,
-    zero_points,
-)
-from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
+from precheck.observe.shadow.quantisers import code_limits, code_rounding, compound_ops, rounding_costs, straight_through
+from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, copied, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
@@ -39,11 +28,12 @@ from precheck.observe.shadow.quantisers.float_bits import FloatBits
 from precheck.observe.shadow.quantisers.fruitless_lines import Lines
 from precheck.observe.shadow.quantisers.function_gradients import FunctionGradients
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
-from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
-from precheck.observe.shadow.quantisers.scale_folding import Foldings
-from precheck.observe.shadow.quantisers.scale_roots import combined
-from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
-from precheck.observe.shadow.quantisers.settled_data import SettledData
+from precheck.observe.shadow.quantisers.scales import added_terms, flushed_scales, scale_products, zero_points
+from precheck.observe.shadow.quantisers.scales.rotations import FACTORS, Rotations
+from precheck.observe.shadow.quantisers.scales.scale_folding import Foldings
+from precheck.observe.shadow.quantisers.scales.scale_roots import combined
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
+from precheck.observe.shadow.quantisers.scales.settled_data import SettledData
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Flat, Storages, plain
 from precheck.torch_internals import in_backward, storage_key
@@ -157,7 +147,7 @@ class Codes:
         linear = base in LINEAR and not op.plan.steps  # a quotient may be rounded
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
-            copied_codes.copied(self, inputs, result)
+            copied(self, inputs, result)
         elif base in compound_ops.FUSED and compound_ops.stepwise(self, op, result):
             return
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):

@@ -11,7 +11,7 @@ from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, cost
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Skewed, Vanished
-from precheck.observe.shadow.quantisers.scaled_tensors import Scaled
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import Scaled
 from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 
 from precheck.observe.shadow.quantisers import rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, cost, distance, merged
-from precheck.observe.shadow.quantisers.scaled_tensors import counts
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import counts
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

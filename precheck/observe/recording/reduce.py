@@ -12,8 +12,8 @@ import numpy
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from precheck.observe.recording.sketch import BLOCK, WIDTH, Folding, space, stacked
 from precheck.observe.shadow.statistics import prime_below
-from precheck.observe.sketch import BLOCK, WIDTH, Folding, space, stacked
 from precheck.words import dtype_name
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
@@ -132,7 +132,7 @@ def _kernel(values: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor] | No
     """A kernel that computes `_folding` and `_counts` of tensors like that one in one pass. None if there is none."""
     if values.element_size() == 1 or not _triton():
         return None
-    from precheck.observe import kernels
+    from precheck.observe.recording import kernels
 
     return kernels.numbers if kernels.proven(values.device, values.dtype, lambda known: torch.cat([_folding(known), _counts(known)])) else None
 

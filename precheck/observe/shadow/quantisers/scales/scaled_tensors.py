@@ -15,7 +15,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.probes.partial_writes import Region, region
 from precheck.observe.shadow.quantisers.code_copies import AGREE, LIKE, SATURATED
-from precheck.observe.shadow.quantisers.scale_roots import Nested, Powers, ScaleKind, ScaleRoots, Source, combined
+from precheck.observe.shadow.quantisers.scales.scale_roots import Nested, Powers, ScaleKind, ScaleRoots, Source, combined
 from precheck.observe.shadow.storages import Flat, Storages, length
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.module_hooks import Position
+from precheck.observe.recording.module_hooks import Position
 from precheck.torch_internals import in_backward
 
 Step = tuple[Any, ...]

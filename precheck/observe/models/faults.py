@@ -18,7 +18,7 @@ import torch
 from precheck import interrupts
 from precheck.observe.containers import mapped, tensors
 from precheck.observe.job import Job
-from precheck.observe.module_hooks import Boundaries
+from precheck.observe.recording.module_hooks import Boundaries
 from precheck.observe.records import Trace
 from precheck.torch_internals import in_backward, no_dispatch, overlapping
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.quantisers.scaled_tensors import counts
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import counts
 from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from precheck import float32, ops
-from precheck.observe.module_hooks import Position
+from precheck.observe.recording.module_hooks import Position
 from precheck.observe.shadow.source import Frames, shortened
 from precheck.torch_internals import TorchDispatchMode, in_backward, without_modes
 

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from precheck.observe.sketch import BLOCK, WIDTH, signs_of
+from precheck.observe.recording.sketch import BLOCK, WIDTH, signs_of
 
 _ROWS = 16  # rows of 127 elements that are processed together
 _TILES = (8, 64, 512)  # blocks of rows that one program processes in turn: at most 1 MB of partial sums for each 2^27 elements

@@ -1,4 +1,4 @@
-"""Follows integers that were cast from floats, to learn whether the program uses them as positions or as amounts.
+"""Follows integers, to learn whether the program uses them as positions or as amounts: those cast from floats, and those of integer products.
 
 A position, a length or a bucket is wrong if it differs by one. An amount (a code, a pixel) is then only off by a rounding. An amount is cast back to
 floats, and no other op reads it. If a sine reads these floats, up to a factor or a sum, it is a position after all, unless all angles lie within one
@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.replay import OpCall, tensors_in
+from precheck.observe.shadow.replay import OpCall, OpPlan, tensors_in
 from precheck.observe.shadow.statistics import WHOLES, sampled
 from precheck.observe.shadow.storages import Storages, whole
 from precheck.torch_internals import in_backward
@@ -102,6 +102,22 @@ class Places:
             for operation in operations:
                 if operation in made and operation.left_out is None:
                     operation.left_out = frozenset(gone)
+
+
+class IntegerAmounts:
+    """The storages of a watched run that hold amounts by their origin: results of integer matrix products, such as int8's."""
+
+    def __init__(self) -> None:
+        self.known: Storages[bool] = Storages()
+
+    def made(self, planned: OpPlan, result: Any) -> None:
+        """After an op without floats: marks the result of an integer product."""
+        if planned.base in ops.PRODUCTS and isinstance(result, torch.Tensor) and result.layout is torch.strided:
+            self.known.put(result, True)
+
+    def given(self, args: tuple[Any, ...]) -> bool:
+        """Whether an op reads such integers."""
+        return bool(self.known) and any(isinstance(arg, torch.Tensor) and arg.layout is torch.strided and bool(self.known.get(arg)) for arg in args)
 
 
 def _turns(angles: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ from precheck.observe.shadow.storages import Flat, Storages, flattened
 from precheck.torch_internals import storage_key
 
 if TYPE_CHECKING:
-    from precheck.observe.shadow.quantisers.rotations import Rotated, Rotations
+    from precheck.observe.shadow.quantisers.scales.rotations import Rotated, Rotations
 
 MOVED = (ops.MOVING | ops.WHOLE_COPIES) - {"abs"}
 Pair = tuple[Any, ...]

@@ -70,14 +70,14 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     if isinstance(model, DistributedDataParallel):
         model = copy.deepcopy(model.module)
     elif _sharded(model):
-        from precheck.observe.shards import gathered
+        from precheck.observe.models.shards import gathered
 
         model = gathered(model)
     original = model.__dict__.get("_original_forward")
     if original is not None and "forward" in model.__dict__:
         return Guest(model, original)
     if of_keras(model):
-        from precheck.observe.keras_models import KerasGuest
+        from precheck.observe.models.keras_models import KerasGuest
 
         return KerasGuest(model)
     return model
@@ -90,7 +90,7 @@ def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
         root = root.__dict__["host"] if isinstance(root, Guest) else root.module
         yield from named_modules(root)
     elif of_keras(root):
-        from precheck.observe.keras_models import named_layers
+        from precheck.observe.models.keras_models import named_layers
 
         yield from named_layers(root)
     else:
@@ -102,7 +102,7 @@ def named_parameters(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Para
     if isinstance(root, DistributedDataParallel):
         yield from named_parameters(root.module)
     elif of_keras(root):
-        from precheck.observe.keras_models import named_weights
+        from precheck.observe.models.keras_models import named_weights
 
         yield from named_weights(root)
     else:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.quantisers import added_terms, straight_through
+from precheck.observe.shadow.quantisers import straight_through
 from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
+from precheck.observe.shadow.quantisers.scales import added_terms
 from precheck.observe.shadow.replay import OpCall
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from precheck.torch_internals import no_dispatch
 
 if TYPE_CHECKING:
-    from precheck.observe.recorder import Moved, Witness
+    from precheck.observe.recording.recorder import Moved, Witness
     from precheck.observe.records import Trace
 
 _FEW = 1 << 14

@@ -20,11 +20,11 @@ import torch
 from precheck import ops
 from precheck.dense_parts import continuous
 from precheck.observe.containers import tensors
-from precheck.observe.decision_modes import DecisionMode
+from precheck.observe.decisions.marks import Marked, Path, arguments
+from precheck.observe.decisions.modes import DecisionMode
+from precheck.observe.decisions.op_sequence import Program
 from precheck.observe.kernel_fixes import SUBSTITUTED, substitute
-from precheck.observe.marks import Marked, Path, arguments
-from precheck.observe.module_hooks import LOW, Position
-from precheck.observe.op_sequence import Program
+from precheck.observe.recording.module_hooks import LOW, Position
 from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.storages import Storages

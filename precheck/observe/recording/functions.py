@@ -21,12 +21,12 @@ import torch
 from precheck.dense_parts import holds_numbers
 from precheck.observe import profiling
 from precheck.observe.containers import tensors
-from precheck.observe.recorder import Recorder
+from precheck.observe.recording.recorder import Recorder
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import in_backward, is_transformed, no_class_code, version
 
 if TYPE_CHECKING:
-    from precheck.observe.module_hooks import Position
+    from precheck.observe.recording.module_hooks import Position
 
 _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 

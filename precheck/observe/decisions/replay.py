@@ -10,13 +10,13 @@ import torch
 
 from precheck import ops
 from precheck.dense_parts import composed, continuous
-from precheck.observe.decision_modes import DecisionMode
-from precheck.observe.decisions import DecisionLog, Key, Nature, Places, aten, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.decisions.log import DecisionLog, Key, Nature, Places, aten, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.decisions.marks import replaced
+from precheck.observe.decisions.modes import DecisionMode
+from precheck.observe.decisions.op_sequence import Program
 from precheck.observe.exact import WIDE
 from precheck.observe.listeners import Progress
-from precheck.observe.marks import replaced
-from precheck.observe.module_hooks import LOW, Position
-from precheck.observe.op_sequence import Program
+from precheck.observe.recording.module_hooks import LOW, Position
 from precheck.observe.shadow.replay import OpCall, chosen, plan
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import in_backward, schema

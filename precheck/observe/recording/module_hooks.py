@@ -16,12 +16,12 @@ import torch
 
 from precheck.dense_parts import holds_numbers
 from precheck.observe.containers import tensors
-from precheck.observe.functions import Functions
+from precheck.observe.models.stack_depth import room
+from precheck.observe.models.uncompiled import uncompiled
 from precheck.observe.profiling import Unheard
-from precheck.observe.recorder import Recorder, Witness
+from precheck.observe.recording.functions import Functions
+from precheck.observe.recording.recorder import Recorder, Witness
 from precheck.observe.records import Trace
-from precheck.observe.stack_depth import room
-from precheck.observe.uncompiled import uncompiled
 from precheck.torch_internals import in_backward, is_transformed, script_optimized, scripts_compiled_anew, storage_key, version
 
 LOW = (torch.bfloat16, torch.float16)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from precheck.observe.job import Job
-from precheck.observe.recorder import Moved
+from precheck.observe.recording.recorder import Moved
 from precheck.observe.run import Setting, run
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from precheck.observe.adapters import Guest
 from precheck.observe.job import InputError
+from precheck.observe.models.adapters import Guest
 from precheck.words import dtype_name
 
 

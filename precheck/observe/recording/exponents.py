@@ -28,7 +28,7 @@ from precheck.torch_internals import no_dispatch
 from precheck.words import dtype_name
 
 if TYPE_CHECKING:
-    from precheck.observe.recorder import Moved
+    from precheck.observe.recording.recorder import Moved
 
 _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
 """For each format: the integer dtype of its size, stored bits of the significand, bits of the exponent."""

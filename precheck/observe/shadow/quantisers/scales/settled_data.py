@@ -15,7 +15,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.quantisers.code_copies import Track
-from precheck.observe.shadow.quantisers.scale_roots import Powers
+from precheck.observe.shadow.quantisers.scales.scale_roots import Powers
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat, Storages, whole
 from precheck.torch_internals import in_backward

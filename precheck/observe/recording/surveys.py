@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
-from precheck.observe import float32_parts
 from precheck.observe.job import Job
+from precheck.observe.models import float32_parts
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, run
 from precheck.recipes import Recipe

@@ -1,0 +1,1 @@
+"""Decisions and random draws that one run makes and another follows."""
