@@ -153,10 +153,9 @@ class Errors:
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
-        fine = not value.roundoff or value.drift <= 4 * effective_roundoff(value)
         if value.nonfinite or operation.phase not in ("forward", "data", "backward"):
             return
-        if fine:
+        if not value.roundoff or value.drift <= 4 * effective_roundoff(value):
             own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
             if own is not None:
                 self._suspect(own, value, self.calls.stays)
@@ -169,17 +168,19 @@ class Errors:
             return  # downstream of what is suspected already
         if above:
             self._own_beside(operation, value, above)
-            return
-        if kernel:
-            fact = self.misroundings.of(operation, value) if self.misroundings.local(operation, value) else None
-            if fact is not None and fact.how == "accumulated":
-                self._suspect(fact, value)
-            return
+        elif not kernel:
+            self._unexplained(operation, value)
+        elif self.misroundings.local(operation, value) and (fact := self.misroundings.of(operation, value)) is not None and fact.how == "accumulated":
+            self._suspect(fact, value)
+
+    def _unexplained(self, operation: Operation, value: Value) -> None:
+        """Judges an error that no earlier fact explains."""
         fact = _of_constant(self.misroundings.of(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
         fact = fact if chained or value not in self.mild else None
-        unexplained = fact is None or (fact.healed and not self.misroundings.healed(value))
-        own = self.calls.error(operation, value) if operation.call and unexplained else None
+        own = None
+        if operation.call and (fact is None or (fact.healed and not self.misroundings.healed(value))):
+            own = self.calls.error(operation, value)
         if own is not None:
             self._suspect(own, value, self.calls.stays)
             self.unstable.update([own] if shaken(value) else [])
@@ -188,10 +189,9 @@ class Errors:
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
-            self._suspect(steep, value, outweighed, explained_by=above if steep.table else (steep,))
-            return
-        if fact is not None and not shaken(value):
-            explained_by = above if fact.healed else (fact,)  # what is made good explains nothing that follows from it
+            self._suspect(steep, value, outweighed, explained_by=() if steep.table else (steep,))
+        elif fact is not None and not shaken(value):
+            explained_by = () if fact.healed else (fact,)  # what is made good explains nothing that follows from it
             self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())

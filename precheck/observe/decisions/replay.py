@@ -83,11 +83,7 @@ class DecisionReplay(DecisionMode):
             return func(*args, **kwargs)
         if kind.masked:
             self.busy.add(place)
-            mask = gradient_mask(func, args)
-            recorded = self.log.entries.get(self.places.key(kind, tuple(mask.shape)))
-            if recorded is not None and recorded[0] is not None:
-                return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # multiplying by the mask would turn Inf into NaN
-            return func(*args, **kwargs)
+            return self._masked(func, kind, args, kwargs)
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
         if not outputs:
@@ -104,6 +100,13 @@ class DecisionReplay(DecisionMode):
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def _masked(self, func: Any, kind: Nature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The gradient of an op with a mask, such as a ReLU's, under the mask of the run that is followed."""
+        recorded = self.log.entries.get(self.places.key(kind, tuple(gradient_mask(func, args).shape)))
+        if recorded is None or recorded[0] is None:
+            return func(*args, **kwargs)
+        return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # multiplying by the mask would turn Inf into NaN
 
     def during(self, place: str) -> contextlib.AbstractContextManager[None]:
         """Inside a forward or backward pass, the mode is off if an earlier run of the same ops had nothing to do there."""
