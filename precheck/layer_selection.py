@@ -17,8 +17,8 @@ from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.models.layer_recipes import kept_in, recipe_for
-from precheck.observe.recording.gradients import Gradients, gradients
 from precheck.observe.recording.surveys import surveyed
+from precheck.observe.recording.whole_gradients import Gradients, gradients
 from precheck.observe.run import low, reference
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe

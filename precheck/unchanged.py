@@ -24,7 +24,7 @@ from precheck import __version__, garbage_collector, interrupts
 from precheck.observe.containers import tensors
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
-from precheck.observe.recording.numbers import Digest, Numbers, numbers
+from precheck.observe.recording.digest import Digest, Numbers, numbers
 from precheck.observe.run import low, run
 from precheck.precisions import Precision
 

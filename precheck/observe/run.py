@@ -24,8 +24,8 @@ from precheck.observe.job import Job, named
 from precheck.observe.kernel_fixes import substituted
 from precheck.observe.listeners import otherwise
 from precheck.observe.models import conversion, float32_parts
+from precheck.observe.recording.digest import Digest, numbers, wished
 from precheck.observe.recording.module_hooks import LOW, Boundaries, Disturbance, Position
-from precheck.observe.recording.numbers import Digest, numbers, wished
 from precheck.observe.recording.recorder import Witness
 from precheck.observe.records import Trace
 from precheck.observe.shadow.mode import Shadow

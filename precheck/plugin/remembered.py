@@ -41,7 +41,7 @@ def remembered(
     if not applies(item.config, precision) or cache is None:
         return judge()
     from precheck import unchanged
-    from precheck.observe.recording.numbers import noted
+    from precheck.observe.recording.digest import noted
 
     place = f"precheck/{hashlib.sha256(f'{item.nodeid} {precision.name} {number}'.encode('utf8', 'surrogatepass')).hexdigest()}"
     job = asked()

@@ -24,7 +24,7 @@ import precheck
 from precheck import unchanged
 from precheck.measurement import job_of
 from precheck.observe import run as runs
-from precheck.observe.recording.numbers import noted
+from precheck.observe.recording.digest import noted
 from precheck.observe.run import Setting
 
 PLANTED = Path(__file__).resolve().parents[1] / "planted"

@@ -39,7 +39,7 @@ def normal(length: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module, with nothing proven yet, and what it was asked for."""
-    found = importlib.import_module("precheck.observe.recording.kernels")
+    found = importlib.import_module("precheck.observe.recording.triton_kernel")
     monkeypatch.setattr(found, "_proven", {})
     return found
 

@@ -132,9 +132,9 @@ def _kernel(values: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor] | No
     """A kernel that computes `_folding` and `_counts` of tensors like that one in one pass. None if there is none."""
     if values.element_size() == 1 or not _triton():
         return None
-    from precheck.observe.recording import kernels
+    from precheck.observe.recording.triton_kernel import numbers, proven
 
-    return kernels.numbers if kernels.proven(values.device, values.dtype, lambda known: torch.cat([_folding(known), _counts(known)])) else None
+    return numbers if proven(values.device, values.dtype, lambda known: torch.cat([_folding(known), _counts(known)])) else None
 
 
 @functools.cache
