@@ -81,7 +81,7 @@ class Splits:
         """The op's own share of the square of its result's error, and the share of each input."""
         found = self.known.get(made)
         if found is None:
-            carried = {source: _carried(operation, made, source, self.error) ** 2 for source in causes.computed_from(operation) if self.error(source)}
+            carried = {source: _carried(operation, source, self.error) ** 2 for source in causes.computed_from(operation) if self.error(source)}
             if operation.base in INTERPOLATING and len(carried) == 2:
                 averaged, places = carried
                 carried[places] = max(carried[places], self.error(made) ** 2 - carried[averaged])
@@ -257,7 +257,7 @@ def _added(operation: Operation, value: Value, carried: Collection[Value], error
     if operation.base not in UNCHANGING or (operation.base in ops.SCALING and len(operation.inputs) > 1):
         return 0.0
     parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
-    before, after = _carried(operation, value, source, error) * math.sqrt(parts), error(value)
+    before, after = _carried(operation, source, error) * math.sqrt(parts), error(value)
     if operation.base in SIZED:
         after *= rms(value)
     return max(0.0, 1 - (before / after) ** 2)
@@ -275,7 +275,7 @@ def _averaged(value: Value, source: Value, error: Errors) -> float:
     return error(source) * size * times / result if result else math.inf
 
 
-def _carried(operation: Operation, value: Value, source: Value, error: Errors) -> float:
+def _carried(operation: Operation, source: Value, error: Errors) -> float:
     """The size of an input's error in the result. For elementwise sums it is per element, since input and result may have different numbers of
     elements."""
     if operation.base in SIZED | ops.BLENDS:

@@ -130,7 +130,7 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
             outcome.where = "backward"
             rows = zip(example.leaves, passed, strict=True)
             ways = asked | {f"gradient of inputs{leaf.path}": each for leaf, each in rows if each.grad_fn is not None}
-            _backward(outcome, names, [each for _, each in found], asked, ways if keep else {}, wishes, exact, keep)
+            _backward(outcome, names, [each for _, each in found], asked, ways if keep else {}, wishes, keep)
 
 
 def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes: Wishes, values: Sequence[torch.Tensor],
@@ -165,7 +165,7 @@ def _leaf(value: torch.Tensor, *, wanted: bool) -> torch.Tensor:
 
 
 def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Tensor], asked: Mapping[str, torch.Tensor],
-              ways: Mapping[str, torch.Tensor], wishes: Wishes, exact: bool, keep: bool) -> None:  # fmt: skip
+              ways: Mapping[str, torch.Tensor], wishes: Wishes, keep: bool) -> None:  # fmt: skip
     found = enumerate(zip(names, results, strict=True))
     through = [(place, name, each) for place, (name, each) in found if each.requires_grad and name not in wishes.detached]
     if wishes.upstream == "partial" and len(through) > 1:

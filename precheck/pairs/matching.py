@@ -94,7 +94,7 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
             found[name] = _named(name, value, first[same], ours)
     for wanted, names in shared.items():
         found.update(dict.fromkeys(names, _parts(wanted, ours[wanted], {name: theirs[name] for name in names})))
-    _by_content({name: value for name, value in theirs.items() if name not in found}, ours, found, match)
+    _by_content({name: value for name, value in theirs.items() if name not in found}, ours, found)
     modules = _modules(model, other, match, found)
     used = {name for link in found.values() for name in link.models}
     links = list(dict.fromkeys(found[name] for name in theirs if name in found))
@@ -156,7 +156,7 @@ def _shaped_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.is_complex() == b.is_complex() and (a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape))
 
 
-def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor], found: dict[str, Link], match: Mapping[str, str]) -> None:
+def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor], found: dict[str, Link]) -> None:
     def free() -> dict[str, torch.Tensor]:
         used = {name for link in found.values() for name in link.models}
         return {name: value for name, value in ours.items() if name not in used}

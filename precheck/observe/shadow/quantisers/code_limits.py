@@ -33,7 +33,7 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)
     remeasured(made, result)
-    rounding_costs.clipped(codes, source, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded, chosen=track.chosen)
+    rounding_costs.clipped(codes, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded, chosen=track.chosen)
     if not track.chosen:
         _coarse(codes, before, result, high - low)
 
@@ -100,7 +100,7 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
     if before is not None:
         exact, place = before.seen(source), codes.described("clamp").blamed
         kept = exact.clamp(low - 0.5, high + 0.5) if limits else source.float()
-        rounding_costs.clipped(codes, source, result, exact, kept)
+        rounding_costs.clipped(codes, result, exact, kept)
         if result.dtype in FLOATS:
             codes.casts.meant.add(place)
             _bare(codes, source, result)
@@ -117,7 +117,7 @@ def _cut_off(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
     end, data = torch.finfo(result.dtype).max, source.detach().float()
     kept = data.clamp(-end, end)
     if bool(((data == kept) | result.float().isfinite()).all()):  # else it makes Inf or NaN, which is judged as that
-        rounding_costs.clipped(codes, source, result, data, kept, name=op.plan.name)
+        rounding_costs.clipped(codes, result, data, kept, name=op.plan.name)
         place = codes.described(op.plan.name)
         codes.casts.meant.add(place.blamed)
         if codes.scales.made.get(source):

@@ -137,7 +137,7 @@ def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torc
         made = _become(codes, op, exact, exact, bys, result, origin.scaled)
         table, before = op.args[0].detach().float(), origin.before.reshape(result.shape)
         ends = float(table.amin()), float(table.amax())
-        rounding_costs.clipped(codes, result, result, before, before.clamp(*ends), name=op.plan.name)
+        rounding_costs.clipped(codes, result, before, before.clamp(*ends), name=op.plan.name)
         table = table.reshape(-1).sort().values
         rounding_costs.coarse(codes, made, origin.scaled, exact, result, table)
         off, rounding = cost(exact, result)[0], cost(exact, table[torch.bucketize(exact, (table[1:] + table[:-1]) / 2)])[0]
@@ -215,10 +215,10 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
     place = _become(codes, op, exact, data, bys, result, scaled)
     if scaled.unclipped is not None:
-        rounding_costs.clipped(codes, source, result, scaled.unclipped.seen(source), source.float(), chosen=scaled.chosen)
+        rounding_costs.clipped(codes, result, scaled.unclipped.seen(source), source.float(), chosen=scaled.chosen)
     elif result.dtype in FLOATS:
         end = torch.finfo(result.dtype).max
-        rounding_costs.clipped(codes, source, result, exact, exact.clamp(-end, end))
+        rounding_costs.clipped(codes, result, exact, exact.clamp(-end, end))
     else:
         codes.casts.clean(place)
     if result.dtype in FLOATS and (scaled.written or bool((bys[0] == 1).all())):

@@ -31,7 +31,7 @@ ONE_SIGN = 0.9
 
 
 def clipped(
-    codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp",
+    codes: Codes, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp",
     *, chosen: bool = False,
 ) -> None:  # fmt: skip
     """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp. `rounded`: the line that rounded it
