@@ -284,7 +284,7 @@ class Measurement:
 
     def _flips_matter(self, suspects: list[decisions.Place]) -> bool:
         """Whether float32 gives another result, beyond noise, if it takes the run's decisions at these places. A flip among masked positions or
-        equal scores gives none. Elsewhere float32 decides by itself in both runs, so that a flip that rounding explains is no difference of theirs."""
+        equal scores gives none. Elsewhere float32 decides by itself in both runs, so what rounding flips is no difference of theirs."""
         spreads, flipped = drift.spreads(self.reference, self.noises), self.others.without_flips({place.name for place in suspects})
         rows = drift.compare(flipped, self.others.deciding, spreads, self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
