@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 
@@ -31,6 +31,10 @@ class OtherReferences:
     def deciding(self) -> Trace:
         """The float32 run with its own decisions."""
         return run(self.job, reference(torch.float32, self.precision, follows=self.log.draws(), functions=self.functions))
+
+    def without_flips(self, places: Set[str]) -> Trace:
+        """The float32 run with its own decisions, except at these places, where it takes those of the run under the precision."""
+        return run(self.job, reference(torch.float32, self.precision, follows=self.log.draws(places), functions=self.functions))
 
     def contradicting(self, low: Trace, beside: Trace, rows: Mapping[str, drift.ComparedTensor], *, early: bool) -> set[str]:
         """Keys of the rows for which `beside`, the reference of the run `low`, is none. `early`: only up to the loss of the first step.

@@ -33,6 +33,11 @@ class Place:
     expected: int
     samples: int
 
+    @property
+    def name(self) -> str:
+        """As in `Trace.flips`."""
+        return f"{self.call}|{self.op}"
+
     def doubtful(self, precision: Precision) -> bool:
         """Whether more noise runs might show too many flips."""
         within_reach = self.expected * MOST / self.samples

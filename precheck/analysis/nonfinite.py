@@ -141,17 +141,18 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
 
 
 def _harms(reader: Operation) -> bool:
-    if reader.reads:
-        return True
+    computes = reader.phase in ("forward", "optimizer", "data")
     for value in reader.outputs:
         if value.nans:
             return True
-        if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and reader.phase in ("forward", "optimizer", "data"):
+        if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and computes:
             return True
-        zeroed = value.zeros and value.largest_zeroed > underflow_threshold(value) and not any(source.zeros for source in reader.inputs)
-        if zeroed and reader.base not in ops.SUMS:  # a sum with Inf is infinite, and its zeros are made of other terms
-            return True  # 1/Inf, where the reference has a number that the format can hold
-    return False
+        if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
+            continue
+        # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.
+        if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
+            return True  # a sum with Inf is infinite, and its zeros are made of other terms
+    return bool(reader.reads)
 
 
 def made_by(root: Value, observation: Observation) -> Fact:

@@ -31,6 +31,10 @@ PRODUCTS = where(lambda op: op.kind is Kind.CONTRACTION)
 """Sums of products: matrix products, inner products, convolutions."""
 SCALING = where(lambda op: op.kind in (Kind.PRODUCT, Kind.QUOTIENT))
 """Elementwise products and quotients, in which nothing cancels."""
+SEPARATE = where(
+    lambda op: op.kind in (Kind.PRODUCT, Kind.QUOTIENT, Kind.LOGARITHM, Kind.EXPONENTIAL, Kind.POWER, Kind.FUNCTION, Kind.PIECEWISE, Kind.BOUND)
+)
+"""Ops that compute each element by itself and add nothing up, so that nothing cancels."""
 BLENDS = where(lambda op: op.kind is Kind.BLEND)
 """Weighted means of two operands: `lerp`."""
 ROOTS = where(lambda op: op.law in ("a^0.5", "a^-0.5"))

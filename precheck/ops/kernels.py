@@ -14,6 +14,7 @@ _LOSSES = (
     OpSpec("binary_cross_entropy", Kind.LOSS),
 )
 
+_ATTENTION = [f"_scaled_dot_product_{kernel}" for kernel in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")]
 _LAYERS = (
     *each("_softmax _safe_softmax", OpSpec("", Kind.SOFTMAX)),
     OpSpec("_log_softmax", Kind.SOFTMAX, steady=True),
@@ -21,8 +22,8 @@ _LAYERS = (
     *each("native_batch_norm cudnn_batch_norm miopen_batch_norm",
           OpSpec("", Kind.NORMALIZATION, hidden_writes=(3, 4), accumulates="statistics", subtracts=True)),
     *each("_native_batch_norm_legit _batch_norm_with_update", OpSpec("", Kind.NORMALIZATION, accumulates="statistics", subtracts=True)),
-    OpSpec("_scaled_dot_product_flash_attention_for_cpu", Kind.ATTENTION, linear="c", factors=(0, 1, 2), engine="attention"),
-    OpSpec("_scaled_dot_product_flash_attention_for_cpu_backward", Kind.ATTENTION, linear="a", factors=(0, 1, 2, 3), engine="attention"),
+    *each(" ".join(_ATTENTION), OpSpec("", Kind.ATTENTION, linear="c", factors=(0, 1, 2), engine="attention")),
+    *each(" ".join(f"{name}_backward" for name in _ATTENTION), OpSpec("", Kind.ATTENTION, linear="a", factors=(0, 1, 2, 3), engine="attention")),
     OpSpec("mkldnn_rnn_layer", Kind.RECURRENT, factors=(0, 1, 2), engine="recurrent", workspace="payload"),
     OpSpec("mkldnn_rnn_layer_backward", Kind.RECURRENT, factors=(0, 1, 2, 10), engine="recurrent", workspace="payload"),
     *each("_cudnn_rnn _cudnn_rnn_backward miopen_rnn miopen_rnn_backward", OpSpec("", Kind.RECURRENT, workspace="packed")),

@@ -17,6 +17,9 @@ ELSEWHERE = {
     "set", "resize", "resize_as", "is_same_size", "sym_size", "sym_stride", "record_stream", "_has_same_storage_numel", "_version", "_reshape_alias",
     "cudnn_batch_norm", "miopen_batch_norm", "_cudnn_rnn", "_cudnn_rnn_backward", "miopen_rnn", "miopen_rnn_backward",
     "mkldnn_convolution", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_cudnn_attention_backward",
     "_amp_update_scale", "_amp_foreach_non_finite_check_and_unscale",
 }  # fmt: skip
 """Ops that run on a GPU or in float32 alone, are a scaler's, ask about a form, or are derivatives of a kernel that hands its bytes on."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -51,9 +51,15 @@ class DecisionLog:
     recorded: bool = False  # whether a run has filled it
     idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # dtype and pass in which a following run had nothing to do
 
-    def draws(self) -> DecisionLog:
-        """A log with the random draws only, for a run that makes its own decisions."""
-        return dataclasses.replace(self, entries={key: self.entries[key] for key in self.drawn})
+    def draws(self, places: Set[str] = frozenset()) -> DecisionLog:
+        """A log with the random draws only, for a run that makes its own decisions, except at these places (`place_of`)."""
+        followed = {key for key in self.entries if place_of(key) in places} if places else set()
+        return dataclasses.replace(self, entries={key: self.entries[key] for key in self.drawn | followed})
+
+
+def place_of(key: Key) -> str:
+    """The place of a decision, by which flips are counted: the module call and the op."""
+    return f"{key[0]}|{key[1]}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,19 @@ import torch
 
 from precheck import ops
 from precheck.dense_parts import composed, continuous
-from precheck.observe.decisions.log import DecisionLog, Key, Nature, Places, aten, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.decisions.log import (
+    DecisionLog,
+    Key,
+    Nature,
+    Places,
+    aten,
+    decides,
+    discrete,
+    gradient_mask,
+    nature,
+    outputs_of,
+    place_of,
+)
 from precheck.observe.decisions.marks import replaced
 from precheck.observe.decisions.modes import DecisionMode
 from precheck.observe.decisions.op_sequence import Program
@@ -192,7 +204,7 @@ class DecisionReplay(DecisionMode):
             self.own.entries[key] = discrete(kind, outputs)
         for mine, other in zip(outputs, self.compared_with.entries.get(key, ()), strict=False):
             if other is not None and other.shape == mine.shape:
-                place = f"{key[0]}|{key[1]}"
+                place = place_of(key)
                 flipped, total = self.flips.get(place, (0, 0))
                 self.flips[place] = flipped + int((mine != other.to(mine.dtype)).sum()), total + mine.numel()
 

@@ -1,0 +1,102 @@
+"""Attention with masks as people write them passes under every precision: the constant may become -Inf in a low format, and torch may then take
+another path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import precheck
+
+LEAST = torch.finfo(torch.float32).min
+LENGTH = 12
+CAST = next(number for number, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith("# -Inf"))
+
+
+def squared(out: torch.Tensor) -> torch.Tensor:
+    return out.float().square().mean()
+
+
+def kept(padding: str) -> torch.Tensor:
+    """Which positions each position sees: none later, and none of a padded row."""
+    seen = torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool).tril()
+    if padding == "right":
+        seen[1, :, :, -3:] = False
+    if padding == "left":
+        seen[1, :, :, :3] = False
+        seen[1, :, torch.arange(3), torch.arange(3)] = True
+    return seen
+
+
+MASKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "filled": lambda seen: torch.zeros(seen.shape).masked_fill(~seen, LEAST),
+    "multiplied": lambda seen: (1.0 - seen.float()) * LEAST,
+    "two added": lambda seen: (1.0 - seen.float()) * (LEAST / 2) + torch.full(seen.shape, LEAST / 2).triu(1),
+    "logarithm": lambda seen: seen.float().log().clamp(min=LEAST),
+    "with distances": lambda seen: torch.where(seen, -0.1 * torch.arange(LENGTH).expand(seen.shape), torch.tensor(LEAST)),
+}
+
+
+class Attention(nn.Module):
+    def __init__(self, mask: torch.Tensor, *, fused: bool) -> None:
+        super().__init__()
+        self.enter, self.out, self.mask, self.fused = nn.Linear(32, 96), nn.Linear(32, 32), mask, fused
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.enter(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        mask = self.mask.to(query.dtype)  # -Inf
+        if self.fused:
+            mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        else:
+            mixed = (query @ key.transpose(-1, -2) / 8**0.5 + mask).softmax(-1).to(value.dtype) @ value
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def measured(model: nn.Module, precision: str) -> precheck.Report:
+    torch.manual_seed(1)
+    return precheck.measure(model, torch.randn(2, LENGTH, 32), precision=precision, loss=squared)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true"])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_passes(name: str, fused: bool, precision: str) -> None:
+    """The first row sees one position, whose probability is 1. Its gradient is zero on paper, and in float32 a rounding."""
+    torch.manual_seed(0)
+    padding = ("none", "right", "left")[list(MASKS).index(name) % 3]
+    measured(Attention(MASKS[name](kept(padding)), fused=fused), precision).raise_for_errors()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_rows_that_see_nothing_become_nan(fused: bool) -> None:
+    """The least float32 leaves such a row its mean. In float16 it is -Inf, and the row has no maximum."""
+    torch.manual_seed(0)
+    seen = kept("none")
+    seen[1, :, :4] = False
+    report = measured(Attention(MASKS["filled"](seen), fused=fused), "16-mixed")
+    error = report.errors[0]
+    assert error.cause_rule == "overflow"
+    assert error.source.endswith(f":{CAST}")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_another_path_to_the_same_result_is_no_fault(precision: str) -> None:
+    """torch compares the mask with one of -Inf, which the least float32 equals only once it is stored in bfloat16. The flips of ReLU are others."""
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0), 2, enable_nested_tensor=False)
+    mask = MASKS["filled"](kept("none"))[0, 0]
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.encoder(x, mask=mask.to(x.dtype))  # type: ignore[no-any-return]
+
+    measured(Masked(), precision).raise_for_errors()
