@@ -1,9 +1,8 @@
 """Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
 They are healed if all results made from them are finite and right (a mask before a softmax, a clamp). They do harm if NaN or a wrong finite result
-follows, if Python reads them, or if nothing reads them, as long as they are no mask. Gradients are no exception: a step that reads Inf makes NaN, and
-a clamp heals it. A copy in another dtype is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast
-that overflowed.
+follows, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
+is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
         consumers = [reader for reader in readings if not is_alias(reader, value)]
-        if any(map(_harms, consumers)):
+        if any(_harms(reader) for reader in consumers) or _descends(value, maker, observation):
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
@@ -153,6 +152,14 @@ def _harms(reader: Operation) -> bool:
         if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
             return True  # a sum with Inf is infinite, and its zeros are made of other terms
     return bool(reader.reads)
+
+
+def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
+    """Whether Inf of the forward pass becomes a parameter's gradient.
+
+    On the way a derivative may heal it, as the function itself does. That of erf squares Inf, and is zero there.
+    """
+    return maker.phase == "forward" and any(value is gradient for _, gradient, _ in observation.gradients.values())
 
 
 def made_by(root: Value, observation: Observation) -> Fact:
