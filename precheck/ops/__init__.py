@@ -157,6 +157,8 @@ MASKED_SIDES = {name: place for name, place in SIDES.items() if REGISTRY[name].m
 # kernels
 CENTRED = where(lambda op: op.kind in (Kind.MOMENT, Kind.NORMALIZATION))
 """Ops that subtract a mean internally, in float32 for all input formats."""
+ATTENTION = where(lambda op: op.kind is Kind.ATTENTION)
+"""Fused kernels of attention, and their derivatives."""
 SOFTMAXES = where(lambda op: op.kind is Kind.SOFTMAX)
 DECOMPOSED = where(lambda op: op.kind is Kind.DECOMPOSITION)
 """Matrix decompositions. All of their outputs are results, none is a statistic for the derivative."""

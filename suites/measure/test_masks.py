@@ -72,16 +72,40 @@ def test_a_mask_passes(name: str, fused: bool, precision: str) -> None:
     measured(Attention(MASKS[name](kept(padding)), fused=fused), precision).raise_for_errors()
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_rows_that_see_nothing_become_nan(fused: bool) -> None:
+def hidden(rows: int) -> torch.Tensor:
+    """The first rows of the second sample see nothing, as those of padding on the left."""
+    seen = kept("none")
+    seen[1, :, :rows] = False
+    return seen
+
+
+def test_rows_that_see_nothing_become_nan() -> None:
     """The least float32 leaves such a row its mean. In float16 it is -Inf, and the row has no maximum."""
     torch.manual_seed(0)
-    seen = kept("none")
-    seen[1, :, :4] = False
-    report = measured(Attention(MASKS["filled"](seen), fused=fused), "16-mixed")
-    error = report.errors[0]
+    error = measured(Attention(MASKS["filled"](hidden(4)), fused=False), "16-mixed").errors[0]
     assert error.cause_rule == "overflow"
     assert error.source.endswith(f":{CAST}")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "32-true"])
+@pytest.mark.parametrize("name", ["filled", "multiplied", "logarithm"])
+def test_fused_attention_gives_such_a_row_zeros_which_mean_no_more(name: str, precision: str) -> None:
+    torch.manual_seed(0)
+    report = measured(Attention(MASKS[name](hidden(4)), fused=True), precision)
+    report.raise_for_errors()
+    assert worst(report) < 3
+
+
+def worst(report: precheck.Report) -> float:
+    return max(row.r for row in report.boundaries)
+
+
+def test_a_row_of_which_float32_keeps_the_scores_is_lost() -> None:
+    """1e5 is beyond float16. In float32 it takes four digits from the scores, and the softmax takes it away again."""
+    torch.manual_seed(0)
+    mask = torch.zeros(2, 1, LENGTH, LENGTH).masked_fill(~hidden(4), -1e5)
+    measured(Attention(mask, fused=True), "bf16-mixed").raise_for_errors()
+    assert measured(Attention(mask, fused=True), "16-mixed").errors
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.observe.decisions.log import nature
+from precheck.observe.decisions.natures import nature
 
 aten = torch.ops.aten
 

@@ -17,18 +17,20 @@ from typing import Any
 
 import torch
 
-from precheck import ops
 from precheck.dense_parts import continuous
 from precheck.observe.containers import tensors
 from precheck.observe.decisions.marks import Marked, Path, arguments
 from precheck.observe.decisions.modes import DecisionMode
+from precheck.observe.decisions.natures import Nature, nature
 from precheck.observe.decisions.op_sequence import Program
-from precheck.observe.kernel_fixes import SUBSTITUTED, substitute
+from precheck.observe.kernel_fixes import substitute
 from precheck.observe.recording.module_hooks import LOW, Position
+from precheck.observe.shadow.attention import unseeing_rows
+from precheck.observe.shadow.replay import OpCall, plan
 from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.storages import Storages
-from precheck.torch_internals import in_backward, once_an_op, overload, schema, storage_key
+from precheck.torch_internals import in_backward, storage_key
 
 aten = torch.ops.aten
 Key = tuple[str, str, tuple[int, ...], int]
@@ -48,6 +50,7 @@ class DecisionLog:
     imposed: frozenset[str] = frozenset()  # lines of round trips that float32 does not make: the precision asks for them, and nobody means them
     narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # places of arguments of backward ops that are gradients cast low
     entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # paths of arguments of products that are inputs cast low
+    unseeing: dict[Key, torch.Tensor] = dataclasses.field(default_factory=dict)  # of calls of attention, the rows that see nothing
     recorded: bool = False  # whether a run has filled it
     idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # dtype and pass in which a following run had nothing to do
 
@@ -60,47 +63,6 @@ class DecisionLog:
 def place_of(key: Key) -> str:
     """The place of a decision, by which flips are counted: the module call and the op."""
     return f"{key[0]}|{key[1]}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Nature:
-    """Properties of an op, by its schema."""
-
-    name: str  # "aten.add"
-    draws: bool
-    steps: bool  # its floating result is a step function
-    moves: bool  # moves values or chooses among them: its result is as exact as its inputs
-    workspace: bool  # its integer results are seeds and shapes, not decisions
-    mutable: bool
-    recurrent: bool
-    masked: bool
-    multiplies: bool  # a matrix product or the like, for which autocast casts
-    substituted: bool
-    view: bool  # nothing is decided, drawn or rounded
-    casts: bool
-
-
-@once_an_op
-def nature(func: Any) -> Nature:
-    """The properties of an op."""
-    packet, name = func.overloadpacket, schema(func).name
-    base = name.removeprefix("aten::").rstrip("_")
-    rounds_quotient = base == "div" and overload(func).endswith("_mode")
-    overwrites = name.endswith("_") and base in ops.DECIDING_IN_PLACE
-    return Nature(
-        name=str(packet),
-        draws=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name,  # attention kernels are tagged even if they draw nothing
-        steps=base in ops.STEPS or overwrites or rounds_quotient,
-        moves=func.is_view or base in ops.UNROUNDED,
-        workspace=func.is_view or "attention" in name or "rnn" in name or "empty" in name or name.endswith("_like"),
-        mutable=schema(func).is_mutable,
-        recurrent="rnn" in name or "lstm" in name,
-        masked=base in ops.MASKED_SIDES,
-        multiplies=base in ops.MULTIPLIED or "attention" in name or "rnn" in name or "lstm" in name or "gru" in name,
-        substituted=packet in SUBSTITUTED,
-        view=func.is_view,
-        casts=packet is aten._to_copy,
-    )
 
 
 class Places:
@@ -122,7 +84,7 @@ class Recording(DecisionMode):
     def __init__(self, log: DecisionLog, position: Position, program: Program | None = None) -> None:
         super().__init__()
         self.log, self.places, self.position = log, Places(position), position
-        self.results = Places(position)
+        self.results, self.attended = Places(position), Places(position)
         self.program = program
         log.recorded = True
         self.frames = Frames()
@@ -132,7 +94,7 @@ class Recording(DecisionMode):
 
     def marked(self) -> Callable[[], None]:
         """Returns a function that resets the numbering of ops to its present state, for a step that is run again."""
-        marks = [(places, places.seen.copy()) for places in (self.places, self.results)]
+        marks = [(places, places.seen.copy()) for places in (self.places, self.results, self.attended)]
         taken = None if self.program is None else self.program.steps.copy()
 
         def back() -> None:
@@ -158,6 +120,8 @@ class Recording(DecisionMode):
         outputs = outputs_of(result)
         if not outputs:
             return result
+        if kind.attends:
+            self._unseeing(kind, OpCall(func, plan(func), args, kwargs))
         if mask is not None:
             self.log.entries[self.places.key(kind, tuple(mask.shape))] = (mask,)
         elif kind.draws or decides(kind, args, outputs):
@@ -175,6 +139,11 @@ class Recording(DecisionMode):
             if self.given and continuous(outputs[0]):
                 self._enter(args, outputs)
         return result
+
+    def _unseeing(self, kind: Nature, call: OpCall) -> None:
+        key, rows = self.attended.key(kind, tuple(call.args[0].shape)), unseeing_rows(call)
+        if rows is not None:
+            self.log.unseeing[key] = rows
 
     def gives(self, inputs: Any) -> None:
         """Notes the inputs of a call of the model."""

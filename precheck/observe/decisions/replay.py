@@ -13,22 +13,22 @@ from precheck.dense_parts import composed, continuous
 from precheck.observe.decisions.log import (
     DecisionLog,
     Key,
-    Nature,
     Places,
     aten,
     decides,
     discrete,
     gradient_mask,
-    nature,
     outputs_of,
     place_of,
 )
 from precheck.observe.decisions.marks import replaced
 from precheck.observe.decisions.modes import DecisionMode
+from precheck.observe.decisions.natures import Nature, nature
 from precheck.observe.decisions.op_sequence import Program
 from precheck.observe.exact import WIDE
 from precheck.observe.listeners import Progress
 from precheck.observe.recording.module_hooks import LOW, Position
+from precheck.observe.shadow.attention import without_rows
 from precheck.observe.shadow.replay import OpCall, chosen, plan
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import in_backward, schema
@@ -62,7 +62,7 @@ class DecisionReplay(DecisionMode):
     ) -> None:
         super().__init__()
         self.log, self.places, self.dtype = log, Places(position), dtype
-        self.results, self.disturb = Places(position), disturb
+        self.results, self.attended, self.disturb = Places(position), Places(position), disturb
         self.read = read if log.entered else None
         self.disturbs = disturb is not None or self.read is not None
         self.program = program
@@ -96,6 +96,10 @@ class DecisionReplay(DecisionMode):
         if kind.masked:
             self.busy.add(place)
             return self._masked(func, kind, args, kwargs)
+        if kind.attends and self.log.unseeing:
+            rows = self.log.unseeing.get(self.attended.key(kind, tuple(args[0].shape)))
+            if rows is not None:
+                _, _, args, kwargs = without_rows(OpCall(func, plan(func), args, kwargs), rows)
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
         if not outputs:

@@ -2,6 +2,10 @@
 
 They compute softmax(Q Kᵀ · scale + bias) V on (batch, heads, length, width), as torch.nn.functional.scaled_dot_product_attention does.
 The CPU's kernel accepts float32 and is not replayed here.
+
+Rows that see nothing, such as those of padding on the left, are a decision of the run, and references follow it. A mask of the least float32 hides a
+position if float32 absorbs the score that is added to it. In a row that hides all positions this way, float32 gives the mean of all values, whatever
+the scores. In a low format the mask is -Inf, and fused kernels give zeros. Neither says anything about the model.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from precheck import ops
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.replay import OpCall
@@ -81,3 +87,35 @@ REPLAYED: dict[str, Callable[[OpCall], list[torch.Tensor]]] = {
     **{f"_scaled_dot_product_{kernel}_attention": _forward for kernel in _KERNELS},
     **{f"_scaled_dot_product_{kernel}_attention_backward": _backward for kernel in _KERNELS},
 }
+
+_MASKS = ("attn_mask", "attn_bias")
+
+
+def unseeing_rows(call: OpCall) -> torch.Tensor | None:
+    """The rows (..., queries, 1) that see nothing in a call of an attention kernel. None if there are none."""
+    mask = _mask(call)
+    if mask is None:
+        return None
+    rows: torch.Tensor = (mask == -math.inf).all(-1, keepdim=True)
+    return None if rows.is_cpu and not bool(rows.any()) else rows  # other devices are not waited for
+
+
+def without_rows(call: OpCall, rows: torch.Tensor) -> OpCall:
+    """The call with -Inf in those rows in which its format absorbs every score: half a spacing of the mask exceeds the difference of any two."""
+    mask = _mask(call)
+    if mask is None or mask.shape[:-1] != rows.shape[:-1]:
+        return call
+    query, key, scale = (call.argument(name) for name in ("query", "key", "scale"))
+    largest = query.norm(dim=-1).amax() * key.norm(dim=-1).amax() * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
+    absorbs = mask.amax(-1, keepdim=True) * (torch.finfo(mask.dtype).eps / 4) < -2 * largest.abs()
+    changed = mask.masked_fill(rows & absorbs, -math.inf)
+    names = call.plan.names
+    args = tuple(changed if names[place] in _MASKS else arg for place, arg in enumerate(call.args))
+    return call._replace(args=args, kwargs={name: changed if name in _MASKS else value for name, value in call.kwargs.items()})
+
+
+def _mask(call: OpCall) -> torch.Tensor | None:
+    if call.base not in ops.ATTENTION:
+        return None
+    found: Any = next((call.argument(name) for name in _MASKS if call.argument(name) is not None), None)
+    return found if isinstance(found, torch.Tensor) and found.is_floating_point() else None

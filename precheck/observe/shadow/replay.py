@@ -52,6 +52,7 @@ class OpPlan:
     defaults: tuple[Any, ...]
     steps: bool
     typed: bool  # whether it has a dtype argument
+    attends: bool  # whether it is a fused kernel of attention
     special: bool  # whether its replay needs special treatment
 
 
@@ -129,6 +130,7 @@ def plan(func: Any) -> OpPlan:
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in signature.arguments),
         steps=base in ops.STEPS | ops.COUNTS or (base == "div" and overload(func).endswith("_mode")),
         typed=any("dtype" in argument.name for argument in signature.arguments),
+        attends=base in ops.ATTENTION,
         special=packet in attention.REPLAYED or packet in _SPECIAL or any(argument.name in _SPECIAL for argument in signature.arguments),
     )
 
@@ -217,6 +219,8 @@ class Replay:
         func, planned, args, kwargs = op
         again = tuple([change(arg) if isinstance(arg, torch.Tensor) else self._changed(arg, change) for arg in args])
         named = {name: self._changed(value, change) for name, value in kwargs.items()} if kwargs else {}
+        if planned.attends and (rows := attention.unseeing_rows(op)) is not None:
+            _, _, again, named = attention.without_rows(OpCall(func, planned, again, named), rows)
         if not planned.special:
             result = func(*again, **named)
             results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
