@@ -159,6 +159,8 @@ CENTRED = where(lambda op: op.kind in (Kind.MOMENT, Kind.NORMALIZATION))
 """Ops that subtract a mean internally, in float32 for all input formats."""
 ATTENTION = where(lambda op: op.kind is Kind.ATTENTION)
 """Fused kernels of attention, and their derivatives."""
+ATTENDING = ATTENTION | {"_safe_softmax"}
+"""Ops that give zeros for rows that see nothing: kernels of attention, and the softmax of attention that torch writes out."""
 SOFTMAXES = where(lambda op: op.kind is Kind.SOFTMAX)
 DECOMPOSED = where(lambda op: op.kind is Kind.DECOMPOSITION)
 """Matrix decompositions. All of their outputs are results, none is a statistic for the derivative."""

@@ -53,5 +53,5 @@ def nature(func: Any) -> Nature:
         substituted=packet in SUBSTITUTED,
         view=func.is_view,
         casts=packet is aten._to_copy,
-        attends=base in ops.ATTENTION,
+        attends=base in ops.ATTENDING,
     )

@@ -92,30 +92,42 @@ _MASKS = ("attn_mask", "attn_bias")
 
 
 def unseeing_rows(call: OpCall) -> torch.Tensor | None:
-    """The rows (..., queries, 1) that see nothing in a call of an attention kernel. None if there are none."""
-    mask = _mask(call)
-    if mask is None:
+    """The rows (..., queries, 1) that see nothing in a call of an attention kernel, or of its softmax. None if there are none."""
+    name, along = _masked(call)
+    if not name:
         return None
-    rows: torch.Tensor = (mask == -math.inf).all(-1, keepdim=True)
+    rows: torch.Tensor = (call.argument(name) == -math.inf).all(along, keepdim=True)
     return None if rows.is_cpu and not bool(rows.any()) else rows  # other devices are not waited for
 
 
 def without_rows(call: OpCall, rows: torch.Tensor) -> OpCall:
-    """The call with -Inf in those rows in which its format absorbs every score: half a spacing of the mask exceeds the difference of any two."""
-    mask = _mask(call)
-    if mask is None or mask.shape[:-1] != rows.shape[:-1]:
+    """The call with -Inf in those rows in which its format absorbs every score."""
+    name, along = _masked(call)
+    mask = call.argument(name) if name else None
+    if mask is None or rows.shape != mask.narrow(along, 0, 1).shape:
         return call
+    changed = mask.masked_fill(rows & _absorbs(call, mask, along), -math.inf)
+    args = tuple(changed if given == name else arg for given, arg in zip(call.plan.names, call.args, strict=False))
+    return call._replace(args=args, kwargs={given: changed if given == name else value for given, value in call.kwargs.items()})
+
+
+def _absorbs(call: OpCall, mask: torch.Tensor, along: int) -> torch.Tensor:
+    """In which rows no score is left. Half a spacing of the mask is above the difference of any two, or all of a row with several are the same."""
+    if call.base == "_safe_softmax":
+        return (mask.amax(along, keepdim=True) == mask.amin(along, keepdim=True)) & (mask.shape[along] > 1)
     query, key, scale = (call.argument(name) for name in ("query", "key", "scale"))
     largest = query.norm(dim=-1).amax() * key.norm(dim=-1).amax() * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
-    absorbs = mask.amax(-1, keepdim=True) * (torch.finfo(mask.dtype).eps / 4) < -2 * largest.abs()
-    changed = mask.masked_fill(rows & absorbs, -math.inf)
-    names = call.plan.names
-    args = tuple(changed if names[place] in _MASKS else arg for place, arg in enumerate(call.args))
-    return call._replace(args=args, kwargs={name: changed if name in _MASKS else value for name, value in call.kwargs.items()})
+    absorbing: torch.Tensor = mask.amax(along, keepdim=True) * (torch.finfo(mask.dtype).eps / 4) < -2 * largest.abs()
+    return absorbing
 
 
-def _mask(call: OpCall) -> torch.Tensor | None:
-    if call.base not in ops.ATTENTION:
-        return None
-    found: Any = next((call.argument(name) for name in _MASKS if call.argument(name) is not None), None)
-    return found if isinstance(found, torch.Tensor) and found.is_floating_point() else None
+def _masked(call: OpCall) -> tuple[str, int]:
+    """The argument that hides positions, and its dimension of positions. "" if the call has none."""
+    if call.base == "_safe_softmax":
+        return "self", call.argument("dim")
+    if call.base in ops.ATTENTION:
+        for name in _MASKS:
+            mask = call.argument(name)
+            if isinstance(mask, torch.Tensor) and mask.is_floating_point():
+                return name, -1
+    return "", -1

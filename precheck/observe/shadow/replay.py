@@ -52,7 +52,7 @@ class OpPlan:
     defaults: tuple[Any, ...]
     steps: bool
     typed: bool  # whether it has a dtype argument
-    attends: bool  # whether it is a fused kernel of attention
+    attends: bool  # whether rows that see nothing become zero
     special: bool  # whether its replay needs special treatment
 
 
@@ -130,7 +130,7 @@ def plan(func: Any) -> OpPlan:
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in signature.arguments),
         steps=base in ops.STEPS | ops.COUNTS or (base == "div" and overload(func).endswith("_mode")),
         typed=any("dtype" in argument.name for argument in signature.arguments),
-        attends=base in ops.ATTENTION,
+        attends=base in ops.ATTENDING,
         special=packet in attention.REPLAYED or packet in _SPECIAL or any(argument.name in _SPECIAL for argument in signature.arguments),
     )
 
