@@ -17,9 +17,11 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
+from precheck.analysis.noise import FAIL
 from precheck.analysis.output_impact import dropped, ends
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import NEARBY, Walk
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
@@ -93,7 +95,7 @@ class Calls:
         if cause is None:
             self.attempts.failed(line)
             return None
-        off, limit, unit = value.call_error, self._limit(cause), max(effective_roundoff(value), cause.outputs[0].roundoff)
+        off, limit, unit = value.call_error, self._limit(cause, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
         constant = constant if _of_small_numbers(cause) else None
         if off <= limit * (max(unit, COARSE) if _of_small_numbers(cause) and constant is None else unit):
             return None
@@ -121,7 +123,7 @@ class Calls:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
         What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
         cause = made.cause()
-        if cause is not None and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
+        if cause is not None and _asked(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
             cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
         if cause is None or not attribution.written(cause) or takes_from_codes(cause):
@@ -147,10 +149,17 @@ class Calls:
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
-    def _limit(self, cause: Operation) -> float:
-        made = cause.outputs[0]
-        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
-        return ADDED if causes.casts_wide(cause) and not multiplied else ROUNDED
+    def _limit(self, cause: Operation, made: Attribution) -> float:
+        """How many unit roundoffs the result of a call may be off by.
+
+        If a call amplifies none of its n roundings, its result is off by √n of them, and `FAIL` is the limit of any boundary. A call that computes
+        low because the precision asks for it may have sharp scores and the like.
+        """
+        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(cause.outputs[0], ()))
+        if causes.casts_wide(cause) and not multiplied:
+            return ADDED
+        roundings = sum(share > 0 for share in made.shares.values())
+        return ROUNDED if multiplied or _asked(made) else min(ROUNDED, max(ADDED, FAIL * ONE_ROUNDING * math.sqrt(roundings)))
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
@@ -234,6 +243,13 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
     here = functions.get(cause.blamed)
     theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
     return here is not None and sum(theirs) >= OWN
+
+
+def _asked(made: Attribution) -> bool:
+    """Whether the precision asks for low numbers in a call: it has a product, or it was given one by another call or from outside the block.
+    Otherwise the author's own casts made all of them."""
+    passed = made.through.keys()
+    return any(each.base in ops.PRODUCTS or any(source.low and source.maker not in passed for source in each.inputs) for each in passed)
 
 
 def _user(reader: Operation) -> bool:
