@@ -13,15 +13,13 @@ from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
-from precheck.analysis import attribution, causes
+from precheck.analysis import attribution, causes, own_casts
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.noise import FAIL
 from precheck.analysis.output_impact import dropped, ends
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import NEARBY, Walk
-from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.observe.shadow.source import Function
@@ -30,8 +28,8 @@ ADDED = Limit(4.0, "unit roundoffs")
 """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
 have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
-"""The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
-as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
+"""The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
+32 times 0.42 unit roundoffs, as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
 well."""
@@ -123,7 +121,7 @@ class Calls:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
         What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
         cause = made.cause()
-        if cause is not None and _asked(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
+        if cause is not None and not self._together(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
             cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
         if cause is None or not attribution.written(cause) or takes_from_codes(cause):
@@ -150,16 +148,17 @@ class Calls:
         )  # fmt: skip
 
     def _limit(self, cause: Operation, made: Attribution) -> float:
-        """How many unit roundoffs the result of a call may be off by.
-
-        If a call amplifies none of its n roundings, its result is off by √n of them, and `FAIL` is the limit of any boundary. A call that computes
-        low because the precision asks for it may have sharp scores and the like.
-        """
-        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(cause.outputs[0], ()))
-        if causes.casts_wide(cause) and not multiplied:
+        """How many unit roundoffs the result of a call may be off by."""
+        if any(reader.base in ops.PRODUCTS for reader in self.readers.get(cause.outputs[0], ())):
+            return ROUNDED
+        if causes.casts_wide(cause):
             return ADDED
-        roundings = sum(share > 0 for share in made.shares.values())
-        return ROUNDED if multiplied or _asked(made) else min(ROUNDED, max(ADDED, FAIL * ONE_ROUNDING * math.sqrt(roundings)))
+        return ROUNDED if own_casts.asked(made) else min(ROUNDED, max(ADDED, own_casts.unamplified(made)))
+
+    def _together(self, made: Attribution) -> bool:
+        """Whether all roundings of a call are judged together, by how many they are: without a loop, and if all low numbers are the author's."""
+        call = next((operation.call for operation in made.shares), 0)
+        return not (own_casts.asked(made) or own_casts.repeats(made, self.operations[call]))
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
@@ -243,13 +242,6 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
     here = functions.get(cause.blamed)
     theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
     return here is not None and sum(theirs) >= OWN
-
-
-def _asked(made: Attribution) -> bool:
-    """Whether the precision asks for low numbers in a call: it has a product, or it was given one by another call or from outside the block.
-    Otherwise the author's own casts made all of them."""
-    passed = made.through.keys()
-    return any(each.base in ops.PRODUCTS or any(source.low and source.maker not in passed for source in each.inputs) for each in passed)
 
 
 def _user(reader: Operation) -> bool:
