@@ -195,7 +195,8 @@ def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bo
     walk = Walk([value], NEARBY)
     for held in walk:
         consumers = [reader for reader in readers.get(held, ()) if (not weighed or reader.phase == "forward") and not is_alias(reader, held)]
-        if not consumers or any(not reader.outputs or any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers):
+        wrong = any(made.drift >= ROUNDINGS * value.roundoff for reader in consumers for made in reader.outputs)
+        if wrong or not consumers or not all(reader.outputs for reader in consumers):
             return False
         for reader in consumers if weighed else ():
             if reader.base in ops.MOVING or (reader.base in ops.ADDITIONS | ops.SCALING and len(reader.inputs) == 1):
@@ -208,8 +209,7 @@ def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bo
 def _as_amounts(reader: Operation, value: Value) -> bool:
     """Whether an op needs of whole numbers only how large they are: a root, an exponential, a logarithm, a norm, a share, a product with weights. (A
     table of frequencies is no weight. Nobody takes the root of a position. An exponential that amplifies is off by more than a few roundings.)"""
-    smooth = ops.ROOTS | ops.NORMS | ops.EXPONENTIALS | ops.LOGARITHMS
-    return reader.base in smooth or _weighed(reader, value) or _share(reader, value)
+    return reader.base in ops.ROOTS | ops.NORMS | ops.EXPONENTIALS | ops.LOGARITHMS or _weighed(reader, value) or _share(reader, value)
 
 
 def _weighed(reader: Operation, value: Value) -> bool:

@@ -32,8 +32,9 @@ class Noise:
     """Multiplicative noise of the size of `roundoff` on the outputs in `rounded` (record key: number of roundings).
     `parameters` are the names of disturbed parameters (None: all). `inputs`: inputs are disturbed when they come in, since they are stored low. Else
     `read` disturbs them where the run reads a cast. `chained`: an output with n roundings inside its module gets the noise of n roundings,
-    added in quadrature, but no more than the run's error amounts to there (`shown`, by record key). `everywhere`: each op's result that the run stored low is disturbed, inside modules too. `gemm` adds noise to the
-    operands of matrix products. `bottom` is a format whose underflow is modelled too. Gradients reach it at their value times the loss `scale`.
+    added in quadrature, but no more than the run's error amounts to there (`shown`, by record key). `everywhere`: each op's result that the run
+    stored low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products. `bottom` is a format whose underflow is
+    modelled too. Gradients reach it at their value times the loss `scale`.
     """
 
     seed: int

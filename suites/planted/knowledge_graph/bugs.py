@@ -1,4 +1,4 @@
-"""Bugs of rotations and scores: phases of a calendar, margins near nought, logarithms of small probabilities, cubes of small numbers."""
+"""Bugs of rotations and scores: phases of a calendar, margins near nought, cubes of small numbers."""
 
 from planted_bug import Harmless, Planted
 
@@ -43,16 +43,6 @@ BUGS = [
         rules=DRIFTS,
         why="Distances of a dozen are known to a sixteenth, and scores are near nought.",
         source="https://github.com/pytorch/pytorch/issues/88939",
-    ),
-    Planted(
-        name="belief-by-sigmoid",
-        healthy=BELIEF,
-        planted="        return (4 * score).to(low).sigmoid().log().float() / 4  # culprit\n",
-        precisions=("16-mixed",),
-        part="function:KnowledgeGraph.belief",
-        rules=("underflow", "nan", "overflow", *DRIFTS),
-        why="The probability of a fact that nobody believes is nought in float16, and its logarithm is minus infinity.",
-        source="https://github.com/pytorch/pytorch/issues/80226",
     ),
     Planted(
         name="cubes-vanish",
