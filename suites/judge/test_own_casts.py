@@ -1,4 +1,4 @@
-"""A function whose author casts wide numbers and computes low with them: held to what its roundings add up to. One that is given low numbers is not."""
+"""A function that casts wide numbers and computes low with them is held to what its roundings add up to. One that is given low numbers is not."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ BUGS = [
     Planted(
         name="totals-low",
         healthy=DAILY,
-        planted="        total = self.total.to(self.dtype)  # culprit\n        return (total[:, 1:] - total[:, :-1]).clamp_min(0).float()  # culprit\n",
+        planted="        total = self.total.to(self.dtype)  # culprit\n"
+        "        return (total[:, 1:] - total[:, :-1]).clamp_min(0).float()  # culprit\n",
         precisions=BF16,
         part="function:Reports.incidence",
         rules=DRIFTS,
