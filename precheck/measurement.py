@@ -272,7 +272,8 @@ class Measurement:
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
         disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)
         if chained:
-            disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
+            kept = drift.roundings_shown(self.low, self.reference, self.precision), self.precision.compute, self.low.scale
+            disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, shown=kept[0], bottom=kept[1], scale=kept[2])
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere or early else self.job
         setting = reference(self.dtype, self.precision, follows=self.log, disturbance=disturbance, compared_with=self.own, functions=self.functions)
         return run(job, dataclasses.replace(setting, early=early, steps=self.borrowed and not self.noises))

@@ -183,6 +183,21 @@ def floor_unknown(reference: Trace, noises: Sequence[Trace]) -> set[str]:
     return {key for key, record, other in every if other is not None and other.nonfinite > record.nonfinite}
 
 
+def roundings_shown(low: Trace, reference: Trace, precision: Precision) -> dict[str, float]:
+    """How many roundings the error of each module's output in the low run amounts to, at least one, by key.
+
+    An output that n roundings inside its module lead to is off by √n of them at most: a recurrent network forgets, and a mean averages. What the run
+    shows there is all that later errors can follow from. Two draws of few elements may be small by chance.
+    """
+    found = {}
+    for key, record in low.records.items():
+        other = _counterpart(key, reference)
+        if record.kind == "output" and other is not None and other.shape == record.shape and other.norm:
+            one = ONE_ROUNDING * noise.roundoff(precision.compute.unit_roundoff) * other.norm * noise.least_estimate(record.numel)
+            found[key] = max(1.0, (distance(record.sketch, other.sketch) / one) ** 2)
+    return found
+
+
 class Known(TypedDict):
     """What noise runs tell beside spreads, under the names of arguments of `compare`."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
-from precheck.analysis import attribution, causes
+from precheck.analysis import attribution, causes, own_casts
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
@@ -28,8 +28,8 @@ ADDED = Limit(4.0, "unit roundoffs")
 """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
 have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
-"""The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit roundoffs,
-as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8."""
+"""The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
+32 times 0.42 unit roundoffs, as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
 well."""
@@ -93,7 +93,7 @@ class Calls:
         if cause is None:
             self.attempts.failed(line)
             return None
-        off, limit, unit = value.call_error, self._limit(cause), max(effective_roundoff(value), cause.outputs[0].roundoff)
+        off, limit, unit = value.call_error, self._limit(cause, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
         constant = constant if _of_small_numbers(cause) else None
         if off <= limit * (max(unit, COARSE) if _of_small_numbers(cause) and constant is None else unit):
             return None
@@ -121,7 +121,7 @@ class Calls:
         """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
         What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
         cause = made.cause()
-        if cause is not None and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
+        if cause is not None and not self._together(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
             cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
         if cause is None or not attribution.written(cause) or takes_from_codes(cause):
@@ -147,10 +147,18 @@ class Calls:
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
-    def _limit(self, cause: Operation) -> float:
-        made = cause.outputs[0]
-        multiplied = any(reader.base in ops.PRODUCTS for reader in self.readers.get(made, ()))
-        return ADDED if causes.casts_wide(cause) and not multiplied else ROUNDED
+    def _limit(self, cause: Operation, made: Attribution) -> float:
+        """How many unit roundoffs the result of a call may be off by."""
+        if any(reader.base in ops.PRODUCTS for reader in self.readers.get(cause.outputs[0], ())):
+            return ROUNDED
+        if causes.casts_wide(cause):
+            return ADDED
+        return ROUNDED if own_casts.asked(made) else min(ROUNDED, max(ADDED, own_casts.unamplified(made)))
+
+    def _together(self, made: Attribution) -> bool:
+        """Whether all roundings of a call are judged together, by how many they are: without a loop, and if all low numbers are the author's."""
+        call = next((operation.call for operation in made.shares), 0)
+        return not (own_casts.asked(made) or own_casts.repeats(made, self.operations[call]))
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.

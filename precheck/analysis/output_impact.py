@@ -189,19 +189,27 @@ def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Va
 def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
     """Whether all readers of whole numbers take them as measures (pixels, or products that happen to be whole), and not as positions or counts.
 
-    `weighed`: only the readers in the forward pass count, and all must be roots, norms, shares or products with weights. (A table of frequencies is
-    no weight. Nobody takes the root of a position, and a root halves the error.)
+    `weighed`: only the readers in the forward pass count, and all must need only how large each number is (`_as_amounts`), perhaps after a Python
+    number has scaled it or was added to it.
     """
-    consumers = [reader for reader in readers.get(value, ()) if (not weighed or reader.phase == "forward") and not is_alias(reader, value)]
-    counted = any(not reader.outputs or any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
-    return bool(consumers) and not counted and (not weighed or all(_as_amounts(reader, value, readers) for reader in consumers))
+    walk = Walk([value], NEARBY)
+    for held in walk:
+        consumers = [reader for reader in readers.get(held, ()) if (not weighed or reader.phase == "forward") and not is_alias(reader, held)]
+        wrong = any(made.drift >= ROUNDINGS * value.roundoff for reader in consumers for made in reader.outputs)
+        if wrong or not consumers or not all(reader.outputs for reader in consumers):
+            return False
+        for reader in consumers if weighed else ():
+            if reader.base in ops.MOVING or (reader.base in ops.ADDITIONS | ops.SCALING and len(reader.inputs) == 1):
+                walk.follow(reader.outputs)
+            elif not _as_amounts(reader, held):
+                return False
+    return walk.whole
 
 
-def _as_amounts(reader: Operation, value: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether an op, or those that read what it moves, needs of whole numbers only how large they are beside others."""
-    if reader.base in ops.MOVING:
-        return all(measured(each, readers, weighed=True) for each in reader.outputs)
-    return reader.base in ops.ROOTS | ops.NORMS or _weighed(reader, value) or _share(reader, value)
+def _as_amounts(reader: Operation, value: Value) -> bool:
+    """Whether an op needs of whole numbers only how large they are: a root, an exponential, a logarithm, a norm, a share, a product with weights. (A
+    table of frequencies is no weight. Nobody takes the root of a position. An exponential that amplifies is off by more than a few roundings.)"""
+    return reader.base in ops.ROOTS | ops.NORMS | ops.EXPONENTIALS | ops.LOGARITHMS or _weighed(reader, value) or _share(reader, value)
 
 
 def _weighed(reader: Operation, value: Value) -> bool:

@@ -32,8 +32,9 @@ class Noise:
     """Multiplicative noise of the size of `roundoff` on the outputs in `rounded` (record key: number of roundings).
     `parameters` are the names of disturbed parameters (None: all). `inputs`: inputs are disturbed when they come in, since they are stored low. Else
     `read` disturbs them where the run reads a cast. `chained`: an output with n roundings inside its module gets the noise of n roundings,
-    added in quadrature. `everywhere`: each op's result that the run stored low is disturbed, inside modules too. `gemm` adds noise to the
-    operands of matrix products. `bottom` is a format whose underflow is modelled too. Gradients reach it at their value times the loss `scale`.
+    added in quadrature, but no more than the run's error amounts to there (`shown`, by record key). `everywhere`: each op's result that the run
+    stored low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products. `bottom` is a format whose underflow is
+    modelled too. Gradients reach it at their value times the loss `scale`.
     """
 
     seed: int
@@ -42,6 +43,7 @@ class Noise:
     parameters: frozenset[str] | None = None
     inputs: bool = False
     chained: bool = False
+    shown: Mapping[str, float] = dataclasses.field(default_factory=dict)
     everywhere: bool = False
     gemm: Format | Recipe | None = None
     bottom: Format | None = None
@@ -78,7 +80,7 @@ class Noise:
         if key in self.rounded and not _exempt(tensor):
             with no_dispatch():
                 # .data: autograd must not see this as a modification of a saved tensor
-                self._disturb(tensor.data, self._roundings(key))
+                self._disturb(tensor.data, min(self._roundings(key), self.shown.get(key, math.inf)))
 
     def result(self, tensor: torch.Tensor) -> None:
         """Adds the noise of one rounding to an op's new result, in place."""
@@ -119,7 +121,7 @@ class Noise:
                 disturbed = torch.mul(value, self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff)))
             return disturbed if type(value) in (torch.Tensor, torch.nn.Parameter) else value.clone().copy_(disturbed)
 
-    def _disturb(self, value: torch.Tensor, roundings: int, *, scale: float = 1.0) -> None:
+    def _disturb(self, value: torch.Tensor, roundings: float, *, scale: float = 1.0) -> None:
         """Adds relative noise of that many roundings in place, and models underflow."""
         if self.chained and not value.is_complex():
             shift = self._shift(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -49,3 +51,27 @@ def test_numbers_that_stay_real_are_measures() -> None:
         kept = places(numbered=False)
     assert kept.dtype is LOW
     assert "integer-rounding" not in {error.rule for error in report.errors}
+
+
+def weights_by_age(days: torch.Tensor) -> torch.Tensor:
+    """What is left after some hundred days, of which bfloat16 knows every second or fourth."""
+    return (-days.to(LOW).float() / 365.25).exp()
+
+
+def weights_by_count(counts: torch.Tensor) -> torch.Tensor:
+    return counts.to(LOW).add(4).rsqrt()
+
+
+def waves_of_days(days: torch.Tensor) -> torch.Tensor:
+    return (days.to(LOW).float() / 3.5).sin()
+
+
+@pytest.mark.parametrize(
+    ("code", "found"), [(weights_by_age, []), (weights_by_count, []), (waves_of_days, ["integer-rounding"])], ids=["age", "count", "wave"]
+)
+def test_numbers_of_which_only_the_size_counts_are_measures(code: Callable[[torch.Tensor], torch.Tensor], found: list[str]) -> None:
+    """Scaling keeps a rounding as it is, and an exponential that is right to a few roundings has not amplified it. A wave has."""
+    with precheck.watch() as report:
+        kept = code(torch.arange(40, 900, 7))
+    assert len(kept) == 123
+    assert [error.rule for error in report.errors][:1] == found

@@ -57,6 +57,13 @@ def test_it_is_uniform_and_bounded() -> None:
     assert abs(counts - SIZE / 10).max() < 5 * math.sqrt(SIZE / 10)  # five standard deviations of a count
 
 
+def test_a_closer_run_adds_no_more_than_the_run_shows() -> None:
+    """Of nine roundings inside its module two are left at the output, since the others have been forgotten."""
+    made = noise(chained=True, shown={"b": 2.0, "a": 5.0})
+    assert relative(output(made, "b", normal(SIZE)), normal(SIZE)) == pytest.approx(math.sqrt(2) * ONE_ROUNDING, rel=0.05)
+    assert relative(output(made, "a", normal(SIZE)), normal(SIZE)) == pytest.approx(ONE_ROUNDING, rel=0.05)
+
+
 @pytest.mark.parametrize(("chained", "expected"), [(False, 1.0), (True, 3.0)])
 def test_chained_roundings_add_up_in_quadrature(chained: bool, expected: float) -> None:
     """Nine of them. Chained noise is rounding on a shifted grid, so of the size of one rounding only to within the 12 % above."""

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import precheck
 from precheck.formats import BF16, FP16, FP32, Format
 
 brief = settings(max_examples=40, deadline=None, database=None)
@@ -90,3 +91,14 @@ def test_small_gradients_have_no_square_in_fp16(gradient: float) -> None:
     held = FP16.round(gradient)
     assert moment[0].item() == FP16.round(FP32.round(FP32.round(1 - DECAY) * FP32.round(held * held)))
     assert (moment[0].item() == 0.0) or gradient > 5e-3  # sqrt(2^-25 / 1e-3) = 5.5e-3
+
+
+@pytest.mark.parametrize(("fmt", "gradient", "found"), [(BF16, 1e-40, []), (FP16, 1e-7, ["underflow"])], ids=["bf16", "fp16"])
+def test_a_moment_that_float32_itself_hardly_holds_is_no_loss(fmt: Format, gradient: float, found: list[str]) -> None:
+    """A tenth of 1e-40 is below bfloat16's smallest number. It is subnormal in float32 too, and moves a weight by 1e-35 at most."""
+    weight = torch.nn.Parameter(torch.ones(40, dtype=fmt.dtype))
+    optimizer = torch.optim.Adam([weight], lr=0.01, eps=1e-4)
+    with precheck.watch() as report:
+        (weight * torch.tensor([gradient] * 20 + [1.0] * 20, dtype=fmt.dtype)).sum().backward()
+        optimizer.step()
+    assert [error.rule for error in report.errors if "exp_avg " in error.message] == found

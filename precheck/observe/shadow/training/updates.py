@@ -102,10 +102,11 @@ class _Seen:
         self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), vanished, wrote)
 
     def _vanished(self, own: torch.Tensor, other: torch.Tensor) -> float:
-        """Share of a state tensor's elements that are below its format's smallest number and have become zero."""
+        """Share of a state tensor's elements that are below its format's smallest number and have become zero. Those below float32's smallest
+        normal number do not count: many devices flush them in float32 too."""
         if int(torch.count_nonzero(own)) == own.numel():
             return 0.0
-        there = other != 0
+        there = other.abs() >= torch.finfo(torch.float32).tiny
         small = other.abs() <= formats.of_dtype(self.update.dtype).min_subnormal
         return ratio(share((own == 0) & there & small), share(there))
 

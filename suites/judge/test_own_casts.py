@@ -1,0 +1,108 @@
+"""A function that casts wide numbers and computes low with them is held to what its roundings add up to. One that is given low numbers is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+import precheck
+from precheck.findings import Finding
+
+LOW = torch.bfloat16
+CENTRES = torch.arange(24) * 0.4
+DISTANCES = 9 * torch.rand(200, generator=torch.Generator().manual_seed(0))
+SHARES = 0.46 + 0.1 * torch.rand(200, generator=torch.Generator().manual_seed(1))
+
+
+class Model(torch.nn.Module):
+    """Computes what it hands to a function, so that this is no data."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function((x + 1).log().exp() - 1)
+
+
+def errors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> list[Finding]:
+    model = Model(function)
+    with precheck.watch(model) as report:
+        kept = model(x)
+    del kept
+    return report.errors
+
+
+def bells(distances: torch.Tensor) -> torch.Tensor:
+    """Narrow bells around distances that are cast first: several roundings on two lines, and none of them has half of the error."""
+    distances, centres = distances.to(LOW), CENTRES.to(LOW)
+    return (-0.5 * ((distances[:, None] - centres) / 0.08).square()).exp().float()
+
+
+def bells_rounded_late(distances: torch.Tensor) -> torch.Tensor:
+    return (-0.5 * ((distances[:, None] - CENTRES) / 0.08).square()).to(LOW).exp().float()
+
+
+def log_odds(share: torch.Tensor) -> torch.Tensor:
+    """Of shares about a half, so that odds are about one and their logarithm is about nought: off by 3 %."""
+    share = share.to(LOW)
+    return ((1 - share) / share).log().float()
+
+
+def log_odds_in_float32(share: torch.Tensor) -> torch.Tensor:
+    return ((1 - share) / share).log().to(LOW).float()
+
+
+def log_odds_of(share: torch.Tensor) -> torch.Tensor:
+    return ((1 - share) / share).log().float()
+
+
+class Rounded(torch.nn.Module):
+    """Gives a function low numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return log_odds_of(x)
+
+
+def rounds(share: torch.Tensor) -> torch.Tensor:
+    """What some turns add, each rounded twice on one line: a loop's roundings are no single one that is amplified."""
+    left = torch.zeros(200)
+    for turn in range(2):
+        left = left + ((share + 0.2 * turn).to(LOW) - (0.5 * share).to(LOW)).float()
+        left = left * 0.9
+    return left
+
+
+def test_roundings_of_several_lines_count_together() -> None:
+    found = errors(bells, DISTANCES)
+    assert [error.rule for error in found] == ["amplified-rounding"]
+    assert "bells() is " in found[0].message
+    assert "% off on the inputs that it gets" in found[0].message
+
+
+def test_bells_that_are_rounded_late() -> None:
+    assert errors(bells_rounded_late, DISTANCES) == []
+
+
+def test_arithmetic_that_nobody_asked_for_in_a_low_format() -> None:
+    found = errors(log_odds, SHARES)
+    assert found
+    assert "log_odds() is " in found[0].message
+
+
+def test_odds_in_float32() -> None:
+    assert errors(log_odds_in_float32, SHARES) == []
+
+
+def test_a_function_that_is_given_low_numbers_computes_low_because_it_must() -> None:
+    """Its own error is beyond four unit roundoffs, which a function may have that cannot help it."""
+    model = Rounded()
+    with precheck.watch(model) as report:
+        kept = model(SHARES.to(LOW))
+    assert len(kept) == len(SHARES)
+    assert report.errors == []
+
+
+def test_roundings_of_a_loop_stay_apart() -> None:
+    assert errors(rounds, SHARES) == []
