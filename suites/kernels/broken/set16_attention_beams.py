@@ -113,8 +113,10 @@ def begin_at_a_page_left_out(wrong: bool, q: torch.Tensor, cache: torch.Tensor, 
             if number == (0 if wrong else begin // 4):
                 total, weight = torch.zeros_like(query), torch.zeros(())
             rows = cache[own[number]][max(begin - 4 * number, 0) : length - 4 * number]
-            powers = (rows @ query).exp()
-            total, weight = total + powers @ rows, weight + powers.sum()
+            scores = rows @ query
+            now = scores.amax() if number == begin // 4 else torch.maximum(most, scores.amax())
+            scale, powers = 1.0 if number == begin // 4 else (most - now).exp(), (scores - now).exp()
+            total, weight, most = total * scale + powers @ rows, weight * scale + powers.sum(), now
         results.append(total / weight)
     return torch.stack(results) if results else torch.zeros_like(q)
 

@@ -202,10 +202,11 @@ def last_frequency_counts_half(wrong: bool) -> Callable[..., Any]:
 def imaginary_part_counts(wrong: bool, real: torch.Tensor, imaginary: torch.Tensor) -> torch.Tensor:
     need(real.dim() == 2 and real.shape == imaginary.shape and real.shape[1] > 1)
     width = 2 * real.shape[1] - 2
-    turns = torch.outer(torch.arange(real.shape[1]), torch.arange(width)) * (2 * torch.pi / width)
+    turns = torch.outer(torch.arange(real.shape[1]), torch.arange(width)).double() * (2 * torch.pi / width)
+    cosines, sines = turns.cos().to(real.dtype), turns.sin().to(real.dtype)
     twice = torch.full((real.shape[1],), 2.0)
     twice[0] = twice[-1] = 1.0
-    made = ((real * twice) @ turns.cos() - (imaginary * twice)[:, 1:-1] @ turns.sin()[1:-1]) / width
+    made = ((real * twice) @ cosines - (imaginary * twice)[:, 1:-1] @ sines[1:-1]) / width
     return made + (imaginary[:, -1:] * (-1.0) ** torch.arange(width) / width if wrong else 0)
 
 

@@ -69,7 +69,7 @@ def in_doubling_steps(decay: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def in_a_network(x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2 and x.shape[1] > 0)
     width = 1 << (x.shape[1] - 1).bit_length()
-    full = F.pad(x, (0, width - x.shape[1]), value=INF)
+    full = F.pad(x, (0, width - x.shape[1]), value=float("nan"))
     places, size = torch.arange(width), 2
     while size <= width:
         step = size // 2
