@@ -69,8 +69,9 @@ class Dependence:
     def _made(self, number: float, moved: torch.Tensor | None, move: tuple[float, float]) -> Made:
         made, place = self.bench.make(self.trial), self.trial.leaf
         made.values[place] = made.values[place].nan_to_num(nan=number, posinf=number, neginf=number)
-        for each in self._alike(made) if moved is not None else ():
-            made.values[each] = torch.where(moved, made.values[each] * move[0] + move[1], made.values[each])
+        if moved is not None:
+            for each in self._alike(made):
+                made.values[each] = torch.where(moved, made.values[each] * move[0] + move[1], made.values[each])
         return made
 
     def _alike(self, made: Made) -> list[int]:

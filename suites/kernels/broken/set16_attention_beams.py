@@ -108,7 +108,7 @@ def begin_at_a_page_left_out(wrong: bool, q: torch.Tensor, cache: torch.Tensor, 
     _pages_fit(q, cache, pages, lengths)
     results = []
     for query, own, length in zip(q, pages, lengths.tolist(), strict=True):
-        begin, total, weight = max(length - 5, 0), torch.empty_like(query), torch.empty(())
+        begin, total, weight, most = max(length - 5, 0), torch.empty_like(query), torch.empty(()), query.new_zeros(())
         for number in range(begin // 4, -(-length // 4)):
             if number == (0 if wrong else begin // 4):
                 total, weight = torch.zeros_like(query), torch.zeros(())
