@@ -52,7 +52,7 @@ class _Masked(Exact):
             mask = torch.zeros_like(args[1]) if self.way == "none" else ~args[1] if self.way == "inverted" else args[1]
             value = torch.zeros_like(args[2]) if self.way == "weak" and isinstance(args[2], torch.Tensor) else 0.0 if self.way == "weak" else args[2]
             return func, (args[0], mask, value), kwargs
-        if self.way in _CONDITIONS and name in _JOINING and all(each.dtype is torch.bool for each in args[:2]):
+        if self.way in _CONDITIONS and name in _JOINING and all(isinstance(each, torch.Tensor) and each.dtype is torch.bool for each in args[:2]):
             return func, self._alone(name, args), kwargs
         if name in ("masked_fill", "where") and self.way in _SHIFTS:
             place = 1 if name == "masked_fill" else 0
