@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from precheck.analysis.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_intermediates, masks, number_kinds
+from precheck.kernels import contents, lower_intermediates, masks, number_kinds, unmasked
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -27,6 +27,8 @@ PATIENCE = 15.0
 _RUNS = 40
 """The cost of a verdict, in runs of the reference in its own format and in float64: six noise runs, each ten times as long, and samples at nearby
 inputs."""
+_SAME_NUMBERS = {"expanded": "equal", "transposed": "random"}
+"""Incoming gradients with other strides, and those with the same numbers that are contiguous."""
 _LONGER = 16.0
 """Times the example's size from which an error of rounding that shows there alone is one that grows."""
 
@@ -101,7 +103,7 @@ class Search:
         trial = judged.trial
         if trial.layout != "contiguous" and self._right_if_contiguous(trial):
             return Cause("kernel-stride", f"with contiguous inputs it is right; {inputs_of(self.bench, trial)} {trial.layout} in memory")
-        if trial.upstream in ("expanded", "transposed") and self.passes(trial.but(upstream="random")):
+        if trial.upstream in _SAME_NUMBERS and self.passes(trial.but(upstream=_SAME_NUMBERS[trial.upstream])):
             return Cause("kernel-stride", f"it is right where the incoming gradient is contiguous; here that is {trial.upstream}")
         if trial.upstream == "partial" and self.passes(trial.but(upstream="random")):
             return Cause("kernel-gradient", "it is right where all outputs have a gradient; here one alone has")
@@ -175,7 +177,7 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
-        if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
+        if masks.explains(self.bench, judged) or unmasked.trivial(self.bench, judged):
             return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
         return Cause(rule, f"with plain numbers it is right; here there are {what}")
@@ -197,7 +199,7 @@ class Search:
         masked = "" if fault.backward else masks.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
-        if masks.trivial(self.bench, judged):
+        if unmasked.trivial(self.bench, judged):
             return Cause("kernel-mask", "it is right where nothing is masked")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", "the error grows with the number of terms")

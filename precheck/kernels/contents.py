@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 import torch
@@ -25,15 +26,20 @@ class Bounds:
     lengths: dict[int, int] = dataclasses.field(default_factory=dict)  # maps sizes of the example to those of the trial
 
 
-def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator, bounds: Bounds) -> tuple[torch.Tensor, bool]:
-    """Random values of that shape, in float64, int64 or bool, and whether they are free: numbers of any sign and magnitude."""
+Limits = tuple[float, float] | None
+"""The least and the largest number that may take the place of another. None where no other kinds of numbers may: the example's have a pattern."""
+FREE = (-math.inf, math.inf)
+
+
+def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator, bounds: Bounds) -> tuple[torch.Tensor, Limits]:
+    """Random values of that shape, in float64, int64 or bool, and between which limits other kinds of numbers may take their place."""
     if example.dtype is torch.bool:
-        return _mask(example, shape, generator), False
+        return _mask(example, shape, generator), None
     if example.is_complex():
         parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2)]
-        return torch.complex(*parts), False
+        return torch.complex(*parts), None
     if not example.is_floating_point():
-        return _whole(example, shape, generator, bounds), False
+        return _whole(example, shape, generator, bounds), None
     return _real(example.double(), shape, generator)
 
 
@@ -59,26 +65,26 @@ def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.Tensor, bool]:
+def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.Tensor, Limits]:
     finite = example[example.isfinite()]
     if example.dim() == 0:
-        return _single(example, generator), False
+        return _single(example, generator), None
     if finite.numel() == 0:
-        return _normal(shape, generator), False
+        return _normal(shape, generator), None
     if finite.numel() < example.numel():
-        return _masked(example, _real_free(finite, shape, generator), generator), False
+        return _masked(example, _real_free(finite, shape, generator), generator), None
     if shares(example):  # scores; the caller takes the log-softmax of them at the end
-        return _normal(shape, generator) * max(float(finite.std()), 1.0), True
+        return _normal(shape, generator) * max(float(finite.std()), 1.0), FREE
     made = _structured(example, shape, generator)
     if made is not None:
-        return made, False
+        return made, None
     least, most = float(finite.min()), float(finite.max())
     if least == most:
-        return (_normal(shape, generator), True) if least == 0 else (_uniform(shape, 0.5 * least, 1.5 * least, generator), True)
+        return (_normal(shape, generator), FREE) if least == 0 else (_uniform(shape, 0.5 * least, 1.5 * least, generator), FREE)
     chance = finite.numel() < SIGNED and float(torch.rand((), generator=generator)) < 0.5
     if finite.numel() >= FEW and (least >= 0 or most <= 0) and not chance:
-        return _uniform(shape, least, most, generator), False
-    return _real_free(finite, shape, generator), True
+        return _uniform(shape, least, most, generator), (least, most)
+    return _real_free(finite, shape, generator), FREE
 
 
 def _single(example: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -68,9 +68,16 @@ class Dependence:
 
     def _made(self, number: float, moved: torch.Tensor | None, move: tuple[float, float]) -> Made:
         made, place = self.bench.make(self.trial), self.trial.leaf
-        value = made.values[place].nan_to_num(nan=number, posinf=number, neginf=number)
-        made.values[place] = value if moved is None else torch.where(moved, value * move[0] + move[1], value)
+        made.values[place] = made.values[place].nan_to_num(nan=number, posinf=number, neginf=number)
+        if moved is not None:
+            for each in self._alike(made):
+                made.values[each] = torch.where(moved, made.values[each] * move[0] + move[1], made.values[each])
         return made
+
+    def _alike(self, made: Made) -> list[int]:
+        """The input with the number, and others of its shape: numbers at one place belong together, as the parts of a complex number do."""
+        shape = made.values[self.trial.leaf].shape
+        return [place for place, each in enumerate(made.values) if each.shape == shape and each.is_floating_point()]
 
     def _changed(self, other: Outcome) -> Masks:
         pairs = ((name, value, other.values.get(name)) for name, value in self.first.items())
@@ -81,8 +88,10 @@ class Dependence:
         """The numbers of the input that these results have a derivative by."""
         made, place = self._made(_NUMBERS[0], moved, move), self.trial.leaf
         values = list(made.values)
-        leaf: torch.Tensor = widened(values[place]).detach().requires_grad_()
-        values[place] = leaf
+        leaf: torch.Tensor = widened(values[place]).detach()
+        leaves = {number: widened(values[number]).detach().requires_grad_() for number in self._alike(made)}
+        for number, value in leaves.items():
+            values[number] = value
         try:
             with torch.enable_grad(), Exact():  # type: ignore[no-untyped-call]
                 found = list(tensors(call(self.bench.reference, self.bench.example.filled(values, made.numbers))))
@@ -94,10 +103,11 @@ class Dependence:
                         weight = torch.rand(each.shape, generator=generator, dtype=torch.float64) + 0.5
                         total = total + (each * weight.to(each.device))[mask].sum()
                 if total.requires_grad:
-                    return torch.autograd.grad(total, leaf)[0] != 0
+                    slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+                    return torch.stack([each != 0 for each in slopes if each is not None]).any(0)
         except Exception:  # a reference that does not run in float64 says nothing
             return torch.zeros_like(leaf, dtype=torch.bool)
-        return self._tried(results, leaf.detach())
+        return self._tried(results, leaf)
 
     def _tried(self, results: Masks, leaf: torch.Tensor) -> torch.Tensor:
         """The same for a reference that passes no gradient back: each number is changed alone. None where these are too many."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -115,13 +115,15 @@ def reason(bench: Bench, judged: Judged) -> str:
 
 
 def explains(bench: Bench, judged: Judged) -> bool:
-    """Whether the error is a sum of the errors that rounding single ops of the reference makes."""
+    """Whether the error is a sum of the errors that rounding single ops of the reference makes. Whole numbers are all explained by one op, or not."""
     name = judged.fault.subject if judged.fault else "output"
     if judged.outcome is None or judged.reference is None:
         return False
     got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
-    if got is None or right is None or not right.is_floating_point() or right.numel() < 32 or got.shape != right.shape:
+    if got is None or right is None or right.is_complex() or right.numel() < 32 or got.shape != right.shape:
         return False
+    if not right.is_floating_point():
+        return any(made is not None and torch.equal(made, got) for made in _with_one_lower(bench, judged, name))
     error = _finite(got.double() - right)
     return any(_share(error, _errors(bench, judged, name, right, dtype)) > SHARE for dtype in LOW)
 
@@ -144,6 +146,16 @@ def loses(bench: Bench, judged: Judged) -> bool:
             if other.error is None and made is not None and bool(lost.any()) and torch.equal(~made.isfinite() & right.isfinite(), lost):
                 return True
     return False
+
+
+def _with_one_lower(bench: Bench, judged: Judged, name: str) -> Iterator[torch.Tensor | None]:
+    """The result of the reference with one op after the other in a lower format."""
+    for dtype in LOW:
+        for which in range(_MOST):
+            other, count = _run(bench, judged, which, dtype, "gradient" in name)
+            if which >= count:
+                break
+            yield other.values.get(name)
 
 
 def _errors(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from precheck import ops
-from precheck.kernels import contents, running
+from precheck.kernels import running
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made
@@ -52,6 +52,8 @@ class _Masked(Exact):
             mask = torch.zeros_like(args[1]) if self.way == "none" else ~args[1] if self.way == "inverted" else args[1]
             value = torch.zeros_like(args[2]) if self.way == "weak" and isinstance(args[2], torch.Tensor) else 0.0 if self.way == "weak" else args[2]
             return func, (args[0], mask, value), kwargs
+        if self.way in _CONDITIONS and name in _JOINING and all(isinstance(each, torch.Tensor) and each.dtype is torch.bool for each in args[:2]):
+            return func, self._alone(name, args), kwargs
         if name in ("masked_fill", "where") and self.way in _SHIFTS:
             place = 1 if name == "masked_fill" else 0
             moved = _shifted(args[place], self.way)
@@ -62,6 +64,12 @@ class _Masked(Exact):
         if "scaled_dot_product" in name and "backward" not in name and self.way in ("none", "toggled", *_SHIFTS):
             return self._attention(func, args, kwargs)
         return None
+
+    def _alone(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Two flags that an op joins, one of which says nothing: True for "and", False for "or"."""
+        left_out = _CONDITIONS[self.way]
+        same = torch.ones_like(args[left_out]) if _JOINING[name] else torch.zeros_like(args[left_out])
+        return (*args[:left_out], same, *args[left_out + 1 :])
 
     def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
         if self.way == "none" and kwargs.get("attn_mask") is not None:
@@ -139,7 +147,13 @@ _SHIFTS = {"next": "a mask one column further", "last": "a mask one column less 
            "other corner": "a mask from the last corner", "early": "a window that begins one column earlier",
            "late": "a window that begins one column later", "ends early": "a window that ends one column earlier",
            "ends late": "a window that ends one column later"}  # fmt: skip
+BOUNDS = ("bound", "ends late")
+"""Ways that change something where the reference compares places with lengths, or leaves out the end of a row."""
+_CONDITIONS = {"without the first": 0, "without the second": 1}
+_JOINING = {"bitwise_and": True, "logical_and": True, "bitwise_or": False, "logical_or": False}
+"""Ops that join two conditions of a mask, and whether both have to be met."""
 _WAYS = _SHIFTS | {
+    "without the first": "a mask without the first of two conditions", "without the second": "a mask without the second of two conditions",
     "later": "a triangle one further", "earlier": "a triangle one less far", "bound": "a bound taken in that is left out, or the other way round",
     "none": "no mask", "all": "everything masked", "inverted": "the mask inverted", "weak": "a mask of 0 in place of its value",
     "toggled": "a causal mask more or less",
@@ -163,15 +177,15 @@ def _others(bench: Bench, judged: Judged) -> Iterator[tuple[str, running.Outcome
         outcome = bench.under(mode, judged.trial)
         if mode.changed:
             yield words, outcome
-    made = bench.make(judged.trial)
+    made, bounded = bench.make(judged.trial), asks(bench, judged, *BOUNDS)
     for place, leaf in enumerate(bench.example.leaves):
-        for words, values in _leaves(made.values[place]):
+        for words, values in _leaves(made.values[place], bounded):
             changed = [values if other == place else each for other, each in enumerate(made.values)]
             yield f"{words} for inputs{leaf.path}", bench.exact_of(judged.trial, Made(changed, made.numbers))
 
 
-def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Other masks instead of one that is an input."""
+def _leaves(mask: torch.Tensor, bounded: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    """Other masks instead of one that is an input. `bounded`: whether the reference compares places with lengths, or cuts rows off."""
     if mask.dtype is torch.bool:
         changes: Sequence[tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = (
             ("all True", torch.ones_like), ("all False", torch.zeros_like), ("the inverse", torch.logical_not),
@@ -181,71 +195,11 @@ def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             yield from ((f"a mask shifted by {step}", mask.roll(step, axis)) for axis in range(mask.dim()) for step in (1, -1))
     elif mask.is_floating_point() and bool(mask.isinf().any()):
         yield "no Inf", mask.nan_to_num(neginf=0.0, posinf=0.0)
-    elif not mask.is_floating_point() and not mask.is_complex() and mask.numel() and mask.dim() <= 1:
+    elif bounded and not mask.is_floating_point() and not mask.is_complex() and mask.numel() and mask.dim() <= 1:
         yield from (("lengths one longer", mask + 1), ("lengths one shorter", (mask - 1).clamp(min=0)))
 
 
-def trivial(bench: Bench, judged: Judged) -> bool:
-    """Whether the candidate is right if a mask among its inputs masks nothing. A mask that chooses between two functions does not count: what is
-    wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
-    made = bench.make(judged.trial)
-    lengths = {length for value in made.values for length in value.shape}
-    bounded, numbered = _asks(bench, judged, "bound", "ends late"), _asks(bench, judged, "same")
-    for place, value in enumerate(made.values):
-        if (len(made.values) == 1 and not value.is_floating_point()) or _chooses(bench, judged, made, place):
-            continue
-        for plain in (*_plain(value, lengths), *(_full(value, lengths) if bounded else ()), *(_one(value) if numbered else ())):
-            values = [plain if other == place else each for other, each in enumerate(made.values)]
-            if bench.passes_on(judged.trial, Made(values, made.numbers)):
-                return True
-    return False
-
-
-def _chooses(bench: Bench, judged: Judged, made: Made, place: int) -> bool:
-    """Whether each element of a mask matters to the same element of each output alone. At a mask of a softmax, others of the row depend on it too."""
-    mask = made.values[place]
-    outputs = {name: right for name, right in judged.reference.exact.values.items() if name.startswith("output")} if judged.reference else {}
-    if mask.dtype is not torch.bool or not mask.numel() or any(right is None or right.shape != mask.shape for right in outputs.values()):
-        return False
-    index = judged.fault.distance.first if judged.fault is not None and judged.fault.distance is not None else ()
-    index = index if len(index) == mask.dim() else (0,) * mask.dim()
-    changed = mask.clone()
-    changed[index] = ~mask[index]
-    values = [changed if other == place else each for other, each in enumerate(made.values)]
-    found, same = bench.exact_of(judged.trial, Made(values, made.numbers)), torch.ones(mask.shape, dtype=torch.bool)
-    same[index] = False
-    return found.error is None and all(
-        right is not None and (now := found.values.get(name)) is not None and torch.equal(right[same].nan_to_num(), now[same].nan_to_num())
-        for name, right in outputs.items()
-    )
-
-
-def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
-    if contents.offsets(value, lengths) and bool((value[1:-1] != 0).any()):  # offsets separate sequences: make it one sequence
-        yield torch.cat([torch.zeros_like(value[:-1]), value[-1:]])
-    if value.dtype is torch.bool:
-        yield from (torch.ones_like(value), torch.zeros_like(value))
-    elif value.is_floating_point() and bool(value.isinf().any()):
-        yield value.nan_to_num(neginf=0.0, posinf=0.0)
-    elif not value.is_floating_point() and not value.is_complex() and bool((value < 0).any()):
-        yield value.clamp(min=0)
-
-
-def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
-    """Integers that may be the used lengths of rows: replaced by full lengths. In a cache these are a number of pages times their size."""
-    if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool or value.dim() != 1 or not len(value) or bool((value < 0).any()):
-        return
-    most, full = int(value.max()), {one * other for one in lengths for other in (1, *lengths)}
-    yield from (torch.full_like(value, length) for length in sorted(full) if length >= max(most, 1) and bool((value != length).any()))
-
-
-def _one(value: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Integers that may number the sequence of each row: replaced by those of one sequence."""
-    if not value.is_floating_point() and not value.is_complex() and value.dim() == 1 and len(value) > 1 and bool((value.diff() >= 0).all()):
-        yield value[:1].expand(value.shape).clone()
-
-
-def _asks(bench: Bench, judged: Judged, *ways: str) -> bool:
+def asks(bench: Bench, judged: Judged, *ways: str) -> bool:
     """Whether the reference has something that these ways change: it compares integers, as to find positions beyond a length or rows of one
     sequence, or leaves out the end of a row by a slice."""
     modes = [_Masked(way) for way in ways]
@@ -278,7 +232,6 @@ def _error(a: torch.Tensor, b: torch.Tensor) -> float:
     different = (a.isfinite() != b.isfinite()).double()
     gap = (a - b).where(a.isfinite() & b.isfinite(), 0.0)
     return float(gap.square().sum() + different.sum() * 1e6)
-
 
 
 def changing(way: str) -> _Masked:

@@ -107,7 +107,7 @@ class Rounded(UncompiledMode):
     def _read(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Disturbed copies of the arguments in float64. Terms of sums also get the error of the sum."""
         row = ops.REGISTRY.get(name)
-        inside = name.endswith("_backward") or "norm" in name or "attention" in name
+        inside = name.endswith("_backward") or any(each in name for each in ("norm", "attention", "_fft_"))  # a transform may be a product, too
         sums = inside or (row is not None and row.kind in _SUMMING) or name in ops.SCATTERING
         gemm = self.gemm if name in ops.PRODUCTS else None
 

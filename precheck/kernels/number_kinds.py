@@ -26,8 +26,10 @@ def _outliers(values: torch.Tensor, generator: torch.Generator, fmt: formats.For
 
 
 def _ties(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
-    """Halves, of which many are equal, and eighths, which are ties of finer grids."""
-    return torch.where(_some(values, generator, 0.25), (values * 8).round() / 8, (values * 2).round() / 2)
+    """Halves, of which many are equal, and eighths, which are ties of finer grids. Of smaller numbers, halves of a power of two near these."""
+    typical = float(values.square().mean().sqrt()) if values.numel() else 0.0
+    unit = 2.0 ** min(round(math.log2(typical)), 0) if 0 < typical < math.inf else 1.0
+    return unit * torch.where(_some(values, generator, 0.25), (values / unit * 8).round() / 8, (values / unit * 2).round() / 2)
 
 
 def _zeros(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
@@ -77,6 +79,8 @@ FAMILIES: dict[str, Change] = {
 }
 SPECIAL = ("NaN", "Inf", "-Inf")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
+WITHIN = ("ties", "equal rows")
+"""Kinds that numbers of one sign have too, between the least and the largest of the example."""
 LARGE = ("far below", "large", "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {

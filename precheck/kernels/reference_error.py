@@ -6,6 +6,7 @@ backward pass) has another sample, which may be larger. A gradient may also be d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +24,8 @@ SAMPLES = 8
 """The number of samples. It is unlikely (2^-8) that an event with probability 1/2 occurs in none of them."""
 PAIRS = 4
 """Steps to either side, so that each of two equal values is the larger one once."""
+LOST = 2.0**-54
+"""Share of a typical number that is lost where it is added to one, even in float64."""
 STEP = 2.0**-30
 """Size of a step relative to an element: far below the resolution of any tested format, and far above the roundoff of float64."""
 
@@ -45,9 +48,10 @@ def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
 
 
 def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
-    """Whether nearby inputs could explain the error: it is in a few elements, or in many of a gradient whose inputs hold equal numbers, so that
-    choices among equals may have caused it."""
-    if not judged.everywhere:
+    """Whether nearby inputs could explain the error: it is in a few elements, or in whole numbers, each of which is a decision, or in many elements
+    of a gradient whose inputs hold equal numbers, so that choices among equals may have caused it."""
+    whole = (each.ratio > 1 for name, each in judged.distances.items() if not continuous(reference.floors[name].exact))
+    if not judged.everywhere or any(whole):
         return True
     made = reference.made or bench.make(judged.trial)
     return judged.backward and any(each.is_floating_point() and each.unique().numel() < each.numel() for each in made.values)
@@ -55,22 +59,33 @@ def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
 
 def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
     """Adds exact gradients and whole numbers very close to these inputs. At a corner, or among equal values, they differ, and none is more correct:
-    the reference's depends on how it is written."""
-    names = [name for name, floored in reference.floors.items()
-             if not continuous(floored.exact) or ("gradient" in name and floored.exact.is_floating_point())]  # fmt: skip
-    for seed in range(-1, PAIRS) if names else ():
-        for sign in (1, -1):
-            generator = torch.Generator().manual_seed(4177 + seed) if seed >= 0 else None
-            beside = Made([stepped(each, generator, sign) for each in made.values], made.numbers)
-            exact = bench.exact_of(trial, beside)
-            for name in names:
-                other = exact.values.get(name)
-                if exact.error is None and other is not None and other.shape == reference.floors[name].exact.shape:
-                    reference.floors[name].jumped(other.double())
+    the reference's depends on how it is written. A whole number at a tie of exact numbers has one right value, unless noise runs differ there. On
+    either side of zero all is right."""
+    whole = {name: floored.unknown.clone() for name, floored in reference.floors.items() if not continuous(floored.exact)}
+    names = {name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()} | whole.keys()
+    for alone in (False, True):
+        if names if not alone else whole and any(bool(lost(each).any()) for each in made.values):
+            for exact in _beside(bench, trial, made, alone):
+                for name in whole if alone else names:
+                    other, right = exact.values.get(name), reference.floors[name].exact
+                    if exact.error is None and other is not None and other.shape == right.shape:
+                        tied = not alone and name in whole
+                        reference.floors[name].jumped((torch.where(whole[name], other, right) if tied else other).double())
     for leaf, value in zip(bench.example.leaves, made.values, strict=True):
         floored = reference.floors.get(f"gradient of inputs{leaf.path}")
         if floored is not None and floored.exact.shape == value.shape:
             floored.shared_by_equals(value)
+
+
+def _beside(bench: Bench, trial: Trial, made: Made, alone: bool) -> Iterator[running.Outcome]:
+    """Exact results beside these inputs, on both sides. `alone`: only what is zero or lost is moved."""
+    for seed in range(-1, PAIRS):
+        for sign in (1, -1):
+            generator = torch.Generator().manual_seed(4177 + seed) if seed >= 0 else None
+            moved = [stepped(each, generator, sign) for each in made.values]
+            if alone:
+                moved = [torch.where(lost(each), other, each) for each, other in zip(made.values, moved, strict=True)]
+            yield bench.exact_of(trial, Made(moved, made.numbers))
 
 
 def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
@@ -95,16 +110,25 @@ def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
 
 
 def stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -> torch.Tensor:
-    """Each element moved independently, a zero by as much as typical elements. Without a generator, the step grows from element to element: among
-    equals the last is the largest, or the first, which are the choices of implementations."""
+    """Each element moved independently, what is zero or lost by as much as typical elements. Without a generator, the step grows from element to
+    element: among equals the last is the largest, or the first, which are the choices of implementations."""
     if not value.is_floating_point() or not value.numel():
         return value
     wide = value.double()
-    size = torch.where(wide == 0, wide.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt(), wide.abs())
+    size = torch.where(lost(value), _typical(wide), wide.abs())
     drawn = torch.linspace(0, 1, wide.numel(), dtype=torch.float64).view(wide.shape) if generator is None else torch.rand(
         wide.shape, generator=generator, dtype=torch.float64)  # fmt: skip
     moved = wide + sign * STEP * size * (drawn - 0.5)
     return torch.where(wide.isfinite(), moved, wide)
+
+
+def lost(value: torch.Tensor) -> torch.Tensor:
+    """Elements that are zero beside typical ones, even in float64."""
+    return value.double().abs() <= LOST * _typical(value.double()) if value.is_floating_point() else torch.zeros(value.shape, dtype=torch.bool)
+
+
+def _typical(wide: torch.Tensor) -> torch.Tensor:
+    return wide.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt()
 
 
 def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

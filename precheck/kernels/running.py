@@ -211,8 +211,9 @@ def _drawn(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
     drawn = drawn.to(torch.bfloat16).to(dtype) if not dtype.is_complex else drawn.to(dtype)
     if wishes.upstream == "positive" and not dtype.is_complex:
         return drawn.abs().to(result.device)
-    if wishes.upstream == "expanded":
-        return drawn.reshape(-1)[:1].reshape([1] * drawn.dim()).expand(drawn.shape).to(result.device) if drawn.numel() else drawn
+    if wishes.upstream in ("expanded", "equal") and drawn.numel():
+        one = drawn.reshape(-1)[:1].reshape([1] * drawn.dim()).expand(drawn.shape)
+        return (one if wishes.upstream == "expanded" else one.contiguous()).to(result.device)
     if wishes.upstream == "transposed" and drawn.dim() >= 2:
         return drawn.mT.contiguous().mT.to(result.device)
     return drawn.to(result.device)

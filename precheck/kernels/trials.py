@@ -68,12 +68,12 @@ def _given(tensor: torch.Tensor, trial: Trial, place: int) -> torch.Tensor:
 
 def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator, signs: bool) -> torch.Tensor:
     tensor, sizes = example.leaves[place].tensor, dict(trial.sizes)
-    drawn, free = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
+    drawn, limits = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
     if drawn.is_floating_point():
         fmt = formats.of_dtype(tensor.dtype)
         special = trial.family in number_kinds.SPECIAL
-        if free and not special:
-            drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
+        if limits is not None and not special and (limits == contents.FREE or trial.family in number_kinds.WITHIN):
+            drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt).clamp(*limits)
         if contents.shares(tensor):
             drawn = drawn.log_softmax(-1)
         elif signs and (sign := contents.one_sign(tensor)):

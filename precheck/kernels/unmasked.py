@@ -1,0 +1,114 @@
+"""Tests whether a candidate is right where nothing is masked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+
+from precheck.kernels import contents, masks
+from precheck.kernels.bench import Bench
+from precheck.kernels.trial_result import Judged
+from precheck.kernels.trials import Made
+from precheck.observe.exact import Exact
+from precheck.torch_internals import schema
+
+_IGNORED = ("ignore_index", "padding_idx")
+"""Arguments of torch's ops that say which whole number is left out."""
+
+
+class _Marks(Exact):
+    """float64, noting whole numbers that stand for what is left out: arguments of ops, and a number that others are compared with."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.named: set[int] = set()
+        self.compared: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        for argument, value in zip(schema(func).arguments, args, strict=False):
+            if argument.name in _IGNORED and isinstance(value, int):
+                self.named.add(value)
+        if func.overloadpacket.__name__ in ("eq", "ne") and type(args[1]) is int and not args[0].is_floating_point():
+            self.compared.add(args[1])
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def trivial(bench: Bench, judged: Judged) -> bool:
+    """Whether the candidate is right if a mask among its inputs masks nothing. A mask that chooses between two functions does not count: what is
+    wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
+    made = bench.make(judged.trial)
+    lengths = {length for value in made.values for length in value.shape}
+    bounded, numbered = masks.asks(bench, judged, *masks.BOUNDS), masks.asks(bench, judged, "same")
+    marks = _marks(bench, judged)
+    for place, value in enumerate(made.values):
+        if (len(made.values) == 1 and not value.is_floating_point()) or _chooses(bench, judged, made, place):
+            continue
+        numbers = (*(_full(value, lengths) if bounded else ()), *(_one(value) if numbered else ()), *_unmarked(value, marks))
+        for plain in (*_plain(value, lengths), *numbers):
+            values = [plain if other == place else each for other, each in enumerate(made.values)]
+            if bench.passes_on(judged.trial, Made(values, made.numbers)):
+                return True
+    return False
+
+
+def _chooses(bench: Bench, judged: Judged, made: Made, place: int) -> bool:
+    """Whether each element of a mask matters to the same element of each output alone. At a mask of a softmax, others of the row depend on it too."""
+    mask = made.values[place]
+    outputs = {name: right for name, right in judged.reference.exact.values.items() if name.startswith("output")} if judged.reference else {}
+    if mask.dtype is not torch.bool or not mask.numel() or any(right is None or right.shape != mask.shape for right in outputs.values()):
+        return False
+    index = judged.fault.distance.first if judged.fault is not None and judged.fault.distance is not None else ()
+    index = index if len(index) == mask.dim() else (0,) * mask.dim()
+    changed = mask.clone()
+    changed[index] = ~mask[index]
+    values = [changed if other == place else each for other, each in enumerate(made.values)]
+    found, same = bench.exact_of(judged.trial, Made(values, made.numbers)), torch.ones(mask.shape, dtype=torch.bool)
+    same[index] = False
+    return found.error is None and all(
+        right is not None and (now := found.values.get(name)) is not None and torch.equal(right[same].nan_to_num(), now[same].nan_to_num())
+        for name, right in outputs.items()
+    )
+
+
+def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
+    if contents.offsets(value, lengths) and bool((value[1:-1] != 0).any()):  # offsets separate sequences: make it one sequence
+        yield torch.cat([torch.zeros_like(value[:-1]), value[-1:]])
+    if value.dtype is torch.bool:
+        yield from (torch.ones_like(value), torch.zeros_like(value))
+    elif value.is_floating_point() and bool(value.isinf().any()):
+        yield value.nan_to_num(neginf=0.0, posinf=0.0)
+    elif not value.is_floating_point() and not value.is_complex() and bool((value < 0).any()):
+        yield value.clamp(min=0)
+
+
+def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
+    """Integers that may be the used lengths of rows: replaced by full lengths. In a cache these are a number of pages times their size."""
+    if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool or value.dim() != 1 or not len(value) or bool((value < 0).any()):
+        return
+    most, full = int(value.max()), {one * other for one in lengths for other in (1, *lengths)}
+    yield from (torch.full_like(value, length) for length in sorted(full) if length >= max(most, 1) and bool((value != length).any()))
+
+
+def _one(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Integers that may number the sequence of each row: replaced by those of one sequence."""
+    if not value.is_floating_point() and not value.is_complex() and value.dim() == 1 and len(value) > 1 and bool((value.diff() >= 0).all()):
+        yield value[:1].expand(value.shape).clone()
+
+
+def _marks(bench: Bench, judged: Judged) -> set[int]:
+    """Whole numbers that stand for what is left out. Of several numbers that others are compared with, each may choose, as that of an expert."""
+    mode = _Marks()
+    bench.under(mode, judged.trial)
+    return mode.named | (mode.compared if len(mode.compared) == 1 else set())
+
+
+def _unmarked(value: torch.Tensor, marks: Collection[int]) -> Iterator[torch.Tensor]:
+    """Integers without those that stand for what is left out."""
+    if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool:
+        return
+    for mark in marks:
+        others = value[value != mark]
+        if 0 < others.numel() < value.numel():
+            yield torch.where(value == mark, others.max(), value)
