@@ -138,15 +138,11 @@ class Visits(nn.Module):
 
 
 def visits(wide: bool, dtype: torch.dtype = LOW) -> torch.Tensor:
-    """How likely the next visits of 40 customers were, after a turn of training. Off by 8 %."""
+    """How likely the next visits of 40 customers were, and what they teach. Off by 8 %."""
     model = Visits(wide).to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
     past, time = normal(40, 5, 3).to(dtype), (1 + 60 * uniform(40, seed=4)).floor().to(dtype)
-    for _ in range(2):
-        likely = model.likelihood(past, time)
-        optimizer.zero_grad()
-        (-likely.clamp_min(-20).mean()).backward()
-        optimizer.step()
+    likely = model.likelihood(past, time)
+    (-likely.clamp_min(-20).mean()).backward()
     return wider(likely.detach().clamp_min(-20))
 
 
@@ -194,14 +190,15 @@ def clips(dtype: torch.dtype) -> torch.Tensor:
 BUGS = (
     Bug("pairs-of-items", "xiangwang1223/neural_graph_collaborative_filtering#17", ("underflow", "overflow", "nan"), "aten.sigmoid.default",
         lambda: shopped(False), lambda: shopped(True)),
-    Bug("likeness-of-k-mers", "MatthewRalston/kmerdb#88", ("cancellation", "amplified-rounding", "nan"), "aten.sub.Tensor",
+    Bug("likeness-of-k-mers", "MatthewRalston/kmerdb#88", ("integer-rounding", "cancellation", "amplified-rounding", "nan"), "aten.sub.Tensor",
         lambda: genomes(False), lambda: genomes(True), precision="32-true"),
-    Bug("neighbours-in-a-cloud", "WangYueFt/dgcnn#20", ("cancellation", "amplified-rounding", "decision-flip"), "aten.sub.Tensor",
-        lambda: clouds(False), lambda: clouds(True), module="Cloud"),
+    Bug("neighbours-in-a-cloud", "WangYueFt/dgcnn#20", ("decision-flip", "cancellation", "amplified-rounding"), "aten.topk.default",
+        lambda: clouds(False), lambda: clouds(True)),
     Bug("time-to-the-next-visit", "ragulpr/wtte-rnn#39", ("cancellation", "amplified-rounding", "underflow", "overflow"), "aten.sub.Tensor",
         lambda: visits(False), lambda: visits(True)),
     Bug("draws-of-rare-words", "torch/torch7#418", ("decision-flip", "amplified-rounding", "absorption", "cancellation"), "aten.cumsum.default",
         lambda: negatives(HALF), lambda: negatives(DOUBLE)),
     Bug("clips-from-the-start", "meta-pytorch/torchcodec#1294", ("decision-flip", "amplified-rounding"), "aten._to_copy.default",
-        lambda: clips(SINGLE), lambda: clips(DOUBLE), raises=ValueError, precision="32-true"),
+        lambda: clips(SINGLE), lambda: clips(DOUBLE), raises=ValueError, precision="32-true",
+        expected_miss="a time is right to a rounding, and before the film begins by less than that; it is Python that compares it and refuses it"),
 )  # fmt: skip

@@ -71,24 +71,20 @@ def lesson(pupil: torch.Tensor, teacher: torch.Tensor, heat: float) -> torch.Ten
 
 
 def near_teacher(wide: bool, dtype: torch.dtype = LOW) -> torch.Tensor:
-    """The losses of 30 pictures in the last turn of an epoch: the pupil began as the teacher, less a little. Garbage."""
+    """The losses of 30 pictures, and what they teach: the pupil began as the teacher, less a little. Garbage."""
     teacher, pupil = Pupil(), Pupil()
     with torch.no_grad():
         for each in pupil.parameters():
             each += 0.01 * normal(*each.shape, seed=each.numel())
     teacher, pupil = teacher.to(dtype), pupil.to(dtype)
-    optimizer = torch.optim.SGD(pupil.parameters(), 0.001)
-    for turn in range(2):
-        seen = normal(30, 16, seed=turn).to(dtype)
-        with torch.no_grad():
-            right = teacher(seen)
-        mine = pupil(seen)
-        if wide:
-            mine, right = wider(mine), wider(right)
-        told = lesson(mine, right, 4.0)
-        optimizer.zero_grad()
-        told.mean().backward()
-        optimizer.step()
+    seen = normal(30, 16).to(dtype)
+    with torch.no_grad():
+        right = teacher(seen)
+    mine = pupil(seen)
+    if wide:
+        mine, right = wider(mine), wider(right)
+    told = lesson(mine, right, 4.0)
+    told.mean().backward()
     return wider(told.detach())
 
 
@@ -198,15 +194,15 @@ class Ponder(nn.Module):
     def forward(self, x: torch.Tensor, turns: int) -> tuple[torch.Tensor, torch.Tensor]:
         hidden = torch.zeros(len(x), 16, dtype=x.dtype)
         kind = torch.float32 if self.wide else x.dtype
-        sure, thought, mixed = torch.zeros(len(x), dtype=kind), torch.zeros(len(x)), torch.zeros_like(hidden)
+        sure, thought, mixed = torch.zeros(len(x), dtype=kind), torch.zeros(len(x)), torch.zeros(len(x), 16, dtype=kind)
         for _ in range(turns):
             hidden = self.cell(x, hidden)
             more = torch.sigmoid(0.3 * self.halt(hidden).squeeze(-1) - 5).to(kind)
             awake = sure + more < 1 - 0.01
             sure = sure + torch.where(awake, more, torch.zeros_like(more))  # culprit: when-to-stop-thinking
-            mixed = mixed + torch.where(awake, more, torch.zeros_like(more)).to(x.dtype)[:, None] * hidden
+            mixed = mixed + torch.where(awake, more, torch.zeros_like(more))[:, None] * hidden  # culprit: when-to-stop-thinking
             thought = thought + awake.float()
-        return self.out(mixed), thought
+        return self.out(mixed.to(x.dtype)), thought
 
 
 def pondered(wide: bool, dtype: torch.dtype = LOW) -> torch.Tensor:
@@ -217,15 +213,16 @@ def pondered(wide: bool, dtype: torch.dtype = LOW) -> torch.Tensor:
 
 BUGS = (
     Bug("basis-of-a-preconditioner", "NVIDIA-NeMo/Emerging-Optimizers#281", ("amplified-rounding", "absorption", "accumulated-drift"),
-        "aten._to_copy.default", lambda: whitened(LOW), lambda: whitened(SINGLE), phase="optimizer"),
+        "aten._to_copy.default", lambda: whitened(LOW), lambda: whitened(SINGLE), phase="optimizer",
+        expected_miss="factors are stored low in an optimizer, whose lines are not judged as a function; a step that is off by two thirds is a step"),
     Bug("lesson-of-a-near-teacher", "", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: near_teacher(False), lambda: near_teacher(True)),
-    Bug("table-of-confusions", "", ("absorption", "accumulated-drift", "integer-rounding"), "aten.add_.Tensor",
-        lambda: confusions(LOW), lambda: confusions(SINGLE)),
+    Bug("table-of-confusions", "", ("integer-rounding", "absorption", "accumulated-drift"), "aten.add_.Tensor",
+        lambda: confusions(LOW), lambda: confusions(SINGLE), phase="data"),
     Bug("noise-of-gradients", "", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: noise_scale(False), lambda: noise_scale(True)),
     Bug("scale-of-returns", "", ("cancellation", "amplified-rounding", "absorption"), "aten.sub.Tensor",
         lambda: returns(False), lambda: returns(True), precision="32-true"),
-    Bug("when-to-stop-thinking", "", ("absorption", "accumulated-drift", "decision-flip"), "aten.add.Tensor",
+    Bug("when-to-stop-thinking", "", ("accumulated-drift", "absorption", "decision-flip"), "aten.add.Tensor",
         lambda: pondered(False), lambda: pondered(True)),
 )  # fmt: skip

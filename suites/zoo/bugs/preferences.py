@@ -24,16 +24,15 @@ class Tutor(nn.Module):
         hidden = torch.tanh(self.mix(self.embed(tokens[:, :-1])))
         logits = 12 * self.head(hidden)
         logits = wider(logits) if wide else logits
-        picked = torch.log_softmax(logits, -1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+        picked = torch.log_softmax(logits, -1).gather(-1, tokens[:, 1:, None]).squeeze(-1)  # culprit: odds-of-an-answer
         return picked.mean(-1)
 
 
 class Preference:
-    """A step of training towards chosen answers, by the ratio of odds."""
+    """A turn of training towards chosen answers, by the ratio of odds."""
 
     def __init__(self, tutor: Tutor, wide: bool) -> None:
         self.tutor, self.wide = tutor, wide
-        self.optimizer = torch.optim.SGD(tutor.parameters(), 0.01)
 
     def log_odds(self, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
         if self.wide:
@@ -44,9 +43,7 @@ class Preference:
     def step(self, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
         odds = self.log_odds(self.tutor(chosen, self.wide), self.tutor(rejected, self.wide))
         loss = -nn.functional.logsigmoid(0.1 * odds).mean()
-        self.optimizer.zero_grad()
         loss.backward()
-        self.optimizer.step()
         return wider(odds.detach())
 
 
@@ -229,16 +226,17 @@ def ancestors(steady: bool, dtype: torch.dtype = SINGLE) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("odds-of-an-answer", "huggingface/trl#1491", ("amplified-rounding", "cancellation", "underflow"), "aten.rsub.Scalar",
+    Bug("odds-of-an-answer", "huggingface/trl#1491", ("underflow", "amplified-rounding", "cancellation"), "aten.gather.default",
         lambda: odds_of_an_answer(False), lambda: odds_of_an_answer(True)),
     Bug("likelihood-of-a-squashed-action", "rlworkgroup/garage#1174", ("amplified-rounding", "cancellation"), "aten.rsub.Scalar",
-        lambda: squashed(False), lambda: squashed(True), module="Actor"),
-    Bug("replay-of-surprises", "JuliaReinforcementLearning/ReinforcementLearningCore.jl#83", ("absorption", "accumulated-drift", "cancellation"),
+        lambda: squashed(False), lambda: squashed(True)),
+    Bug("replay-of-surprises", "JuliaReinforcementLearning/ReinforcementLearningCore.jl#83", ("cancellation", "absorption", "accumulated-drift"),
         "aten.add.Tensor", lambda: surprises(False), lambda: surprises(True), precision="32-true"),
     Bug("nucleus-of-a-large-vocabulary", "software-mansion/react-native-executorch#1232", ("local-drift", "absorption", "accumulated-drift"),
-        "aten.index_add_.default", lambda: nucleus(False), lambda: nucleus(True)),
-    Bug("beams-of-a-long-answer", "nod-ai/amd-shark-ai#1011", ("absorption", "accumulated-drift"), "aten.add.Tensor",
+        "aten.index_add_.default", lambda: nucleus(False), lambda: nucleus(True),
+        expected_miss="that a sum of masses is 92 % off is told as a note: it is only compared, and the shadow follows which tokens are left"),
+    Bug("beams-of-a-long-answer", "nod-ai/amd-shark-ai#1011", ("accumulated-drift", "absorption"), "aten.add.Tensor",
         lambda: beams(LOW), lambda: beams(SINGLE)),
-    Bug("noise-of-an-ancestor", "huggingface/diffusers#14213", ("nan", "cancellation", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: ancestors(False), lambda: ancestors(True), precision="32-true"),
+    Bug("noise-of-an-ancestor", "huggingface/diffusers#14213", ("cancellation", "nan", "amplified-rounding"), "aten.sub.Tensor",
+        lambda: ancestors(False), lambda: ancestors(True), precision="32-true", phase="data"),
 )  # fmt: skip

@@ -196,13 +196,13 @@ def workers(first: bool, dtype: torch.dtype = HALF) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("blocks-of-a-long-file", "mkxp-z/mkxp-z#130", ("amplified-rounding", "integer-rounding", "cancellation"), "aten._to_copy.default",
+    Bug("blocks-of-a-long-file", "mkxp-z/mkxp-z#130", ("integer-rounding", "amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: long_file(SINGLE), lambda: long_file(DOUBLE), precision="32-true"),
-    Bug("wave-of-a-table", "ttm/music#102", ("absorption", "integer-rounding", "amplified-rounding", "accumulated-drift"), "aten.add.Tensor",
+    Bug("wave-of-a-table", "ttm/music#102", ("integer-rounding", "absorption", "amplified-rounding", "accumulated-drift"), "aten.add.Tensor",
         lambda: wave(False), lambda: wave(True), precision="32-true"),
     Bug("scales-of-a-pruned-layer", "google-ai-edge/ai-edge-quantizer#678", ("underflow", "overflow", "nan"), "aten._to_copy.default",
         lambda: pruned_layer(HALF, 0.0), lambda: pruned_layer(HALF, 2.0**-14), raises=ValueError),
-    Bug("powers-of-two-as-scales", "huggingface/transformers#46763", ("amplified-rounding", "local-drift"), "aten._to_copy.default",
+    Bug("powers-of-two-as-scales", "huggingface/transformers#46763", ("wrong-scale", "amplified-rounding", "local-drift"), "aten.mul.Tensor",
         lambda: powers_of_two(False), lambda: powers_of_two(True)),
     Bug("spread-among-hosts", "saforem2/ezpz#137", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: hosts(False), lambda: hosts(True), precision="32-true"),
