@@ -138,7 +138,7 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
     factors = _repeated_factors(written, states, readers) if value.drift >= FELT else {}
     coherent = not value.low or value.drift > INDEPENDENT * math.sqrt(state.stores + 1) * value.roundoff
     own = min(1.0, sum(of_state.values()))
-    if value.low and coherent and own < OWN and value.norm:  # the shares are those of independent roundings
+    if of_state and value.low and coherent and own < OWN and value.norm:  # the shares are those of independent roundings
         own = max(own, 1 - min(1.0, _of_terms(value, states) / (value.drift * value.norm)) ** 2)
     if value.maker is None or max(own, sum((of_state | factors).values())) < OWN:
         return []
