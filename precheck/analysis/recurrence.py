@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
-from precheck.analysis.causes import computed_from
+from precheck.analysis.causes import before_copies, computed_from
 from precheck.analysis.errors import shaken
 from precheck.analysis.exemptions import off_by_one_spacing
 from precheck.analysis.facts import Fact, Readers
@@ -136,16 +136,18 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
     lines = state.lines | _lines_beside(value, states)
     of_state = {each: share for each, share in written.items() if each.blamed in lines}
     factors = _repeated_factors(written, states, readers) if value.drift >= FELT else {}
-    if value.maker is None or sum((of_state | factors).values()) < OWN:
-        return []
     coherent = not value.low or value.drift > INDEPENDENT * math.sqrt(state.stores + 1) * value.roundoff
+    own = min(1.0, sum(of_state.values()))
+    if of_state and value.low and coherent and own < OWN and value.norm:  # the shares are those of independent roundings
+        own = max(own, 1 - min(1.0, _of_terms(value, states) / (value.drift * value.norm)) ** 2)
+    if value.maker is None or max(own, sum((of_state | factors).values())) < OWN:
+        return []
     if factors and (coherent or sum(factors.values()) >= OWN):
         cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
             mechanism="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
             limit=FELT, iterations=state.iterations, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
-    own = min(1.0, sum(of_state.values()))
     if own < OWN or not value.low:
         return []
     cause = split.cause(of_state.__contains__) or value.maker
@@ -154,6 +156,20 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
         measured=value.drift / effective_roundoff(value), limit=ADDED, iterations=state.iterations, lines=lines,
         dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
     )]  # fmt: skip
+
+
+def _of_terms(value: Value, states: Mapping[Value, State]) -> float:
+    """The most that the errors of all terms can make of a sum's error, in its unit: at most they add up. Inf if an iteration does more than add."""
+    errors = list[float]()
+    while value in states:
+        before, maker = states[value].before, value.maker
+        terms = [] if maker is None or maker.base not in ops.SUMS else [each for each in maker.inputs if before_copies(each) is not before]
+        if maker is None or len(terms) != len(maker.inputs) - 1:
+            return math.inf
+        errors += [each.drift * each.norm if each.drift else 0.0 for each in terms]
+        value = before
+    errors.append(value.drift * value.norm if value.drift else 0.0)
+    return sum(errors) if all(map(math.isfinite, errors)) else math.inf
 
 
 def _lines_beside(value: Value, states: Mapping[Value, State]) -> set[str]:

@@ -85,6 +85,7 @@ class Misroundings:
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], tuple[Operation | None, bool]] = {}  # answers of `_storing`, by the difference's op and line
+        self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
     def _shown(self, *, infinite: bool = False) -> set[Value]:
         """The values whose errors a wrong end of the run shows. `infinite`: also an end with Inf or NaN, which shows that a number became zero."""
@@ -210,7 +211,8 @@ class Misroundings:
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= NEARBY:  # each walk goes back over the whole run
             return cause
-        return attribution.later(cause, self._storing(operation, source, bool)[0])
+        found = attribution.later(cause, self._storing(operation, source, bool)[0])  # one walk for a loop, so the answer is the first iteration's
+        return self.behind.setdefault((operation.name, operation.line), found)
 
     def healed(self, value: Value) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
