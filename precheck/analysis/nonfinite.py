@@ -1,9 +1,8 @@
 """Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
 They are healed if all results made from them are finite and right (a mask before a softmax, a clamp). They do harm if NaN or a wrong finite result
-follows, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. What the program drops
-does none (`output_impact.dropped`). A copy in another dtype is no reader. The op where the cause entered is blamed: the zero divisor, the constant
-that vanished, the cast that overflowed.
+follows, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
+is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from precheck.analysis import attribution, causes, zeros
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dropped
 from precheck.analysis.provenance import bounded, descendants, is_alias, largest, placed, underflow_threshold, zero_origin
 from precheck.analysis.zeros import LOST
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -70,8 +68,7 @@ class Spread:
             if root in opened:
                 opened[root].append(value)
         unreported = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.reported)
-        unread = dropped(observation) if opened else frozenset[Value]()
-        harmful = (root for root, carried in unreported if _harmful(root, [each for each in carried if each not in unread], readers, observation))
+        harmful = (root for root, carried in unreported if _harmful(root, carried, readers, observation))
         found = [root for root in harmful if not skipped_by_scaler(root, observation)]
         self.reported.update(found)
         self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
