@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from precheck import ops
+from precheck.analysis.branches import BRANCHES, answers
 from precheck.analysis.chance import CHANCE
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import BRANCHES, answers
 from precheck.analysis.provenance import elements
 from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from precheck import formats, ops
 from precheck.analysis import attribution, causes
+from precheck.analysis.branches import misled
 from precheck.analysis.choices import blurred
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
-from precheck.analysis.output_impact import ROUNDINGS, ends_wrong, hidden, measured, misled
+from precheck.analysis.output_impact import ROUNDINGS, ends_wrong, hidden, measured
 from precheck.analysis.provenance import FINEST, effective_roundoff, rms
 from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value

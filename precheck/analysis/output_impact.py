@@ -6,10 +6,10 @@ averages errors out. The error of a step is small beside its weight.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Set
 
 from precheck import ops
+from precheck.analysis.branches import WRONG, by_chance
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, rms
 from precheck.analysis.walks import NEARBY, Walk
@@ -24,16 +24,9 @@ or more leave at most 0.15 %. The mildest bug leaves 7.6 %."""
 GARBAGE = Limit(0.5, "share of the elements")
 """A tensor is lost if at least this share of its elements have no correct digit. Healthy programs reach 0.073. So is a step, however large the weight
 to which it is added: the weight shows such an error only after many steps."""
-MISLED = Limit(0.25, "share of the answers")
-"""A program branches on garbage if at least this share of the answers of a comparison's line, in all its calls, differ from the reference, and if
-most of what is compared is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do."""
-BRANCHES = Limit(8, "answers")
-"""The fewest answers of a line that differ. A loop that ends one iteration early or late has one."""
 PART = Limit(2.0**-10, "roundings of the sum")
 """The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by chance,
 to be as much as one rounding of the sum."""
-WRONG = Limit(0.5, "relative error")
-"""A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself."""
 
 
 def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:
@@ -71,28 +64,6 @@ def _has_part(operation: Operation, term: Value) -> bool:
     it: the error of the sum is then another term's, or its own."""
     spacing = max((made.rounded * rms(made) for made in operation.outputs if made.low), default=0.0) if operation.base in ops.SUMS else 0.0
     return not term.drift * rms(term) < PART * spacing  # an error beside a reference of zero is infinite, and its product NaN
-
-
-def by_chance(observation: Observation) -> set[Operation]:
-    """The comparisons whose answers differ from the reference because most of a number is error, on lines with many such answers."""
-    asked, differing = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[Operation]](list)
-    for operation in observation.operations:
-        if operation.flips is not None and operation.base in ops.COMPARED:
-            asked[operation.line] += operation.flips.total
-            if misled(operation):
-                differing[operation.line].append(operation)
-    often = (found for line, found in differing.items() if sum(map(answers, found)) >= max(BRANCHES, MISLED * asked[line]))
-    return {operation for found in often for operation in found}
-
-
-def misled(comparison: Operation) -> bool:
-    """Whether a comparison has other answers than in the reference, and most of what it compares is error."""
-    return answers(comparison) > 0 and comparison.drift_in > WRONG
-
-
-def answers(comparison: Operation) -> int:
-    """How many of a comparison's answers differ from the reference: one at most, or one for each element."""
-    return comparison.flips.changed if comparison.flips is not None else 0
 
 
 def dropped(observation: Observation) -> set[Value]:

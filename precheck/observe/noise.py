@@ -139,8 +139,9 @@ class Noise:
         """The same as one of `_draws`, in fewer calls."""
         generator = self._generator(like)
         if generator not in self._shifts:
-            bits = torch.empty(1, dtype=torch.int64, device=like.device)
-            self._shifts[generator] = bits, bits.view(torch.int8)[0]
+            with torch.inference_mode(False):  # it is written to outside a block of inference mode, too
+                bits = torch.empty(1, dtype=torch.int64, device=like.device)
+                self._shifts[generator] = bits, bits.view(torch.int8)[0]
         bits, byte = self._shifts[generator]
         bits.random_(-(2**63), None, generator=generator)
         return int(byte) * 2.0**-7 + 2.0**-8

@@ -8,7 +8,6 @@ their original storage is never written.
 from __future__ import annotations
 
 import contextlib
-import copy
 import operator
 import random
 import sys
@@ -105,9 +104,12 @@ def _restore_held(model: torch.nn.Module, *, own: Sequence[torch.nn.Parameter]) 
 
 
 def _copied(container: Any) -> Any:
-    """A shallow copy. `()` stands for an empty container, since most are the empty hooks of modules."""
+    """What a container holds. `()` stands for an empty one, since most are the empty hooks of modules.
+
+    A container of the user's own class is not copied as such: making one may need arguments.
+    """
     if type(container) not in _CONTAINERS:
-        return copy.copy(container)
+        return dict(zip(container, container.values(), strict=False)) if isinstance(container, dict) else list(container)
     return container.copy() if container else ()
 
 

@@ -197,6 +197,9 @@ POWERS = {name: terms(row.law)[0]["a"] for name, row in REGISTRY.items() if row.
 """Ops whose result has a power of their operand's scale, by its exponent."""
 NORMS = where(lambda op: op.kind is Kind.NORM)
 """Roots of sums of squares."""
+SIZES = NORMS | where(lambda op: op.name in ("abs", "pow", "square"))
+"""Ops that tell how large numbers are, whatever their signs."""
+DIFFERENCES = where(lambda op: op.name in ("sub", "rsub"))
 KEPT = where(lambda op: op.law == "a")
 """Ops whose result has the scale of their first operand."""
 JOINED = where(lambda op: op.kind is Kind.JOIN and bool(op.law))

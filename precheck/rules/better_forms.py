@@ -97,7 +97,7 @@ _FORMS: tuple[Callable[[Operation, Readers], str], ...] = (
 
 
 def _subtracts(operation: Operation) -> bool:
-    return operation.base in ("sub", "rsub")
+    return operation.base in ops.DIFFERENCES
 
 
 def _squares(operation: Operation | None) -> bool:

@@ -43,6 +43,9 @@ DOMAINS = {
     "speech": "speech",
     "small_networks": "networks and layers",
     "curves": "losses, curves, distributions and filters",
+    "estimators": "densities, ordinal and ranking models, Bayesian layers",
+    "solvers": "robots, atoms, lenses, control and equations",
+    "further_networks": "volumes, points, spikes, tables and weather",
 }
 
 

@@ -67,5 +67,5 @@ def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> l
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    bits = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    bits = [tensor.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8) for tensor in (one, other)]
     return torch.equal(*bits)

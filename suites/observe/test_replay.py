@@ -46,12 +46,33 @@ def test_an_op_of_another_library_runs_once() -> None:
 
 
 def test_an_op_of_higher_order_is_said_to_be_left_aside() -> None:
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        return torch._higher_order_ops.while_loop(lambda x: x.sum() < 4, lambda x: (x + 1,), (x,))[0]
+
     x = normal(4).bfloat16()
-    plain = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+    plain = counted(x)
     with precheck.watch() as report:
-        watched = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+        watched = counted(x)
     assert torch.equal(watched, plain)
-    assert report.facts["opaque"] == {"cond": 1}
+    assert report.facts["opaque"] == {"while_loop": 1}
+
+
+def test_a_branch_of_torch_cond_is_followed_and_trains_the_weights_that_it_uses() -> None:
+    """torch.cond compiles its branches to find these weights. A watched run compiles nothing, and lost their gradients."""
+    layer, x = torch.nn.Linear(4, 4).bfloat16(), normal(2, 4).bfloat16()
+
+    def gradient() -> torch.Tensor | None:
+        layer.zero_grad()
+        torch.cond(x.sum() > 0, layer, lambda x: layer(x) * 2, (x,)).sum().backward()
+        return layer.weight.grad
+
+    plain = gradient()
+    with precheck.watch() as report:
+        watched = gradient()
+    assert plain is not None
+    assert watched is not None
+    assert torch.equal(watched, plain)
+    assert not report.facts.get("opaque")
 
 
 def test_a_failing_replay_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ class Recording(DecisionMode):
                 self.log.drawn.add(key)
         if not kind.moves and continuous(outputs[0]):
             self._count(kind, args, outputs[0])
-            if kind.casts and not in_backward():
+            if kind.casts and isinstance(args[0], torch.Tensor) and not in_backward():  # `vmap` hands on a Python number as it is
                 self._cast(args[0], outputs[0])
         if kind.moves or kind.casts:
             if args and isinstance(args[0], torch.Tensor) and in_backward():

@@ -1,5 +1,6 @@
 """Runs what torch.compile compiles in eager mode: no dispatch mode and no hook of a module sees compiled code.
 
+torch.cond compiles its branches, and finds the weights that they use so. Without that their gradients would be missing: here Python takes the branch.
 Torch's compiler takes seconds to import, so it is told so only if it is there, or as soon as the code asks for it. Flexible attention does: it
 compiles itself when it is called.
 """
@@ -16,10 +17,12 @@ from precheck.shared_changes import Shared
 
 _stance: Any = None
 _compile: Any = None  # torch.compile, while another function is in its place
+_condition = torch.cond.__globals__["cond_op"]  # what torch.cond compiles
 
 
 def _begin() -> None:
     global _stance, _compile
+    torch.cond.__globals__["cond_op"] = _branch
     if "torch._dynamo" in sys.modules:
         _stance = torch.compiler.set_stance("force_eager")
         _stance.__enter__()
@@ -29,6 +32,7 @@ def _begin() -> None:
 
 def _end(_: None) -> None:
     global _stance, _compile
+    torch.cond.__globals__["cond_op"] = _condition
     if torch.compile is _first:
         torch.compile = _compile
     if _stance is not None:
@@ -39,6 +43,12 @@ def _end(_: None) -> None:
 _eager = Shared(_begin, _end)
 uncompiled = _eager.held
 """A block in which compiled code runs eagerly. As long as any thread is inside, it does so in all threads."""
+
+
+def _branch(condition: Any, yes: Any, no: Any, operands: Any = ()) -> Any:
+    if torch.compiler.is_exporting():
+        return _condition(condition, yes, no, operands)
+    return (yes if condition else no)(*operands)
 
 
 @functools.wraps(torch.compile)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.attribution import GROWN
+from precheck.analysis.branches import BRANCHES, MISLED, WRONG
 from precheck.analysis.chance import CHANCE
 from precheck.analysis.differences import RESULTS, TERMS
 from precheck.analysis.enlarged_differences import DIGITS, PLAIN
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.output_impact import BRANCHES, DEAD, GARBAGE, MISLED, PART, ROUNDINGS, WRONG
+from precheck.analysis.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.provenance import given_back, percent, placed
 from precheck.analysis.rounding import Misrounded
 from precheck.rules.advice import kept
@@ -32,7 +33,7 @@ class Cancellation(Rule):
         if isinstance(fact, Misrounded) and fact.how == "undone":
             kept = given_back(fact.operation)
             now, own = percent(fact.value.drift), percent(0.0 if kept is None else kept.drift)
-            if fact.operation.base in ("sub", "rsub"):
+            if fact.operation.base in ops.DIFFERENCES:
                 return (f"subtracts what was added, as (m + d) - m does, but the sum was rounded: {now}% off, where d itself is {own}% off; "
                         "use d itself, or compute both in float32")  # fmt: skip
             return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {now}% off, where "

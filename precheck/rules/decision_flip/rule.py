@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 
 from precheck import ops
 from precheck.analysis import causes, chance, choices, decisions, nonfinite
+from precheck.analysis.branches import BRANCHES
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
 from precheck.analysis.decisions import Place
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL
-from precheck.analysis.output_impact import BRANCHES
 from precheck.analysis.provenance import Origins, elements, placed
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Flips, Skew

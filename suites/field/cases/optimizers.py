@@ -194,3 +194,17 @@ def two_tasks() -> Made:
     shared = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3), torch.nn.ReLU())
     parts = shared, torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     return Made(Calls(losses, *parts), (torch.randn(16, 10),), lambda loss: loss, lambda given: torch.optim.SGD(given, lr=0.1))
+
+
+_optimizer("grok_adamw", "grokadamw", "grokadamw:GrokAdamW", lr=1e-3)
+_optimizer("expected_gradients", "expectigrad", "expectigrad.pytorch:Expectigrad", lr=1e-2)
+_optimizer("coin_betting", "parameterfree", "parameterfree:COCOB")
+_optimizer("krichevsky_trofimov", "parameterfree", "parameterfree:KT")
+_optimizer("heavyball_adamw", "heavyball", "heavyball:AdamW", lr=1e-3)
+
+
+@case("mechanic-pytorch")
+def tuned_learning_rate() -> Made:
+    from mechanic_pytorch import mechanize
+
+    return _made(lambda given: mechanize(torch.optim.SGD)(given, lr=1.0))
