@@ -60,6 +60,7 @@ class Scalers:
 
     def _here(self, around: Callable[..., Any], call: Callable[[], Any], *given: Any) -> Any:
         """Runs `around` only in the watched thread, since methods of a class are called in all threads."""
+        __tracebackhide__ = True
         return around(call, *given) if self.tracker.belongs() else call()
 
     def _init(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
@@ -127,6 +128,7 @@ class Scalers:
             self.stepping -= 1
 
     def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        __tracebackhide__ = True
         with without_modes():
             tensor = scale_of(scaler)
             before = float(tensor) if tensor is not None else math.inf
@@ -166,6 +168,7 @@ class Scalers:
             self._event("half", factor=float(half))
 
     def _explained(self, call: Callable[[], Any]) -> Any:
+        __tracebackhide__ = True
         try:
             return call()
         except (RuntimeError, AssertionError, ValueError) as error:
@@ -238,6 +241,7 @@ def _install(owner: Any, name: str) -> None:
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         call = functools.partial(original, self, *args, **kwargs)
         for around in tuple(arounds):
             call = functools.partial(around, call, self, *args, *kwargs.values())
