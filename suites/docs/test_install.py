@@ -75,7 +75,7 @@ def test_nothing_is_installed_from_the_index_before_the_first_release() -> None:
     """Only two pages name that command, and say when it will work. The others, and messages, give one that works today."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "precheck").rglob("*.py")]
     named = {page.relative_to(ROOT).as_posix(): found for page in pages if (found := by_name(page.read_text(encoding="utf8")))}
-    assert named == dict.fromkeys(("README.md", "docs/install.md"), ["pip install pytest-precheck"])
+    assert named == {"README.md": ["pip install pytest-precheck"], "docs/install.md": ["pip install pytest-precheck"]}
     assert all("first release" in (ROOT / name).read_text(encoding="utf8") for name in named)
 
 

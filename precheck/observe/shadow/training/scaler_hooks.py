@@ -24,6 +24,7 @@ from precheck.observe.shadow.training.optimizers import parameters, rates, state
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.torch_internals import found_inf, made_scale, scale_of, storage_key, version, without_modes
 
+__tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 Describe = Callable[[str], Any]
 """Makes an operation of that name at the program's current line."""
 
@@ -60,7 +61,6 @@ class Scalers:
 
     def _here(self, around: Callable[..., Any], call: Callable[[], Any], *given: Any) -> Any:
         """Runs `around` only in the watched thread, since methods of a class are called in all threads."""
-        __tracebackhide__ = True
         return around(call, *given) if self.tracker.belongs() else call()
 
     def _init(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
@@ -128,7 +128,6 @@ class Scalers:
             self.stepping -= 1
 
     def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
-        __tracebackhide__ = True
         with without_modes():
             tensor = scale_of(scaler)
             before = float(tensor) if tensor is not None else math.inf
@@ -168,11 +167,11 @@ class Scalers:
             self._event("half", factor=float(half))
 
     def _explained(self, call: Callable[[], Any]) -> Any:
-        __tracebackhide__ = True
         try:
             return call()
         except (RuntimeError, AssertionError, ValueError) as error:
-            self._event("refused", text=str(error).splitlines()[0])
+            if raised_by_scaler(error):
+                self._event("refused", text=str(error).splitlines()[0])
             raise
 
     def _took(self, optimizer: Any) -> None:
@@ -212,6 +211,14 @@ class Scalers:
         self.scales.add(ScalingEvent(kind, operation or self.describe("step"), factor, other, text))
 
 
+def raised_by_scaler(error: BaseException) -> bool:
+    """Whether a scaler's own code raised an error. The optimizer that it calls, or the loss that it multiplies, may raise others."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and str(frame.tb_frame.f_globals.get("__name__", "")).endswith("grad_scaler")
+
+
 Gradients = dict[int, tuple[StorageWeakRef, int]]
 """Each gradient's storage and version, by the parameter's id. The weak reference keeps the storage's address from being reused."""
 
@@ -241,7 +248,6 @@ def _install(owner: Any, name: str) -> None:
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
         call = functools.partial(original, self, *args, **kwargs)
         for around in tuple(arounds):
             call = functools.partial(around, call, self, *args, *kwargs.values())
