@@ -264,8 +264,9 @@ def orthogonal_part(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
-CLIPPED = r"is still multiplied by a loss scale of 1024 is compared with, or clipped by, one that is not scaled: call scaler\.unscale_\(optimizer\) first"
-CLIPPED_BY = CLIPPED.replace("is still multiplied by a loss scale of 1024", "is 1024 times too small because of the loss scale")
+COMPARED = r" is compared with, or clipped by, one that is not scaled: call scaler\.unscale_\(optimizer\) first"
+CLIPPED = f"is still multiplied by a loss scale of 1024{COMPARED}"
+CLIPPED_BY = f"is 1024 times too small because of the loss scale{COMPARED}"
 ADDED = r"is added to one that .*scaler\.scale, or unscale_ first"
 STEPPED = r"a step on gradients still scaled by \S+: use scaler\.step"
 FAULTS = (
