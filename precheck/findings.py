@@ -224,6 +224,7 @@ class Report:
 
     def raise_for_errors(self) -> None:
         """Raises PrecisionFailure with the summary if there is any finding of severity error."""
+        __tracebackhide__ = True
         if self.errors:
             raise PrecisionFailure(self.summary())
 

@@ -66,7 +66,7 @@ try:  # needed
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"precheck does not know the internals of torch {torch.__version__} ({error}). It is tested with torch {TESTED}: "
-        f"install one of these, or a newer pytest-precheck (pip install -U pytest-precheck)."
+        "install one of these, or a newer precheck."
     ) from error
 
 

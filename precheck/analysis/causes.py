@@ -89,7 +89,7 @@ def casts_wide(operation: Operation) -> bool:
 
 def stores_subnormal(operation: Operation, value: Value) -> bool:
     """Whether a cast of wide numbers makes most of an error, since they are subnormal in its format. (Weights and inputs are converted as the
-    precision demands.) Any other op that only moves or picks elements hands errors on: the smallest has that which it had among the others.
+    precision demands.) Any other op that only moves or picks elements passes errors on: each element keeps the error that it had.
     """
     return casts_wide(operation) and not operation.converts and subnormal(value) >= HALF * value.drift
 

@@ -13,10 +13,11 @@ from precheck.analysis.limit import Limit
 APART = Limit(1 / 20, "of a spacing")
 """How far a number has to be from both neighbours in the format, so that errors of float32 do not change which is below it."""
 NUMBERS = Limit(64, "different numbers")
-"""The fewest that say so, all of them. Rounded to nearest, half are the upper neighbour. Equal numbers round alike, and count once. If something that
-all share was rounded before, all move by up to half or one spacing, and about a quarter are not the one below."""
+"""The fewest different numbers for a verdict; all of them have to be cut off. Rounded to nearest, half are the upper neighbour. Equal numbers round
+alike, and count once. If something that all share was rounded before, all move by up to half or one spacing, and about a quarter are not the one
+below."""
 CUT_OFF, TWICE = "the tensor, cut off and not rounded,", 2.0
-"""How a tensor is called whose numbers are all cut off. Each is up to one spacing off, which is twice what rounding to nearest is."""
+"""The name, in messages, of a tensor whose numbers are all cut off, and its error beside rounding to nearest: each is up to one spacing off."""
 
 
 def cut_off(exact: torch.Tensor, result: torch.Tensor, fmt: formats.Format) -> bool:

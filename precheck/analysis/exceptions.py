@@ -48,8 +48,8 @@ class Mixed(Fact):
 def behind(observation: Observation) -> list[Fact]:
     """At most one fact: on the last comparison, read or op before the block raised.
 
-    Comparisons and reads after the last op that made floats have led to the exception. Blamed is a zero that the reference does not have, or else a
-    rounding, because of which the answer of a comparison differs. If there is none, a read of such a zero is blamed.
+    Comparisons and reads after the last op that made floats have led to the exception. The op to blame made a zero that the reference does not have,
+    or else a rounding that changes the answer of a comparison. If there is none, it is a read of such a zero.
     """
     if not observation.raised or not observation.operations:
         return []

@@ -92,7 +92,7 @@ def added(fact: Fact, value: Value, readers: Readers) -> bool:
     reason="what is divided by a count has the count's relative error, which is one rounding; whatever amplifies it has a finding of its own",
 )  # fmt: skip
 def divisor(fact: Fact, value: Value, readers: Readers) -> bool:
-    """A count by which others are divided, and that is nothing else. One that the program adds up low is its own result, and does not count."""
+    """A count that is only a divisor. If the program adds up the count in a low format, the count is its own result, and this does not apply."""
     consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
     dividing = bool(consumers) and all(_divides(reader, value) for reader in consumers)
     return dividing and fact.operation.base not in ops.REDUCTIONS and not _numbered(value, readers)

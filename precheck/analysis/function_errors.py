@@ -103,8 +103,8 @@ class Calls:
         """The same for a value whose error the reference has too, since the program rounds there and back on one line (`casts.rounds_on_purpose`).
 
         Without a float32 run nobody knows whether that makes the rounding too. But a program rounds data on purpose, or a result, and does not
-        amplify what it rounds in the same function. Only a number less its own rounding is amplified on purpose: without the rounding it is nought,
-        so its error is infinite.
+        amplify what it rounds in the same function. Only the difference of a number and its own rounding is amplified on purpose: without the
+        rounding it is zero, so its relative error is infinite.
         """
         unknown = self.observation.imposed is None and math.isfinite(value.call_error)
         own = self.error(operation, value) if unknown else None

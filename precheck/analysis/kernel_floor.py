@@ -85,7 +85,7 @@ class Floor:
 
     def jumped(self, other: torch.Tensor) -> None:
         """Adds the result at inputs close to these. Where a gradient differs, any between the two is right, as at a corner or among equals. A whole
-        number that differs is one more choice."""
+        number that differs there is one more correct result."""
         if not continuous(self.exact):
             return self.add(other)
         gap = _distance(other, self.exact)

@@ -1,9 +1,9 @@
 """Recognises the states of loops: which op stored the same state an iteration before, and how often.
 
 A state is a low value that an op makes from its own earlier result, by adding, scaling, moving or cutting: a running sum, a sampler's latents, the
-state of a recurrent cell. So is one that is multiplied by a matrix of data, as the pose at the end of a chain of turns is. A hidden state that passes
-a layer's weights or an activation does not count, since these bound its error. A wide state is followed if its error does harm, since its factor may
-have been rounded.
+state of a recurrent cell. So is one that is multiplied by a matrix of data, as the pose at the end of a chain of rotations is. A hidden state that
+passes a layer's weights or an activation does not count, since these bound its error. A wide state is followed if its error does harm, since its
+factor may have been rounded.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class Iterations:
 
 
 def _direct(operation: Operation) -> bool:
-    """Whether an op makes a state from the one before in a way that keeps an error. A product with a matrix that is no weight does: turns keep the
-    norm of what they are multiplied by, and of its error."""
+    """Whether an op makes a state from the one before in a way that keeps an error. A product with a matrix that is no weight does: a rotation keeps
+    the norm of what it turns, and of its error."""
     makers = [operation, *(source.maker for source in operation.inputs if source.maker is not None)]
     return (operation.base in TURNING and not any(maker.parameter for maker in makers)) or operation.base in DIRECT
 
@@ -144,8 +144,8 @@ def _remainder(operation: Operation) -> bool:
 
 
 def _handed(operation: Operation, size: int) -> Iterator[Value]:
-    """The inputs of an op with at least `size` elements, from which it makes a state. The first alone if it adds a product to that, of a product
-    those that have the result's shape."""
+    """The inputs of an op with at least `size` elements, from which it makes a state. Only the first one if the op adds a product to it. Of the
+    factors of a product, those that have the result's shape."""
     inputs = operation.inputs[:1] if operation.base in ADDED_TO else computed_from(operation)
     turned = operation.base in TURNING
     return (source for source in inputs if elements(source) >= size and (not turned or source.shape == operation.outputs[0].shape))

@@ -32,7 +32,7 @@ def count(steps: list[ScalerStep]) -> int:
 
 
 def updates(observation: Observation, scaler: int) -> list[ScalerStep]:
-    """One numbered step for each update of a scaler. If several optimizers step after one backward pass, a skipped one is taken."""
+    """One numbered step for each update of a scaler. If several optimizers step after one backward pass, a skipped one counts."""
     merged: list[ScalerStep] = []
     for step in (each for each in observation.steps if each.scaler == scaler):
         if merged and merged[-1].backward is step.backward:

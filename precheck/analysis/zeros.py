@@ -115,7 +115,7 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
 
 
 def _size_of_zeroed(value: Value) -> float:
-    """Root mean square of the elements that became zero, in the reference. Earlier roundings may have made zero of a few larger ones as well."""
+    """Root mean square of the elements that became zero, in the reference. A few larger elements may have become zero by earlier roundings."""
     return value.zeroed * value.norm / math.sqrt(max(1.0, zero_share(value) * elements(value)))
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from precheck.torch_internals import OpOverload, TorchDispatchMode, set_eval_frame, written_out
 
+__tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
 _told: list[Any] = []  # profile functions that may be turned off, the innermost last
 

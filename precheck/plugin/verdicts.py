@@ -135,7 +135,7 @@ class Verdicts:
         self.item.user_properties += [("precheck_precision", self.precision.name), ("precheck_verdict", message)]
         if self.item.config.getoption("fulltrace", False):
             raise error
-        pytest.fail(f"{message} (in float32 it runs; the traceback: pytest --full-trace)", pytrace=False)
+        raise pytest.fail.Exception(f"{message} (in float32 it runs; the traceback: pytest --full-trace)", pytrace=False) from None
 
     def note(self, golden: Path, **facts: Any) -> None:
         line = (self.item.location[1] or 0) + 1

@@ -20,7 +20,7 @@ COARSE = 0.25
 """Share of a tensor's norm from which its drift is told although rounding explains it: fewer than two of its binary digits are correct."""
 UNCHANGED = "unchanged_since"
 """The fact of a report that was not made again: the day on which it was made."""
-_ROUNDING = "correct rounding explains their error once each rounding inside a module counts, and for a gradient that of every op"
+_ROUNDING = "correct rounding explains their error if it is counted op by op, and not only at the results of modules"
 _REFERENCE = "float64 disagrees with float32 there by about as much, so float32 is no reference for them"
 _EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # for a report that does not say which
 
@@ -151,8 +151,8 @@ def _sentence(report: Report, keys: Collection[Key], why: str) -> str:
     which = f": {', '.join(named)}" + (f" and {left} more" if left else "") if named else ""
     alone = why.replace("their error", "its error").replace("for them", "for it")
     if len(keys) == 1:
-        return f"1 tensor beyond or near its limit at the first look passes a closer one, because {alone}{which}."
-    return f"{len(keys)} tensors beyond or near their limits at the first look pass a closer one, because {why}{which}."
+        return f"1 tensor is beyond or near its limit without fault: {alone}{which}."
+    return f"{len(keys)} tensors are beyond or near their limits without fault: {why}{which}."
 
 
 def _keys(value: Any) -> set[Key]:

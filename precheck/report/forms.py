@@ -30,15 +30,14 @@ class Form:
     writer: str
     comparer: str = ""
     ops: bool = True  # whether it shows every op, so that passing checks need a diagnosis too
-    needs: str = ""  # a module that comes with the extra `extra`
-    extra: str = ""
+    needs: str = ""  # a module, and the package that has it
 
     @property
     def missing(self) -> str:
         """What the user has to install before the form can be used. "" if nothing."""
         if not self.needs or importlib.util.find_spec(self.needs):
             return ""
-        return f"{self.name} needs {self.needs}; install it with: pip install 'pytest-precheck[{self.extra}]'"
+        return f"{self.name} needs {self.needs}; install it with: pip install {self.needs}"
 
     def text(self, session: Session) -> str:
         return cast(str, _loaded(self.writer)(session))
@@ -59,7 +58,7 @@ FORMS: dict[str, Form] = {
         Form("json", "precheck.report.session:text", "precheck.report.changes:plain"),
         Form("markdown", "precheck.report.markdown:text", "precheck.report.changes:markdown"),
         Form("sarif", "precheck.report.sarif:text", "precheck.report.sarif:compared", ops=False),
-        Form("html", "precheck.report.html:page", "precheck.report.html:compared", needs="jinja2", extra="report"),
+        Form("html", "precheck.report.html:page", "precheck.report.html:compared", needs="jinja2"),
     )
 }
 ALIASES = {"md": "markdown"}

@@ -127,10 +127,10 @@ def _or_broken(row: Row | Op, shown: str) -> str:
 
 
 def _worst_ops(report: Report) -> list[str]:
-    head = ("added here", "calls", "op", "line", "module", "dtype")
+    head = ("grew by", "calls", "op", "line", "module", "dtype")
     rows = ((row, _or_broken(row, portion(row.added))) for row in worst_ops(report, _ROWS))
     table = [(added, str(row.calls), code(op_words(row.op)), code(row.source), code(row.module), row.dtype) for row, added in rows]
-    return _folded("ops that added most drift, as a share of the norm of their results", head, table)
+    return _folded("ops in which drift grew most, as a share of the norm of their results", head, table)
 
 
 def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

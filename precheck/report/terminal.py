@@ -20,6 +20,7 @@ from precheck.words import counted, cut, one_line, op_words, portion, printable,
 
 _PLACES = 3
 """Lines of code that are shown for a finding: the one to change, and those that show its error."""
+_OPS = "drift op by op, where it grew most (worst call on each line). An op may only amplify the error of its inputs, as sin and Adam's step do:"
 _ROWS = 10
 """How many rows the tables of a session have, as by default in pytest (`--drift-top`)."""
 
@@ -79,31 +80,30 @@ def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
 
 
 def worst_ops(report: Report, top: int) -> list[Any]:
-    """The `top` ops that added most error, those that made Inf or NaN first. All ops if `top` is 0."""
+    """The `top` ops in which the error grew most, those that made Inf or NaN first. All ops if `top` is 0."""
     rows = sorted(report.ops, key=lambda row: (row.nonfinite > 0, row.added), reverse=True)
     return rows[:top] if top else rows
 
 
 def op_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
-    """The table of the ops that added most error in all checks, worst first."""
+    """The table of the ops in which the error grew most, in all checks, worst first. Growth does not say whose fault the error is."""
     rows = [(nodeid, each["precision"], row) for nodeid, each in entries for row in each.get("ops", ())]
     rows.sort(key=lambda item: (item[2]["nonfinite"] > 0, item[2]["added"]), reverse=True)
     shown = rows[:top] if top else rows
     if not shown:
         return []
     columns = [
-        ("added here", "of its inputs", "calls", "precision", "dtype", "op", "line", "module", "test"),
-        *((_added(row), portion(row["inherited"]), str(row["calls"]), precision, row["dtype"], op_words(row["op"]), row["source"], row["module"],
-           nodeid) for nodeid, precision, row in shown),
+        ("result", "inputs", "calls", "precision", "phase", "dtype", "op", "line", "module", "test"),
+        *((_or_broken(row), portion(row["inherited"]), str(row["calls"]), precision, row["phase"], row["dtype"], op_words(row["op"]), row["source"],
+           row["module"], nodeid) for nodeid, precision, row in shown),
     ]  # fmt: skip
     calls = sum(each.get("calls", 0) for _, each in entries) - sum(row["calls"] for _, _, row in shown)
-    head = "drift op by op, as a share of the result's norm: what the op added, and what its inputs had before (its worst call on each line):"
-    lines = [head, *_aligned(columns, right=3)]
+    lines = [_OPS, *_aligned(columns, right=3)]
     return [*lines, f"{calls} more calls, none of them worse"] if calls else lines
 
 
-def _added(row: dict[str, Any]) -> str:
-    return f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else portion(row["added"])
+def _or_broken(row: dict[str, Any]) -> str:
+    return f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else portion(row["drift"])
 
 
 def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:

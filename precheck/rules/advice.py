@@ -31,7 +31,7 @@ def widened(operation: Operation, wide: str) -> str:
     if operation.base in ops.WIDENED:
         return f"pass dtype=torch.{wide} to {operation.base.strip('_')}"
     line = since(operation)
-    if operation.in_place:
+    if operation.in_place and made != wide:
         return f"make the tensor that it writes to {wide}" + (f", which is {made} since {line}" if line else "")
     if operation.autocast and operation.base in ops.PRODUCTS:
         return uncast(operation, wide)

@@ -79,8 +79,8 @@ class Rule:
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         """What to change on the line of a candidate, in terms of its code. `wide`: the format of the reference, "float32" or "float64". By default
-        the rule's remedy, in terms of that format."""
-        return self.about.remedy.replace("float32", wide)
+        what was known when the candidate was made, or else the rule's remedy, in terms of that format."""
+        return (candidate.advice or self.about.remedy).replace("float32", wide)
 
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values, which no later op can read."""

@@ -92,4 +92,4 @@ def extras() -> set[str]:
 
 def asked(page: str) -> set[str]:
     """The extras that a page asks for, of precheck by name or of a checkout."""
-    return {extra for group in re.findall(r"(?:pytest-precheck|-e '\.)\[([a-z,]+)\]", page) for extra in group.split(",")}
+    return {extra for group in re.findall(r"(?:pytest-precheck|'\.)\[([a-z,]+)\]", page) for extra in group.split(",")}

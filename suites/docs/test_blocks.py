@@ -75,7 +75,7 @@ PROJECTS = {"docs/report.md": "first_test"}
 """The example that a page is carried out in."""
 HERE = (
     "README.md", "docs/architecture.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md",
-    "docs/known-failures.md", "docs/report.md", "docs/formats.md", "docs/kernels.md",
+    "docs/known-failures.md", "docs/report.md", "docs/formats.md", "docs/kernels.md", "docs/install.md",
 )  # fmt: skip
 ELSEWHERE = {
     "docs/tutorial.md": "suites/docs/test_tutorial.py", "docs/field-report.md": "suites/field/test_field.py",

@@ -61,6 +61,30 @@ def resolved(arguments: list[str], index: str) -> dict[str, str]:
     return {each["metadata"]["name"].lower(): each["metadata"]["version"] for each in json.loads(done.stdout)["install"]}
 
 
+def by_name(text: str) -> list[str]:
+    """Commands and lists of requirements that take precheck from the package index."""
+    asked = re.findall(r"(?:pip install|deps =)[^`\n|]*", text)
+    return [each for each in asked if re.search(r"(?<!/)\bpytest-precheck\b(?!(\[\w+\])? @ git\+)", each)]
+
+
+UNRELEASED = "not on the package index yet" in (ROOT / "docs/install.md").read_text(encoding="utf8")
+
+
+@pytest.mark.skipif(not UNRELEASED, reason="precheck is on the package index")
+def test_nothing_is_installed_from_the_index_before_the_first_release() -> None:
+    """Only two pages name that command, and say when it will work. The others, and messages, give one that works today."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "precheck").rglob("*.py")]
+    named = {page.relative_to(ROOT).as_posix(): found for page in pages if (found := by_name(page.read_text(encoding="utf8")))}
+    assert named == {"README.md": ["pip install pytest-precheck"], "docs/install.md": ["pip install pytest-precheck"]}
+    assert all("first release" in (ROOT / name).read_text(encoding="utf8") for name in named)
+
+
+def test_commands_by_name_are_told_from_those_by_address() -> None:
+    assert by_name("pip install -e . 'pytest-precheck[report]'\ndeps = pytest-precheck")
+    assert not by_name("pip install 'pytest-precheck[report] @ git+https://github.com/precheck-dev/pytest-precheck'")
+    assert not by_name("pip install 'pytest-precheck @ git+https://github.com/precheck-dev/pytest-precheck'\nthe package pytest-precheck")
+
+
 def test_the_readme_installs_the_project_twice() -> None:
     assert len(README) == 2
 

@@ -132,8 +132,8 @@ def scheduled() -> Training:
 
 
 KINDS: list[tuple[Callable[[], Any], str, str]] = [
-    (mixed, "error", "made 1024 times larger is added to one that is not scaled:"),
-    (clipped, "error", "made 1024 times smaller is compared with, or clipped by, one"),
+    (mixed, "error", "is still multiplied by a loss scale of 1024 is added to one that is not scaled:"),
+    (clipped, "error", "is 1024 times too small because of the loss scale is compared with, or clipped by, one"),
     (applied, "error", "gradients still scaled by 1024"), (rescaled, "error", "divided by another scale, 512:"),
     (read, "warning", "Python reads a number that is scaled by 1024"), (resumed, "error", "load_state_dict"),
     (scheduled, "error", "went on 3 times"),
@@ -185,10 +185,13 @@ def test_a_scale_below_one_is_a_collapse() -> None:
     assert (finding.measured, finding.limit) == (0.5, 1.0)
 
 
-@pytest.mark.parametrize(("factor", "told"), [(1 / 1024, "1024 times smaller"), (0.25, "4 times smaller"), (3.0, "3 times larger")])
+@pytest.mark.parametrize(("factor", "told"), [
+    (1 / 1024, "is 1024 times too small because of the loss scale"), (0.25, "is 4 times too small because of the loss scale"),
+    (3.0, "is still multiplied by a loss scale of 3"),
+])
 def test_factors_are_told_as_people_say_them(factor: float, told: str) -> None:
     (finding,) = judged(event("compared", factor))
-    assert f"a number that the loss scale has made {told} is compared" in finding.message
+    assert f"a number that {told} is compared" in finding.message
 
 
 @pytest.mark.parametrize("times", range(1, 6))

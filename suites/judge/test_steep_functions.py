@@ -57,7 +57,7 @@ def test_a_cast_that_another_function_exponentiates() -> None:
     assert found.source.endswith(f"test_steep_functions.py:{line_of(tempered, 'cast, then')}")
     assert "a rounding to bfloat16 here (" in found.message
     assert "times by aten._softmax.default at " in found.message
-    assert found.message.endswith("unit roundoffs, most of them of this one rounding")
+    assert found.message.endswith("unit roundoffs off, most of it by this one rounding")
 
 
 def test_the_same_without_the_cast() -> None:

@@ -70,8 +70,8 @@ def test_the_drift_report_lists_ops_of_checks_that_pass_too(pytester: pytest.Pyt
     result = pytester.runpytest_inprocess("--precision=16-mixed,bf16", "--drift-report=term", "--drift-top=3", "-o", "remedy_trials=0")
     result.stdout.fnmatch_lines(
         [
-            "drift op by op, as a share of the result's norm: what the op added, and what its inputs had before (its worst call on each line):",
-            "*added here*of its inputs*calls*precision*dtype*op*line*module*test",
+            "drift op by op, where it grew most (worst call on each line). An op may only amplify *",
+            "*result*inputs*calls*precision*phase*dtype*op*line*module*test",
             "*Inf/NaN*16-mixed*aten.*test_it.py:*test_overflows[[]16-mixed]",
             "* more calls, none of them worse",
         ]

@@ -139,10 +139,10 @@ def test_markdown_has_a_short_name(checks: pytest.Pytester) -> None:
 
 
 def test_a_form_whose_library_is_not_there_says_what_to_type(checks: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMS, "sarif", Form("sarif", "nowhere:text", needs="no_such_module", extra="report"))
+    monkeypatch.setitem(FORMS, "sarif", Form("sarif", "nowhere:text", needs="no_such_module"))
     result = checks.runpytest_inprocess("--drift-report=sarif:a.sarif")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    said = "*--drift-report=sarif:a.sarif: sarif needs no_such_module; install it with: pip install 'pytest-precheck[[]report]'"
+    said = "*--drift-report=sarif:a.sarif: sarif needs no_such_module; install it with: pip install no_such_module"
     result.stderr.fnmatch_lines([said])
 
 

@@ -163,3 +163,27 @@ def test_a_test_that_passed_with_warnings_says_so(pytester: pytest.Pytester, pro
             "passed with 2 warnings: test_it.py::test_warned[[]bf16-mixed]: headroom: close; 1 more warning",
         ]
     )
+
+
+BROKEN = '''
+def test_broken(watch_precision):
+    class Broken(torch.optim.SGD):
+        def step(self, closure=None):
+            raise RuntimeError("not today")
+
+    layer = torch.nn.Linear(4, 4)
+    scaler = torch.amp.GradScaler("cpu")
+    with watch_precision() as report:
+        loss = layer(torch.ones(2, 4 if BREAKS == "step" else 3)).sum()
+        scaler.scale(loss).backward()
+        scaler.step(Broken(layer.parameters(), lr=0.1))
+'''
+
+
+@pytest.mark.parametrize(("breaks", "says"), [("step", "not today"), ("shape", "mat1 and mat2 shapes cannot be multiplied")])
+def test_an_error_of_the_user_s_is_shown_without_our_frames(pytester: pytest.Pytester, project: Project, breaks: str, says: str) -> None:
+    project(f"BREAKS = {breaks!r}", BROKEN, record=False)
+    shown = pytester.runpytest_inprocess("--precision=bf16").stdout.str()
+    assert f"RuntimeError: {says}" in shown
+    assert "precheck/observe" not in shown.replace("\\", "/")
+    assert "scaler-order" not in shown

@@ -76,9 +76,9 @@ def test_a_form_of_one_report_is_not_asked_for_two(bad: str, monkeypatch: pytest
 
 
 def test_a_form_whose_library_is_not_there_says_what_to_type(bad: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(FORMS, "sarif", Form("sarif", "nowhere:text", needs="no_such_module", extra="report"))
+    monkeypatch.setitem(FORMS, "sarif", Form("sarif", "nowhere:text", needs="no_such_module"))
     assert main(["report", bad, "--format=sarif"]) == 2
-    assert capsys.readouterr().err == "sarif needs no_such_module; install it with: pip install 'pytest-precheck[report]'\n"
+    assert capsys.readouterr().err == "sarif needs no_such_module; install it with: pip install no_such_module\n"
 
 
 def test_trouble_is_one_line_on_stderr_and_ends_with_2(bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,8 +215,8 @@ def converted(modules: Iterable[torch.nn.Module], dtype: torch.dtype) -> None:
 def set_apart(model: torch.nn.Module) -> Iterator[None]:
     """Inside the block, what `kept` modules give back is never a tensor that they go on using.
 
-    In a low run it is not, being cast; were it one in the reference, the gradient that comes back for it there would include what
-    the module makes of it (a router that returns its logits and the weights made from them).
+    In a low run it never is, since the result is cast. If it were in the reference, the gradient that comes back for it there would include what the
+    module makes of it (a router that returns its logits and the weights made from them).
     """
 
     def alias(tensor: torch.Tensor) -> torch.Tensor:

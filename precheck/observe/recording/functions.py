@@ -80,7 +80,7 @@ class Functions:
             self.made.clear()
 
     def rounded(self) -> None:
-        """Something was rounded on the current line of the innermost function."""
+        """Notes that something was rounded on the current line of the innermost function."""
         if self.stack:
             frame = self.stack[-1].frame
             self.stack[-1].lines.add((id(frame.f_code), frame.f_lineno))

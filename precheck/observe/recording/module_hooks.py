@@ -247,7 +247,7 @@ class Boundaries:
 
 
 def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
-    """The code of modules' forward methods and of the loss, whose results are recorded anyway. A class that replaces a module's own, as that of
+    """The code of modules' forward methods and of the loss, whose results are recorded anyway. A class that replaces a module's own, as the class of
     `in_float32` does, calls the forward method of the class before it."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     found = (getattr(vars(kind).get("forward"), "__code__", None) for kind in kinds)

@@ -48,6 +48,7 @@ from precheck.observe.shadow.window import Iteration, Judge, Window
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
 from precheck.words import dtype_name
 
+__tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
 _ANCESTRY = 8  # most ops between a parameter and the parameter that it was made from

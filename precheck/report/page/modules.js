@@ -58,7 +58,7 @@ function drawTree() {
   }
   tree.focus = "";
   byId("modules-help").textContent = tree.slim
-    ? "The relative error that the module's ops added; no noise floor was measured, so there is no r."
+    ? "By how much the relative error grew in an op of the module; no noise floor was measured, so there is no r."
     : "r is the error over what correct rounding explains: of the module's output, of its gradients, and the worst of all inside it. Click to filter the tables.";
   renderTree();
 }

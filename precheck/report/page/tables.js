@@ -47,7 +47,7 @@ function columnsOf(table, kind) {
     words("source", "line", 0, { tail: true, narrow: 0 }),
     words("dtype", "dtype", 72, { plain: true }),
     count("calls", "calls", 62),
-    number("added", "added", 80, { help: "Relative error less that of its inputs: what the op itself added" }),
+    number("added", "added", 80, { help: "Relative error less that of its inputs: by how much it grew here. An op may only amplify the error of its inputs" }),
     number("inherited", "of inputs", 88, { help: "Relative error of the worst input of that call: what the op was given" }),
     number("drift", "rel. error", 88, { narrow: 86, help: "Relative error of the result, in the worst call: L2 norm of the difference, over that of the reference" }),
     count("nonfinite", "Inf/NaN", 74, bad),

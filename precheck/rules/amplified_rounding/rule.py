@@ -22,7 +22,7 @@ from precheck.analysis.steep_functions import FEW, Exponent, Steep
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
-from precheck.words import of_norm, percents
+from precheck.words import digits, of_norm, percents
 
 MISSING = Limit(8, "numbers")
 """The fewest numbers of the reference that lie more than eight unit roundoffs beyond the end of the run's tail. Rounding moves no number so far. By
@@ -59,7 +59,7 @@ class AmplifiedRounding(Rule):
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
-        text = f"its rounding ({percents(fact.shown.drift_in)}) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
+        text = f"its rounding ({percents(fact.shown.drift_in)}) is amplified {digits(fact.gain, 3)} times by {placed(fact.shown)}: "
         lost = f"{100 * value.dead:.0f}% of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {of_norm(value.drift)}"
         return text + (HEALED if fact.healed else "")
@@ -71,7 +71,7 @@ class AmplifiedRounding(Rule):
 
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
-        return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}"
+        return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {digits(fact.off / fact.own, 3)} times by {placed(fact.shown)}"
 
 
 def _steep(fact: Steep) -> str:
@@ -79,5 +79,5 @@ def _steep(fact: Steep) -> str:
     what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({percents(fact.own)}), which" if fact.table
             else f"a rounding to {fact.dtype} here ({percents(fact.own)})")  # fmt: skip
     cure = "; keep that tensor in float32: override _apply, or compute it again after the conversion" if fact.table else ""
-    return (f"{what} is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}: {fact.measured:.0f} unit roundoffs, most of them of this "
-            f"one rounding{cure}")  # fmt: skip
+    return (f"{what} is amplified {digits(fact.off / fact.own, 3)} times by {placed(fact.shown)}, whose result is {digits(fact.measured, 3)} unit "
+            f"roundoffs off, most of it by this one rounding{cure}")  # fmt: skip

@@ -8,11 +8,11 @@ in eight bits, it is measured what their sum loses.
 from __future__ import annotations
 
 from precheck.analysis.chance import DEVIATIONS
-from precheck.analysis.facts import Fact
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantisers import AGAIN, REPEATED, SKEWED, VANISHED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
-from precheck.rules.rule import Rule
+from precheck.rules.rule import Candidate, Rule
 
 
 class BiasedRounding(Rule):
@@ -34,3 +34,12 @@ class BiasedRounding(Rule):
             times = f"{seen.grown**0.5:.2g} times as large as that of independent errors"
             return f"{seen.calls} calls round stochastically with the same random numbers: the sum of their errors is {times}"
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        seen = candidate.fact.remark if isinstance(candidate.fact, Miscoded) else None
+        if isinstance(seen, Repeated):
+            return "draw new random numbers in each call"
+        if isinstance(seen, Skewed):
+            noisy = "to round stochastically, add uniform noise of 0 to 1 steps, then take the floor or truncate the bits"
+            return noisy if seen.noisy else "round before this cast, as by torch.round"
+        return super().advice(candidate, readers, wide)

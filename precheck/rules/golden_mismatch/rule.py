@@ -29,6 +29,6 @@ def mismatched(rows: Sequence[ComparedTensor], precision: Precision, *, flips: i
         return []
     first = off[0]
     text = (f"{label(first.record.kind, first.record.name)}: differs from its golden by {first.r:.3g} times what rounding explains under {precision} "
-            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors do); {counted(flips, 'decision')} that float32 "
+            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors differ by more); {counted(flips, 'decision')} that float32 "
             "makes otherwise, and buffers rounded with the model, explain it")  # fmt: skip
     return [at(first.record, "golden-mismatch", "note", text, measured=first.r, limit=first.allowed)]

@@ -50,7 +50,7 @@ class LostUpdate(Rule):
         return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
-        return "" if wide == "float32" else f"keep a master copy of the weights in {wide}, or use Kahan summation"
+        return candidate.advice or "" if wide == "float32" else f"keep a master copy of the weights in {wide}, or use Kahan summation"
 
     def beside(self, run: Compared) -> list[Finding]:
         return lost_updates(displacements(run.rows, run.low.aged), run.low.aged)
@@ -75,11 +75,11 @@ def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, 
     worst = found[0].record
     count = math.sqrt(worst.numel)
     numbers = Numbers(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
-    text = worded(worst.name, max(0.0, found[0].arrived), worst.step, numbers, horizon(aged.get(worst.name)), len(found), len(every))
+    text = worded(worst.name, max(0.0, found[0].arrived), worst.step, numbers, horizon(aged.get(worst.name), worst.step), len(found), len(every))
     return [
         Finding(
             "lost-update", "error", text, phase="optimizer", module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name,
-            measured=found[0].arrived, limit=LOST,
+            measured=found[0].arrived, limit=LOST, advice="" if numbers.explained else UNEXPLAINED,
         )
     ]  # fmt: skip
 
@@ -97,9 +97,10 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     count = math.sqrt(max(1, worst.sampled))
     numbers = Numbers(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
     share = max(0.0, update_share(worst))
-    further = horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
+    further = horizon((worst.aged, worst.horizon) if worst.aged is not None else None, worst.steps)
     text = worded(worst.parameter, share, worst.steps, numbers, further, len(found), len(observation.updates))
-    return [Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)]
+    advice = "" if numbers.explained else UNEXPLAINED
+    return [Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter, advice=advice)]
 
 
 def _undecayed(observation: Observation) -> Iterator[Candidate]:
@@ -166,6 +167,9 @@ BEYOND = 2.0
 """The ratio of step to dead zone, as root mean squares, from which a step is not rounded away. Most of such a step is in elements that move by at
 least as much, and only a weight of more than twice the others' size could absorb that."""
 
+UNEXPLAINED = "look in the optimizer's step: it may add 0, as after a division by Inf, or write to copies of these weights"
+"""The cure where rounding does not explain that an update is lost, so that master weights would lose it too."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
@@ -176,6 +180,11 @@ class Numbers:
     step: float
     rate: float = 0.0
 
+    @property
+    def explained(self) -> bool:
+        """Whether rounding may explain that the step is lost."""
+        return self.step < BEYOND * max(formats.of_dtype(self.dtype).half_ulp(self.weight))
+
     def __str__(self) -> str:
         """The dead zone in numbers, and the learning rate that would leave it. If the steps are beyond it, the text says that something else has kept
         the weights."""
@@ -183,7 +192,7 @@ class Numbers:
         down, up = fmt.half_ulp(self.weight)
         zone = f"{up:.2g}" if up == down else f"{min(up, down):.2g} to {max(up, down):.2g}"
         text = f"at weights of about {self.weight:.3g}, {self.dtype} drops changes smaller than {zone}, and a step is about {self.step:.2g}"
-        if self.step >= BEYOND * max(down, up):
+        if not self.explained:
             return f"{text}, so rounding does not explain it: does the optimizer write these weights?"
         enough = self.rate * down / self.step if self.step else 0.0
         return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; an lr of {enough:.1g} would arrive)"
@@ -197,6 +206,6 @@ def worded(name: str, share: float, steps: int, numbers: Numbers, horizon: str, 
     )
 
 
-def horizon(aged: tuple[float, int] | None) -> str:
-    """The share that arrives after more steps of the optimizer alone, if that was tried."""
-    return "" if aged is None else f", and {max(0.0, aged[0]):.0%} would arrive after {counted(aged[1], 'step')}"
+def horizon(aged: tuple[float, int] | None, steps: int) -> str:
+    """The share that arrives after more than `steps` steps of the optimizer alone, if that was tried."""
+    return "" if aged is None or aged[1] <= steps else f", and {max(0.0, aged[0]):.0%} would arrive after {counted(aged[1], 'step')}"

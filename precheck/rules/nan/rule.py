@@ -40,7 +40,8 @@ class NotANumber(Rule):
         for record in run.reference.records.values():
             if record.kind in ("loss", "parameter-gradient") and record.nonfinite:
                 what = f"the {label(record.kind, record.name)} is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}"
-                yield Finding("nan", "warning", f"{what}: the check is inconclusive", step=record.step, tensor=record.name)
+                cure = "make the float32 run finite first: look for Inf - Inf, 0/0 or a row that is masked entirely"
+                yield Finding("nan", "warning", f"{what}: the check is inconclusive", step=record.step, tensor=record.name, advice=cure)
                 return
 
 

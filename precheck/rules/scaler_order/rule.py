@@ -70,7 +70,7 @@ def _order(event: ScalingEvent) -> Candidate:
             f"this backward pass gives a gradient that is not scaled, and it is added to one that {scaled if event.factor != 1 else other}: "
             "multiply it by the gradient that comes in",
         ("compared", "backward"):
-            f"a backward pass cuts a gradient that {scaled} at a fixed number, or compares it with one, so the loss scale decides what is cut. "
+            f"a backward pass cuts a gradient at a fixed number, or compares it with one. The gradient {scaled}, so that decides what is cut. "
             "Cut gradients after scaler.unscale_(optimizer), or cut the derivative before the incoming gradient multiplies it",
         ("mixed", ""): f"a number that {scaled} is added to one that {other}: pass every loss through scaler.scale, or unscale_ first",
         ("compared", ""): f"a number that {scaled} is compared with, or clipped by, one that {other}: call scaler.unscale_(optimizer) first",
@@ -98,7 +98,7 @@ def _scale_text(factor: float) -> str:
 
 
 def _scaled(factor: float) -> str:
-    """What the loss scale did to a number, in words that follow "a number that"."""
+    """What the loss scale does to a number, in words that follow "a number that"."""
     if factor == 1:
         return "is not scaled"
-    return f"the loss scale has made {1 / factor:g} times smaller" if 0 < factor < 1 else f"the loss scale has made {factor:g} times larger"
+    return f"is {1 / factor:g} times too small because of the loss scale" if 0 < factor < 1 else f"is still multiplied by a loss scale of {factor:g}"

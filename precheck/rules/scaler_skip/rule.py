@@ -58,7 +58,8 @@ def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
     if lost:
         text = (f"{len(lost)} of {count(steps)} steps skipped: their gradients are not finite in float32 either, "
                 "so the loss or the data are at fault")  # fmt: skip
-        return [Candidate("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning")]
+        cure = "look at the loss and the data in float32 first: the scaler is right to skip these steps"
+        return [Candidate("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning", advice=cure)]
     rest, interval = steps[burst(steps) :], max(1, steps[0].interval)
     skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]
     expected = count(rest) / (interval + 1)
@@ -79,4 +80,5 @@ def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: in
     steps = "step" if interval == 1 else f"{interval} steps"
     text = (f"{len(skipped)} of {count(rest)} steps skipped: the scale grows every {steps} beyond what is safe, "
             f"{power(skipped[0].backward.room)}, and falls back; the default growth_interval is 2000")  # fmt: skip
-    return [Candidate("scaler-skip", skipped[0].operation, text, len(skipped) / count(rest), OFTEN, "warning")]
+    cure = "let the scale grow less often (growth_interval)"
+    return [Candidate("scaler-skip", skipped[0].operation, text, len(skipped) / count(rest), OFTEN, "warning", advice=cure)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from precheck.analysis.chance import DEVIATIONS
-from precheck.analysis.facts import Fact
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.provenance import percent
 from precheck.analysis.quantised_results import KERNEL
 from precheck.analysis.quantised_weights import BIAS, FACTOR, FOUND, OFFSET, SHARE, UNLIKE, Fit
@@ -19,7 +19,7 @@ from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Misc
 from precheck.findings import Finding
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
 from precheck.observe.shadow.source import shortened
-from precheck.rules.rule import Rule
+from precheck.rules.rule import Candidate, Rule
 
 
 class WrongScale(Rule):
@@ -53,6 +53,23 @@ class WrongScale(Rule):
             return (f"{percent(seen.share)}% of these integers have bits of two different codes of {shortened(seen.rounded)}, "
                     "and the others are codes: look at the shifts and masks that take them out")  # fmt: skip
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        seen = candidate.fact.remark if isinstance(candidate.fact, Miscoded) else None
+        return _CURES.get(type(seen), "") or super().advice(candidate, readers, wide)
+
+
+_CURES = {
+    Uncancelled: "dequantise by the scale that the tensor was quantised with, once and along the same axis",
+    Unrotated: "rotate both operands of a product by one matrix, or rotate back by its transpose",
+    Unfolded: "where a tensor is divided by a factor for each channel, multiply what it is multiplied with by the same factors, and nothing else",
+    Derived: "derive the gradient of the forward product again: its other operand, transposed, with its scale",
+    Dead: "give the scale a smallest value, as by clamp(min=1e-12)",
+    Changed: "keep the codes as they were rounded, or take them out as they were packed",
+    Misread: "take codes out as they were packed, and dequantise by the scale and the zero point that they were made with",
+    Mixed: "take codes out as they were packed: with the same shifts, masks and order",
+    Wrapped: "compute with codes in torch.int32, or in float32",
+}
 
 
 def _uncancelled(seen: Uncancelled) -> str:

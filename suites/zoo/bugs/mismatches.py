@@ -264,8 +264,9 @@ def orthogonal_part(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
-CLIPPED = r"has made 1024 times larger is compared with, or clipped by, one that is not scaled: call scaler\.unscale_\(optimizer\) first"
-CLIPPED_BY = CLIPPED.replace("larger", "smaller")
+COMPARED = r" is compared with, or clipped by, one that is not scaled: call scaler\.unscale_\(optimizer\) first"
+CLIPPED = f"is still multiplied by a loss scale of 1024{COMPARED}"
+CLIPPED_BY = f"is 1024 times too small because of the loss scale{COMPARED}"
 ADDED = r"is added to one that .*scaler\.scale, or unscale_ first"
 STEPPED = r"a step on gradients still scaled by \S+: use scaler\.step"
 FAULTS = (
@@ -277,8 +278,8 @@ FAULTS = (
     Fault(noise, ADDED, link="rwth-i6/returnn#1595"), Fault(decay_by_hand, ADDED), Fault(update_between_micro_batches, ADDED),
     Fault(update_between_optimizers, STEPPED, link="neosr-project/neosr#9"),
     Fault(step_on_a_threshold, CLIPPED), Fault(average_of_norms, ADDED), Fault(gradient_penalty, ADDED),
-    Fault(slope_of_one, "a number that is not scaled is added to one that the loss scale has made 1024 times larger", harm=None),
-    Fault(slope_beside_ones, ADDED, harm=None), Fault(perplexity_of_scaled_loss, "the loss scale has made 16 times larger", harm=None),
+    Fault(slope_of_one, "a number that is not scaled is added to one that is still multiplied by a loss scale of 1024", harm=None),
+    Fault(slope_beside_ones, ADDED, harm=None), Fault(perplexity_of_scaled_loss, "is still multiplied by a loss scale of 16", harm=None),
     Fault(clip_by_a_number, CLIPPED),
     Fault(orthogonal_part, ADDED, link="davda54/sam#97"),
 )  # fmt: skip

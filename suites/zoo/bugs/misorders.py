@@ -234,11 +234,11 @@ FAULTS = (
     Fault(tile_without_data, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="Junjue-Wang/FactSeg#6", harm=None),
     Fault(stepped_twice, TAKEN, link="IAHispano/Applio#860"),
     Fault(stepped_before_its_scaler, TAKEN),
-    Fault(subclass, "has made 1024 times smaller is compared"),
+    Fault(subclass, "is 1024 times too small because of the loss scale is compared"),
     Fault(scaled_by_hand, STEPPED),
     Fault(logged_norm, READ, "warning", link="languini-kitchen/languini-kitchen#7"),
     Fault(logged_loss, READ, "warning"),
-    Fault(divided_by_the_next_scale, r"has made 16 times larger is divided by another scale, 32: read the scale before",
+    Fault(divided_by_the_next_scale, r"is still multiplied by a loss scale of 16 is divided by another scale, 32: read the scale before",
           link="facebookresearch/fairchem#617"),
 )  # fmt: skip
 MECHANISM = "scaling"

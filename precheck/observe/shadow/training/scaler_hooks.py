@@ -24,6 +24,7 @@ from precheck.observe.shadow.training.optimizers import parameters, rates, state
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.torch_internals import found_inf, made_scale, scale_of, storage_key, version, without_modes
 
+__tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 Describe = Callable[[str], Any]
 """Makes an operation of that name at the program's current line."""
 
@@ -169,7 +170,8 @@ class Scalers:
         try:
             return call()
         except (RuntimeError, AssertionError, ValueError) as error:
-            self._event("refused", text=str(error).splitlines()[0])
+            if raised_by_scaler(error):
+                self._event("refused", text=str(error).splitlines()[0])
             raise
 
     def _took(self, optimizer: Any) -> None:
@@ -207,6 +209,14 @@ class Scalers:
 
     def _event(self, kind: str, *, operation: Any = None, factor: float = 1.0, other: float = 1.0, text: str = "") -> None:
         self.scales.add(ScalingEvent(kind, operation or self.describe("step"), factor, other, text))
+
+
+def raised_by_scaler(error: BaseException) -> bool:
+    """Whether a scaler's own code raised an error. The optimizer that it calls, or the loss that it multiplies, may raise others."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and str(frame.tb_frame.f_globals.get("__name__", "")).endswith("grad_scaler")
 
 
 Gradients = dict[int, tuple[StorageWeakRef, int]]
