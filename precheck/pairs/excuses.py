@@ -45,10 +45,10 @@ class Excuses:
         return all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(self.differs(each) for each in results)
 
     def _returned_apart(self, passage: Passage, before: Sequence[Passage]) -> bool:
-        """Whether a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
+        """Whether a call of a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
         makers = [passage] if passage.kind == "out" else [each for each in before if each.kind == "out" and torch.equal(each.tensor, passage.tensor)]
-        counts, modules = self.coupled.counts, self.matching.modules
-        apart = any(counts[0]["out", modules.get(each.module, "")] != counts[1]["out", each.module] for each in makers if each.module in modules)
+        results, modules = self.coupled.results, self.matching.modules
+        apart = any(results[0].get(modules[each.module]) != results[1].get(each.module) for each in makers if each.module in modules)
         return apart and self.contents.hold(passage.tensor)
 
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
