@@ -128,6 +128,7 @@ class Backwards(torch.autograd.Function):
     """Makes the inputs again from the results, and runs both parts once more."""
 
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
     def forward(ctx: Any, x: torch.Tensor, part: Any, *held: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             a, b = x.chunk(2, -1)
@@ -138,6 +139,7 @@ class Backwards(torch.autograd.Function):
         return made
 
     @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         (made,), part, ways = ctx.saved_tensors, ctx.part, ctx.part.ways
         with torch.enable_grad():

@@ -95,13 +95,13 @@ class Bags(nn.Module):
             spread = (((x - mean[:, None]) * mask).square().sum(1) / count + 1e-3).sqrt()
             seen = torch.cat([mean, spread, x.masked_fill(~kept[..., None], -1e4).amax(1)], -1)
             return self.out(seen)[:, None] * mask
-        rows, bag = x[kept], torch.arange(4).repeat_interleave(LENGTHS)
-        count = (torch.full((4, 1), 7) if ways.get("padding") else LENGTHS[:, None]).to(x.dtype)
-        zeros = x.new_zeros(4, W)
+        rows, bag = x[kept].float(), torch.arange(4).repeat_interleave(LENGTHS)
+        count = (torch.full((4, 1), 7) if ways.get("padding") else LENGTHS[:, None]).to(rows.dtype)
+        zeros = rows.new_zeros(4, W)
         mean = zeros.index_add(0, bag, rows) / count
         spread = zeros.index_add(0, bag, (rows - mean[bag]).square()) / (count - 1 if ways.get("fewer") else count)
         most = zeros.scatter_reduce(0, bag[:, None].expand_as(rows), rows, "amax", include_self=bool(ways.get("zero")))
-        made = self.out(torch.cat([mean, (spread + 1e-3).sqrt(), most], -1))
+        made = self.out(torch.cat([mean, (spread + 1e-3).sqrt(), most], -1).to(x.dtype))
         return torch.zeros_like(x).masked_scatter(kept[..., None], made[bag].to(x.dtype))
 
 
