@@ -39,6 +39,7 @@ class Place:
     ours: tuple[Made, ...] = ()  # results of ops in its counterpart
     number: int | None = None  # of the op in `theirs`
     passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
+    right: frozenset[str] = frozenset()  # modules that returned the same before
     repeated: bool = False  # whether the backward pass repeats the module with other numbers
     dtype: torch.dtype = torch.float64  # of the run that made the results
 
@@ -85,7 +86,8 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
     innocent = [each for each in off if each not in guilty]
     passed = None if any(_of_a_kind(comparison, each, first) for _, each in innocent) else coupled(first)
-    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=passed)
+    right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
+    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=passed, right=right - {module})
 
 
 def _of_a_kind(comparison: Comparison, one: Passage, first: Passage) -> bool:

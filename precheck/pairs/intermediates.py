@@ -61,7 +61,7 @@ class Intermediates(UncompiledMode):
         self.read: dict[int, Signature] = {}
         self.left = MOST
         self.frames = Frames()
-        self.known = {id(module): name for name, module in model.named_modules()}
+        self.known: dict[int | None, str] = {id(module): name for name, module in model.named_modules()}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -128,16 +128,12 @@ class Intermediates(UncompiledMode):
 
     def _code(self) -> str:
         """The module to which the running method belongs. A hook on the module does not see methods that are called by another name than forward."""
-        frame, within = cast("FrameType | None", sys._getframe(3)), False
+        frame = cast("FrameType | None", sys._getframe(3))
         while frame is not None:
-            users = self.frames.kind(frame.f_code.co_filename) in ("user", "installed")
-            if users and frame.f_code.co_argcount:
-                owner = id(frame.f_locals.get(frame.f_code.co_varnames[0]))
-                if owner in self.known:
-                    return self.known[owner]
-            if within and not users:
-                break
-            frame, within = frame.f_back, users
+            owner = id(frame.f_locals.get("self")) if "self" in frame.f_code.co_varnames[:1] else None
+            if owner in self.known:
+                return self.known[owner]
+            frame = frame.f_back
         return self.stack[-1]
 
     def _source(self, read: torch.Tensor) -> Signature:
