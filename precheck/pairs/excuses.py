@@ -53,13 +53,17 @@ class Excuses:
 
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one
-        document to the next, where only distances count."""
+        document to the next, where only distances count. Or whether it was given another tensor there, of other sizes than model's: keys, say,
+        where model gives what they are made of."""
         if passage.kind == "out":
             return False
         kind = type(self.model.get_submodule(passage.module))
         for number, each in enumerate(before):
-            same = (each.kind, each.place, each.maker) == (passage.kind, passage.place, passage.maker) and each.module != passage.module
-            alike = same and type(self.model.get_submodule(each.module)) is kind and torch.equal(each.tensor, passage.tensor)
+            same = (each.kind, each.place) == (passage.kind, passage.place) and each.module != passage.module
+            if not same or type(self.model.get_submodule(each.module)) is not kind:
+                continue
+            other_role = not self.coupled.placed(passage) and not self.coupled.placed(each)
+            alike = other_role or (each.maker == passage.maker and torch.equal(each.tensor, passage.tensor))
             if alike and self.differs(each):  # there too, so that it was made up for
                 return self._right(each.module, before[number:])
         return False
