@@ -29,7 +29,8 @@ def written_out(tensor: torch.Tensor) -> torch.Tensor:
         return copied(tensor)
     if tensor.is_nested:  # torch's jagged tensors are a class of Python, whose ops must be dispatched to it
         with without_modes(), torch.no_grad():
-            return torch.nested.to_padded_tensor(tensor.detach(), 0.0)
+            padded: torch.Tensor = torch.nested.to_padded_tensor(tensor.detach(), 0.0)
+            return padded
     with no_dispatch(), torch.no_grad():
         return tensor.detach().to_dense()
 

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from precheck.observe.containers import tensors
 from precheck.observe.sketch import sketch
 from precheck.pairs.capture import copied
-from precheck.torch_internals import in_backward, is_transformed, no_dispatch
+from precheck.torch_internals import in_backward, is_transformed, no_dispatch, version
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -110,7 +110,7 @@ class Passages:
                 first = name if known is None else known.module
                 self._add(Passage("out", name, call, place, self.keep(tensor), first, linear=type(module) is torch.nn.Linear), tensor)
                 if known is None:
-                    self.made[id(tensor)] = Origin(tensor, name, call, _version(tensor))
+                    self.made[id(tensor)] = Origin(tensor, name, call, version(tensor))
                     if tensor.requires_grad and self.backward:
                         self.handles.append(tensor.register_hook(self._back(name, call, place)))
 
@@ -119,7 +119,7 @@ class Passages:
     def _made_by(self, tensor: torch.Tensor, module: str) -> Origin:
         """Notes the module whose own code made a tensor, or has written to it last."""
         self.made.pop(id(tensor), None)
-        self.taken[id(tensor)] = Origin(tensor, module, 0, _version(tensor))
+        self.taken[id(tensor)] = Origin(tensor, module, 0, version(tensor))
         return self.taken[id(tensor)]
 
     def _add(self, passage: Passage, tensor: torch.Tensor) -> None:
@@ -149,11 +149,7 @@ def sketched(tensor: torch.Tensor) -> torch.Tensor:
 def _origin(known: dict[int, Origin], tensor: torch.Tensor) -> Origin | None:
     """What is known of a tensor, unless it was written to since."""
     found = known.get(id(tensor))
-    return found if found is not None and found.tensor is tensor and found.version == _version(tensor) else None
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    return found if found is not None and found.tensor is tensor and found.version == version(tensor) else None
 
 
 def _wholes(given: tuple[Any, ...]) -> list[torch.Tensor]:
