@@ -15,7 +15,7 @@ from precheck.judge import allowances
 from precheck.measurement import job_of
 from precheck.observe.job import InputError, Job
 from precheck.pairs import reporting
-from precheck.pairs.callables import as_module
+from precheck.pairs.callables import as_module, gives_float32
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.matching import checked, matched
 from precheck.pairs.recorded_side import Against
@@ -86,6 +86,8 @@ class Pair:
         self.recording = read(Path(other)) if isinstance(other, (str, Path)) else None
         self.theirs = self.ours if self.recording is not None else _job(other, inputs, "other", settings)
         models = self.ours.model, self.theirs.model
+        if self.precision.name == "64-true" and any(map(gives_float32, models)):
+            raise InputError("precision='64-true': an ONNX graph computes in its own formats, here float32 or lower; pass precision='32-true'")
         self.matching = matched(*models, checked(match, *models)) if self.recording is None else None
         self.model = Side(self.ours, self.precision)
 

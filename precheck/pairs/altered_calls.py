@@ -36,17 +36,20 @@ class Asked(Borrowed):
 def rows(inputs: Any) -> int:
     """The number of rows in the batch: the length of the first dimension of the first tensor."""
     first = next((tensor for _, tensor in tensors(inputs) if tensor.dim()), None)
-    if first is None or not len(first):
+    if first is None or not first.size(0):
         raise InputError("inputs hold no tensor with a batch dimension (the first); vary needs one for batch, order and microbatches")
-    return len(first)
+    return first.size(0)
 
 
 def chosen(inputs: Any, which: torch.Tensor | slice, count: int) -> Any:
     """Selects some rows from all tensors that have `count` rows."""
 
     def part(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or len(tensor) != count:
+        if not tensor.dim() or tensor.size(0) != count:
             return tensor
+        if tensor.is_nested:
+            held = tensor.unbind()
+            return _ragged([held[place] for place in torch.arange(count)[which].tolist()], tensor)
         return tensor.index_select(0, torch.arange(count)[which]) if tensor.is_sparse else tensor[which]  # torch slices no sparse tensor
 
     return mapped(inputs, part)
@@ -69,7 +72,9 @@ def joined(outputs: Sequence[Any], lengths: Sequence[int], dims: int | Sequence[
 
     def whole(_: torch.Tensor) -> torch.Tensor:
         found, dim = next(pieces)
-        if all(each.dim() > dim and each.shape[dim] == length for each, length in zip(found, lengths, strict=True)):
+        if all(each.dim() > dim and each.size(dim) == length for each, length in zip(found, lengths, strict=True)):
+            if found[0].is_nested:
+                return _ragged([row for each in found for row in each.unbind()], found[0])
             return laid_out(torch.cat([dense(each) for each in found], dim), found[0].layout)
         if all(each.dim() == 0 and each.is_floating_point() for each in found):
             return torch.stack([each * weight for each, weight in zip(found, weights, strict=True)]).sum()
@@ -108,10 +113,17 @@ def in_reverse(axes: Sequence[int]) -> Ask:
 
 def turned_round(tensor: torch.Tensor, count: int, axis: int | None = None) -> torch.Tensor:
     """A tensor with its `count` rows in the opposite order; as it is if it has no axis of that length."""
+    if tensor.is_nested and tensor.size(0) == count:
+        return _ragged(tensor.unbind()[::-1], tensor)
     axis = batch_axis(tensor.shape, count) if axis is None else axis
     if not tensor.dim() or tensor.shape[axis] != count:
         return tensor
     return laid_out(dense(tensor).index_select(axis, torch.arange(count - 1, -1, -1)), tensor.layout)
+
+
+def _ragged(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Rows of other lengths as one tensor."""
+    return torch.nested.as_nested_tensor(list(rows), layout=like.layout)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,13 +40,26 @@ def backward_difference(
     more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
     if not off and not more:
         return None
-    first = (off or more)[0][1]
-    read = {(each.module, each.maker) for each in ours if each.kind == "in" and each.given}
-    readers = [each.module for each in theirs if each.kind == "in" and each.given and each.maker == first]
-    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same module reads it in model
+    _, first, call, _ = (off or more)[0]
+    read = {(each.module, each.maker, each.maker_call) for each in ours if each.kind == "in" and each.given}
+    readers = [each.module for each in theirs if each.kind == "in" and each.given and (each.maker, each.maker_call) == (first, call)]
+    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first), call) in read]  # the same one as in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
-    return next(iter(alike), None) or _through(comparison, dtype) or _caller(outermost, theirs)
+    return next(iter(alike), None) or _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
+
+
+def _asked(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> list[str]:
+    """Modules whose results have the gradients of model's, and whose inputs all require one. They have to pass on some."""
+    known, given = {each.key: each for each in ours}, dict[str, bool]()
+    for each in theirs:
+        if each.kind == "in":
+            given[each.module] = given.get(each.module, True) and each.wanted
+        elif each.kind == "out" and each.gradient is not None:
+            wanted = known.get(("out", modules.get(each.module, ""), each.call, each.place))
+            right = each.module in modules and wanted is not None and wanted.gradient is not None and _equal([each.gradient], [wanted.gradient])
+            given[each.module] = given.get(each.module, False) and right
+    return [name for name, right in given.items() if name and right]
 
 
 def repeated_otherwise(theirs: Sequence[Passage]) -> str | None:
@@ -62,10 +75,11 @@ def repeated_otherwise(theirs: Sequence[Passage]) -> str | None:
     return None
 
 
-def _through(comparison: Comparison, dtype: torch.dtype) -> str:
+def _through(comparison: Comparison, dtype: torch.dtype, asked: Sequence[str]) -> str:
     """The innermost module that is given the gradients of its results that model's is given, and passes on others to the inputs. "" if none does.
 
     Of a sum, the gradient of a tensor is not that of what reads it: it says nothing of one reader alone. Hooks of torch do, if the code permits them.
+    Modules that are `asked` have to pass on some.
     """
     found: list[str] = []
     with contextlib.suppress(*REFUSALS):
@@ -75,6 +89,8 @@ def _through(comparison: Comparison, dtype: torch.dtype) -> str:
             given = name and wanted is not None and any(each is not None for each in outputs) and _equal(outputs, wanted[0])
             if given and wanted is not None and _present(inputs) == _present(wanted[1]) and not _equal(inputs, wanted[1]):
                 found.append(name)
+        passing, modules = ({name for name, _ in theirs}, {name for name, _ in ours}), comparison.matching.modules
+        found += [name for name in asked if name not in passing[0] and modules[name] in passing[1]]
     return next((each for each in found if not any(other.startswith(f"{each}.") for other in found)), "")
 
 

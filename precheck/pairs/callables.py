@@ -94,6 +94,12 @@ def keeps_formats(module: torch.nn.Module) -> bool:
     return isinstance(function, functools.partial) and function.func is _asked
 
 
+def gives_float32(module: torch.nn.Module) -> bool:
+    """Whether it is a graph of ONNX Runtime that gives results in float32 or lower, so that float64 cannot be asked for."""
+    types = [each.type for each in module.__dict__["function"].args[0].get_outputs()] if keeps_formats(module) else []
+    return any(each in ("tensor(float)", "tensor(float16)", "tensor(bfloat16)") for each in types)
+
+
 def _is_session(given: Any) -> bool:
     """Whether it is a session of ONNX Runtime. Works without ONNX Runtime installed."""
     runtime = sys.modules.get("onnxruntime")

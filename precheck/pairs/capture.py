@@ -10,7 +10,7 @@ import torch
 
 from precheck.observe.containers import tensors
 from precheck.observe.recording.recorder import Moved
-from precheck.torch_internals import no_dispatch
+from precheck.torch_internals import no_dispatch, without_modes
 
 Key = tuple[str, str, int]
 """Kind, name and step: ("result", "[logits]", 1), ("parameter-gradient", "head.weight", 1)."""
@@ -27,8 +27,12 @@ def written_out(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that has all numbers one by one, also of a sparse tensor, such as the gradient of a table of embeddings, and of a ragged one."""
     if tensor.layout is torch.strided and not tensor.is_nested:
         return copied(tensor)
+    if tensor.is_nested:  # torch's jagged tensors are a class of Python, whose ops must be dispatched to it
+        with without_modes(), torch.no_grad():
+            padded: torch.Tensor = torch.nested.to_padded_tensor(tensor.detach(), 0.0)
+            return padded
     with no_dispatch(), torch.no_grad():
-        return torch.nested.to_padded_tensor(tensor.detach(), 0.0) if tensor.is_nested else tensor.detach().to_dense()
+        return tensor.detach().to_dense()
 
 
 @dataclasses.dataclass(slots=True)

@@ -37,6 +37,7 @@ class Couples:
         self.known = {each.key: each for each in ours}
         self.calls = _by_place(ours), _by_place(theirs)
         self.counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
+        self.results = [{each.module: each.place + 1 for each in found if each.kind == "out"} for found in (ours, theirs)]  # of the last call
         self.taken: dict[tuple[str, int], list[Passage]] = {}
         for each in theirs:
             if each.kind == "in":
@@ -50,10 +51,8 @@ class Couples:
             return None
         there = self.known.get((passage.kind, wanted, passage.call, passage.place))
         alike = self.alike(passage, wanted)
-        if passage.kind == "whole" and (
-            not alike or there is None or there.tensor.shape != passage.tensor.shape or max(int(passage.tensor.max()), int(there.tensor.max())) < 2
-        ):
-            return None  # zeros and ones may be a mask, whose meaning each model chooses
+        if passage.kind == "whole" and (not alike or there is None or _may_be_mask(passage.tensor, there.tensor)):
+            return None
         if self.placed(passage):
             assert there is not None
             return passage.tensor, there.tensor
@@ -85,6 +84,21 @@ class Couples:
         couples = [(each, self.known.get(("in", wanted, each.call, each.place))) for each in read]
         return any(there is not None and there.tensor.shape != here.tensor.shape for here, there in couples)
 
+    def given_less(self, module: str) -> bool:
+        """Whether a module gets less than model's and returns nothing else, so that rows are missing which the code around it did not give it."""
+        wanted, sizes = self.matching.modules.get(module), []
+        for calls, name in zip(self.calls, (wanted, module), strict=True):
+            sizes.append(sum(each.tensor.numel() for (kind, each_, _), all_ in calls.items() if (kind, each_) == ("in", name) for each in all_))
+        if not self.rows or sizes[1] >= sizes[0] or self.results[0].get(wanted or "") != self.results[1].get(module):
+            return False
+        for place in range(self.results[1].get(module, 0)):
+            ours, theirs = (calls["out", name or "", place] for calls, name in zip(self.calls, (wanted, module), strict=True))
+            axis = _common_axis(ours, theirs)
+            here = _rows([each.tensor for each in theirs], axis) if axis else torch.zeros(0)
+            if not axis or relative(here, _nearest(here, _rows([each.tensor for each in ours], axis))) > PARTED:
+                return False
+        return True
+
     def _as_rows(self, passage: Passage, axis: int, ours: list[Passage], theirs: list[Passage]) -> Couple | None:
         """The rows of `model` that matter with the nearest of `other`. If the module itself changed the size, neither side may have new rows, and
         those of `other` with the nearest of `model` follow. None if no row matters."""
@@ -93,10 +107,19 @@ class Couples:
         if self.backward:
             gradients = [torch.zeros_like(each.tensor) if each.gradient is None else each.gradient for each in ours]
             wanted = there[_rows(gradients, axis).count_nonzero(-1) > 0]
+        if passage.kind == "back" and int((here.count_nonzero(-1) > 0).sum()) > len(wanted):
+            return None  # rows that `other` computes more than once have a part of the gradient each
         one, two = [_nearest(wanted, here)], [wanted]
         if passage.kind == "out" and self.alike(passage, ours[0].module) and not self._asked_otherwise(passage, ours[0].module):
             one, two = [*one, here], [*two, _nearest(here, there)]
         return (torch.cat(one), torch.cat(two)) if sum(map(len, one)) else None
+
+
+def _may_be_mask(here: torch.Tensor, there: torch.Tensor) -> bool:
+    """Whether whole numbers cannot be compared: they have other shapes or kinds, or are zeros and ones, whose meaning each model chooses."""
+    if here.shape != there.shape or here.is_floating_point() != there.is_floating_point():
+        return True
+    return not here.is_floating_point() and max(int(here.max()), int(there.max())) < 2
 
 
 def reordered(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor | None:

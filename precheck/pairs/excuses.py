@@ -45,21 +45,25 @@ class Excuses:
         return all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(self.differs(each) for each in results)
 
     def _returned_apart(self, passage: Passage, before: Sequence[Passage]) -> bool:
-        """Whether a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
+        """Whether a call of a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
         makers = [passage] if passage.kind == "out" else [each for each in before if each.kind == "out" and torch.equal(each.tensor, passage.tensor)]
-        counts, modules = self.coupled.counts, self.matching.modules
-        apart = any(counts[0]["out", modules.get(each.module, "")] != counts[1]["out", each.module] for each in makers if each.module in modules)
+        results, modules = self.coupled.results, self.matching.modules
+        apart = any(results[0].get(modules[each.module]) != results[1].get(each.module) for each in makers if each.module in modules)
         return apart and self.contents.hold(passage.tensor)
 
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one
-        document to the next, where only distances count."""
+        document to the next, where only distances count. Or whether it was given another tensor there, of other sizes than model's: keys, say,
+        where model gives what they are made of."""
         if passage.kind == "out":
             return False
         kind = type(self.model.get_submodule(passage.module))
         for number, each in enumerate(before):
-            same = (each.kind, each.place, each.maker) == (passage.kind, passage.place, passage.maker) and each.module != passage.module
-            alike = same and type(self.model.get_submodule(each.module)) is kind and torch.equal(each.tensor, passage.tensor)
+            same = (each.kind, each.place) == (passage.kind, passage.place) and each.module != passage.module
+            if not same or type(self.model.get_submodule(each.module)) is not kind:
+                continue
+            other_role = not self.coupled.placed(passage) and not self.coupled.placed(each)
+            alike = other_role or (each.maker == passage.maker and torch.equal(each.tensor, passage.tensor))
             if alike and self.differs(each):  # there too, so that it was made up for
                 return self._right(each.module, before[number:])
         return False

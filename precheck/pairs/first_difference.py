@@ -39,6 +39,7 @@ class Place:
     ours: tuple[Made, ...] = ()  # results of ops in its counterpart
     number: int | None = None  # of the op in `theirs`
     passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
+    right: frozenset[str] = frozenset()  # modules that returned the same before
     repeated: bool = False  # whether the backward pass repeats the module with other numbers
     dtype: torch.dtype = torch.float64  # of the run that made the results
 
@@ -57,9 +58,11 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     pool = [each.tensor for each in ours]
     contents = Contents(comparison, dtype, pool)
     forward = [each for each in theirs if each.kind not in ("again", "back")]
+    limit, differently = PARTED * (1.0 if dtype is torch.float64 else FLOAT32), []
     for rows in (comparison.aligned is None, False):
         coupled = Couples(ours, theirs, comparison.matching, rows=rows)
-        differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
+        differs = _differs(coupled, limit)
+        differently.append(differs)
         off = [(place, each) for place, each in enumerate(forward) if differs(each)]
         excuses = Excuses(comparison, forward, coupled, differs, contents)
         guilty = [each for each in off if not excuses.hold(*each)]
@@ -71,7 +74,7 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     if found is None:
         if (again := repeated_otherwise(theirs)) is not None:
             return Place(again, modules.get(again), backward=True, repeated=True)
-        behind = backward_difference(comparison, ours, theirs, differs, dtype)
+        behind = backward_difference(comparison, ours, theirs, differently[0], dtype)
         if behind is not None:
             return Place(behind, modules.get(behind), backward=True)
         if not off:
@@ -83,7 +86,8 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
     innocent = [each for each in off if each not in guilty]
     passed = None if any(_of_a_kind(comparison, each, first) for _, each in innocent) else coupled(first)
-    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=passed)
+    right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
+    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=passed, right=right - {module})
 
 
 def _of_a_kind(comparison: Comparison, one: Passage, first: Passage) -> bool:
@@ -162,6 +166,12 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, content
     if first.kind == "in" and first.caller != first.maker and contents.hold(first.tensor):
         return first.caller
     owner = first.module if first.kind == "out" else first.maker
+    callers = {each.module: each.caller for each in before if each.kind == "in"}
+    less = owner
+    while first.kind == "out" and less in callers and coupled.given_less(less):
+        less = callers[less]
+    if less != owner:
+        return less
     if first.kind == "out" and _of_torch(contents.comparison, owner):
         given = [each for each in before if each.kind == "in" and (each.module, each.call) == (owner, first.call)]
         if not all(map(coupled.placed, given)):
@@ -212,7 +222,8 @@ def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage
 
 def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, *, alike: bool) -> Place:
     """The place with the op whose result occurs nowhere in `model`. Only if both call the module equally often, and neither calls it on parts."""
-    counterpart = comparison.matching.modules.get(module)
+    modules = comparison.matching.modules
+    counterpart = modules.get(module)
     theirs = Intermediates(comparison.other.job.model, {module}, own=False)
     ours = Intermediates(comparison.model.job.model, {counterpart or ""}, own=False)
     with contextlib.suppress(*REFUSALS):
@@ -227,6 +238,8 @@ def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: C
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if alike else None
         if number is not None:
             found = theirs.made[number]
+            if found.module == module != found.code:
+                module, counterpart = found.code, modules.get(found.code)
             return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number, dtype=dtype)
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -16,6 +17,9 @@ from precheck.observe.decisions.natures import nature
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.shadow.source import Frames, shortened
 from precheck.torch_internals import in_backward, no_dispatch, schema, storage_key
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 ALIKE = 1e-7
 """Relative difference of two sums in float64 up to which contents are equal. It is a thousandth of the change from an eps of 1e-6 to 1e-5, and 1e8
@@ -39,6 +43,7 @@ class Made:
     tensor: torch.Tensor | None
     views: tuple[View, ...] = ()  # of its operands
     module: str = ""  # the module whose code called the op
+    code: str = ""  # the module whose method made the call, if it was called by another name than forward
     makers: tuple[int | None, ...] = ()  # for each of the views: the number of the result, or None if it was not made here
 
 
@@ -57,6 +62,7 @@ class Intermediates(UncompiledMode):
         self.read: dict[int, Signature] = {}
         self.left = MOST
         self.frames = Frames()
+        self.known: dict[int | None, str] = {id(module): name for name, module in model.named_modules()}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -118,7 +124,18 @@ class Intermediates(UncompiledMode):
         self.writers[storage_key(output)] = len(self.made)
         kept = output.detach().clone() if output.numel() <= self.left else None
         self.left -= 0 if kept is None else kept.numel()
-        self.made.append(Made(nature(func).name, shortened(line), signature(output), tuple(reads), kept, tuple(views), self.stack[-1], tuple(makers)))
+        operands = tuple(reads), kept, tuple(views), self.stack[-1], self._code(), tuple(makers)
+        self.made.append(Made(nature(func).name, shortened(line), signature(output), *operands))
+
+    def _code(self) -> str:
+        """The module to which the running method belongs. A hook on the module does not see methods that are called by another name than forward."""
+        frame = cast("FrameType | None", sys._getframe(3))
+        while frame is not None:
+            owner = id(frame.f_locals.get("self")) if "self" in frame.f_code.co_varnames[:1] else None
+            if owner in self.known:
+                return self.known[owner]
+            frame = frame.f_back
+        return self.stack[-1]
 
     def _source(self, read: torch.Tensor) -> Signature:
         """The signature of a tensor that was not made here: an input or a weight. If a part was read, the part is recorded too."""

@@ -241,7 +241,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
         elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
     owned = [_owner(each) for each, _ in other.named_parameters() if mapped(users_name(each), match) is None]
-    if owners.get(""):  # a model whose weights are those of a part of the other model
+    if owners.get("") and _holds(owners[""], "", found):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         parent, wanted = _owner(name), modules.get(name)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -14,13 +14,13 @@ from torch.utils.hooks import RemovableHandle
 from precheck.observe.containers import tensors
 from precheck.observe.recording.sketch import sketch
 from precheck.pairs.capture import copied
-from precheck.torch_internals import in_backward, is_transformed, no_dispatch
+from precheck.torch_internals import in_backward, is_transformed, no_dispatch, version
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Passage:
-    """One tensor at a call of a module: an input ("in"), one of whole numbers ("whole"), an input of a call that the backward pass repeats ("again"),
-    an output ("out"), or the gradient of an output ("back")."""
+    """One tensor at a call of a module: an input ("in"), one of whole numbers or a number of Python's ("whole"), an input of a call that the
+    backward pass repeats ("again"), an output ("out"), or the gradient of an output ("back")."""
 
     kind: Literal["in", "whole", "again", "out", "back"]
     module: str
@@ -33,10 +33,21 @@ class Passage:
     linear: bool = False  # whether a linear layer of torch returned it
     gradient: torch.Tensor | None = None
     shape: tuple[int, ...] = ()
+    wanted: bool = False  # whether it requires a gradient
+    maker_call: int = 0  # which call of the maker returned it, if one did
 
     @property
     def key(self) -> tuple[str, str, int, int]:
         return self.kind, self.module, self.call, self.place
+
+
+class Origin(NamedTuple):
+    """A tensor and the call of a module that made it."""
+
+    tensor: torch.Tensor
+    module: str
+    call: int  # 0 if no call returned it
+    version: int  # torch counts how often a tensor was written to
 
 
 class Passages:
@@ -49,8 +60,8 @@ class Passages:
         self.handles: list[RemovableHandle] = []
         self.stack: list[str] = [""]
         self.calls: Counter[str] = Counter()
-        self.made: dict[int, tuple[torch.Tensor, str]] = {}
-        self.taken: dict[int, tuple[torch.Tensor, str]] = {}  # inputs that no module returned, with the module whose own code made them
+        self.made: dict[int, Origin] = {}  # tensors that modules returned
+        self.taken: dict[int, Origin] = {}  # inputs that no module returned
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[list[Passage]]:
@@ -75,14 +86,11 @@ class Passages:
             self.calls[name] += 1
             read: dict[Literal["in", "whole"], list[torch.Tensor]] = {"in": _floats(given_), "whole": _wholes(given_) if self.whole else []}
             for kind, place, tensor in ((kind, *each) for kind, some in read.items() for each in enumerate(some)):
-                known = self.made.get(id(tensor))
-                given = known is not None and known[0] is tensor
-                if known is None or not given:
-                    known = self.taken.get(id(tensor))
-                    if known is None or known[0] is not tensor:
-                        known = self.taken[id(tensor)] = tensor, self.stack[-1]
-                maker = known[1]
-                self._add(Passage(kind, name, self.calls[name], place, self.keep(tensor), maker, given, self.stack[-1]), tensor)
+                known = _origin(self.made, tensor)
+                given = known is not None
+                known = known or _origin(self.taken, tensor) or self._made_by(tensor, self.stack[-1])
+                passage = Passage(kind, name, self.calls[name], place, self.keep(tensor), known.module, given, self.stack[-1], maker_call=known.call)
+                self._add(passage, tensor)
             self.stack.append(name)
 
         return hook
@@ -94,22 +102,31 @@ class Passages:
             if len(self.stack) > 1:
                 self.stack.pop()
             call = self.calls[name]
+            for tensor in _floats(args):
+                if not (_origin(self.made, tensor) or _origin(self.taken, tensor)):
+                    self._made_by(tensor, name)  # the module's own code has written to it
             for place, tensor in enumerate(_floats(output)):
-                known = self.made.get(id(tensor))
-                first = known[1] if known is not None and known[0] is tensor else name
+                known = _origin(self.made, tensor)
+                first = name if known is None else known.module
                 self._add(Passage("out", name, call, place, self.keep(tensor), first, linear=type(module) is torch.nn.Linear), tensor)
-                if known is None or known[0] is not tensor:
-                    self.made[id(tensor)] = (tensor, name)
+                if known is None:
+                    self.made[id(tensor)] = Origin(tensor, name, call, version(tensor))
                     if tensor.requires_grad and self.backward:
                         self.handles.append(tensor.register_hook(self._back(name, call, place)))
 
         return hook
 
+    def _made_by(self, tensor: torch.Tensor, module: str) -> Origin:
+        """Notes the module whose own code made a tensor, or has written to it last."""
+        self.made.pop(id(tensor), None)
+        self.taken[id(tensor)] = Origin(tensor, module, 0, version(tensor))
+        return self.taken[id(tensor)]
+
     def _add(self, passage: Passage, tensor: torch.Tensor) -> None:
         def hook(gradient: torch.Tensor | None) -> None:
             passage.gradient = None if gradient is None else copied(gradient)
 
-        passage.shape = tuple(tensor.shape)
+        passage.shape, passage.wanted = tuple(tensor.shape), tensor.requires_grad
         self.found.append(passage)
         if tensor.requires_grad and self.backward:
             self.handles.append(tensor.register_hook(hook))
@@ -117,7 +134,8 @@ class Passages:
     def _back(self, name: str, call: int, place: int) -> Any:
         def hook(gradient: torch.Tensor | None) -> None:
             if gradient is not None:
-                self.found.append(Passage("back", name, call, place, copied(gradient)))
+                tensor = copied(gradient)
+                self.found.append(Passage("back", name, call, place, tensor, gradient=tensor))
 
         return hook
 
@@ -128,10 +146,19 @@ def sketched(tensor: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(sketch(tensor, finite=False))
 
 
-def _wholes(value: Any) -> list[torch.Tensor]:
-    """The tensors of whole numbers in `value`."""
-    held = (tensor for _, tensor in tensors(value) if tensor.dtype in (torch.int64, torch.int32) and tensor.numel())
-    return [tensor for tensor in held if not is_transformed(tensor)]
+def _origin(known: dict[int, Origin], tensor: torch.Tensor) -> Origin | None:
+    """What is known of a tensor, unless it was written to since."""
+    found = known.get(id(tensor))
+    return found if found is not None and found.tensor is tensor and found.version == version(tensor) else None
+
+
+def _wholes(given: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The tensors of whole numbers among arguments, and Python's numbers, such as a time."""
+    held = (tensor for _, tensor in tensors(given) if tensor.dtype in (torch.int64, torch.int32) and tensor.numel())
+    with no_dispatch():
+        plain = [torch.tensor(each, dtype=torch.float64) for each in given if isinstance(each, float)]
+        plain += [torch.tensor(each) for each in given if isinstance(each, int) and not isinstance(each, bool)]
+    return [*(tensor for tensor in held if not is_transformed(tensor)), *plain]
 
 
 def _floats(value: Any) -> list[torch.Tensor]:

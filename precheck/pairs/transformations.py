@@ -97,9 +97,13 @@ def _attributes(comparison: Comparison, place: Place) -> Iterator[str]:
     """Plain attributes that differ between the two modules, if `other` agrees with model after it gets model's value."""
     if place.counterpart is None:
         return
-    there, here = _plain(comparison.model.job.model, place.counterpart), _plain(comparison.other.job.model, place.module)
+    ours, theirs = comparison.model.job.model, comparison.other.job.model
+    there, here, kind = _plain(ours, place.counterpart), _plain(theirs, place.module), type(theirs.get_submodule(place.module))
+    alike = [(_plain(ours, comparison.matching.modules[each]), _plain(theirs, each)) for each in place.right
+             if each in comparison.matching.modules and type(theirs.get_submodule(each)) is kind]  # fmt: skip
     for name, value in here.items():
-        if name in there and _unlike(value, there[name]):
+        harmless = any(mine.get(name) == there.get(name) and yours.get(name) == value for mine, yours in alike)  # in a module that is right
+        if name in there and _unlike(value, there[name]) and not harmless:
             said = f"{name} is {value!r} in other's {place.module or 'model'}, and {there[name]!r} in model's"
             if _cured(comparison, name):
                 yield f"{said}: with {there[name]!r} they agree"

@@ -73,3 +73,26 @@ def test_a_change_whose_reversal_makes_them_agree_is_named() -> None:
     found = precheck.compare(*pair(sharp=2.0), torch.randn(5, 8)).errors[0]
     assert found.module == "1"
     assert "2 times" in found.message, found.message
+
+
+class Switched(nn.Module):
+    """A branch with a setting by which it is written in another way, and a fault of its own."""
+
+    def __init__(self, joined: bool = False, fault: float = 1.0) -> None:
+        super().__init__()
+        self.joined, self.scales, self.inside, self.out = joined, [fault], nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.tanh(self.inside(x))
+        return self.out(made * self.scales[0] if self.joined else made)  # type: ignore[no-any-return]
+
+
+def test_a_setting_that_a_right_layer_has_too_explains_nothing() -> None:
+    """The second layer agrees with model's once `joined` is False. So does the first as it is."""
+    torch.manual_seed(0)
+    model, other = nn.Sequential(Switched(), Switched()), nn.Sequential(Switched(joined=True), Switched(joined=True, fault=1.1))
+    other.load_state_dict(model.state_dict())
+    found = precheck.compare(model, other, torch.randn(5, 8)).errors[0]
+    assert found.module == "1"
+    assert "joined" not in found.message
+    assert "1.1 times" in found.message, found.message

@@ -43,6 +43,15 @@ def test_a_graph_is_judged_with_float32_for_the_exact_side() -> None:
     assert off.facts["exact"].startswith("float32: float64 is refused (TypeError: an ONNX graph computes in its own formats)")
 
 
+def test_a_graph_in_float32_is_not_asked_for_float64() -> None:
+    """Its rounding would pass for another function."""
+    model, tokens = nn.Sequential(nn.Embedding(9, 4), nn.Tanh()), torch.arange(5)
+    graph = looked_up(model[0].weight.detach())
+    for pair in ((model, graph), (graph, model)):
+        with pytest.raises(precheck.InputError, match="an ONNX graph computes in its own formats, here float32 or lower; pass precision='32-true'"):
+            precheck.compare(*pair, tokens, precision="64-true")
+
+
 def test_a_graph_says_what_it_takes() -> None:
     made = session(nn.Linear(8, 32), nn.Linear(32, 4), "Tanh")
     with pytest.raises(TypeError, match="the ONNX graph takes x; it was given wrong"):

@@ -223,3 +223,24 @@ def test_rows_of_a_sparse_output_are_turned_and_joined(layout: torch.layout) -> 
         report = precheck.vary(Net(mixed), x, over=("order", "batch"), loss=lambda out: out.values().square().sum())
         assert report.facts["variations"]["batch of 1"] in verdicts, report.summary()
         assert report.facts["variations"]["order"] in {"bitwise", "rounding"}, report.summary()
+
+
+class Ragged(nn.Module):
+    def __init__(self, fault: bool) -> None:
+        super().__init__()
+        self.fault, self.out = fault, nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.relu(self.out(x))
+        return made * x.size(0) if self.fault else made
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_rows_of_other_lengths_are_turned_and_joined(layout: torch.layout) -> None:
+    torch.manual_seed(0)
+    x = torch.nested.nested_tensor([torch.randn(length, 4) for length in (3, 5, 2)], layout=layout)
+    assert not precheck.vary(Ragged(fault=False), x, ("order", "batch")).errors
+    report = precheck.vary(Ragged(fault=True), x, ("order", "batch"))
+    assert report.facts["variations"] == {"order": "bitwise", "batch of 1": "different"}
+    assert precheck.compare(Ragged(fault=False), Ragged(fault=True), x, match={}).errors

@@ -27,6 +27,12 @@ import pair_gpt
 import pair_images
 import pair_llama
 import pair_losses
+import pair_nineteenth
+import pair_nineteenth_flows
+import pair_nineteenth_parts
+import pair_nineteenth_shapes
+import pair_nineteenth_sights
+import pair_nineteenth_training
 import pair_ninth
 import pair_routes
 import pair_second
@@ -54,6 +60,7 @@ import pair_twelfth
 import pair_twelfth_loops
 import pair_twelfth_losses
 import pair_twelfth_training
+import pair_twentieth
 
 FAMILIES = (
     pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
@@ -73,4 +80,6 @@ FAMILIES = (
     pair_sixteenth, pair_sixteenth_rest, pair_sixteenth_states,
     pair_seventeenth,
     pair_eighteenth, pair_eighteenth_losses, pair_eighteenth_rest, pair_eighteenth_scans, pair_eighteenth_sights,
+    pair_twentieth,
+    pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip
