@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers.code_notes import Fault, Uncancelled
+from precheck.observe.shadow.quantisers.code_notes import Changed, Fault, Uncancelled
 from precheck.observe.shadow.quantisers.scale_roots import Nested, Powers
 from precheck.observe.shadow.storages import Flat
 
@@ -52,6 +52,7 @@ class Track:
     due: Operation | None = None  # what made it a gradient that a Function has returned
     nested: Nested | None = None  # the scales that they are codes of
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
+    changed: tuple[Operation, Changed] | None = None  # where integers were summed that are not what was rounded
     bare: float | None = None  # the greatest magnitude of data that was cast under no scale
     chosen: bool = False  # whether their scale is an average of data or is learned, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
@@ -102,8 +103,9 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
     """The track of a result that is computed from the codes of `tracks`. A product has the scales of all its operands. In a sum or a stack each
     element has those of one."""
     count = sum if product else max
+    changed = next((track.changed for track in tracks if track.changed is not None), None)
     for track in tracks:
-        track.read = True
+        track.read, track.changed = True, None
     last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
     return Track(
         Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
@@ -115,7 +117,7 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         joined=any(track.joined for track in tracks), term=next((track.term for track in tracks if track.term is not None), None),
         others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
-        cost=greatest(track.cost for track in tracks),
+        cost=greatest(track.cost for track in tracks), changed=changed,
         powers=tracks[0].powers if len(tracks) == 1 else None, begun=tracks[0].begun if len(tracks) == 1 else None,
         bare=next((track.bare for track in tracks if track.bare is not None), None),
         nested=tracks[0].nested if len(tracks) == 1 else None,

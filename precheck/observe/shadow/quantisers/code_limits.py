@@ -145,8 +145,17 @@ def changed(codes: Codes, op: OpCall, track: Track, source: torch.Tensor) -> Non
         return
     off, size = cost(track.exact.seen(source), source)
     if off > 2 * track.cost[0] and (size > 2 * track.cost[1] or track.multipliers):
-        codes.note(codes.described(op.plan.name), Changed(track.rounded, off, track.cost[0]))
-        track.cost = None
+        track.changed = codes.described(op.plan.name), Changed(track.rounded, off, track.cost[0])
+        if source.is_floating_point():
+            told(codes, track)
+            track.cost = None
+
+
+def told(codes: Codes, track: Track) -> None:
+    """Codes that are not what was rounded have become real numbers. Sums of integers that never do may be those of a check of their bytes."""
+    if track.changed is not None:
+        codes.note(*track.changed)
+        track.changed = None
 
 
 def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -156,6 +165,7 @@ def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     """
     if source.is_floating_point() or not result.is_floating_point():
         return
+    told(codes, track)
     size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
     widest = size / 8 if track.multipliers or track.dense else rounding_costs.WIDEST  # factors and sums make errors of rounding larger
     turns = torch.round(off / size)

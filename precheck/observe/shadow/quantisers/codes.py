@@ -12,7 +12,6 @@ both possibilities are kept, as alternatives. Only a result that agrees with non
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +30,7 @@ from precheck.observe.shadow.quantisers import (
     straight_through,
     zero_points,
 )
+from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
 from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
@@ -73,9 +73,9 @@ class Codes:
         self.differences: Storages[Track] = Storages(sized=True)  # codes less what was rounded, by what they become when that is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
-        self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
+        self.packed, self.bits, self.bit_origins = PackedCodes(self), FloatBits(mode), BitOrigins(self)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
-        self.gradients = FunctionGradients(self)
+        self.rotations, self.gradients = Rotations(self), FunctionGradients(self)
         self.told, self.lines = set[str](), Lines(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
@@ -92,10 +92,20 @@ class Codes:
             except Exception:
                 self.off = True
 
+    def viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        """After memory has been taken for another dtype. Never raises."""
+        if not self.off and plain(result):
+            try:
+                with self.mode.unseen():
+                    self.bits.viewed(source, result)
+                    self.bit_origins.begun(source)
+            except Exception:
+                self.off = True
+
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.gradients.coded
-        parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
+        parts = self.dequantised.held, self.packed.held, self.bits.held, self.bit_origins.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, *parts, self.rotations.held, self.rotations.quantised, self.rotations.fast.held) if each]
         keys = [(storage_key(tensor), tensor.element_size()) for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any((key if each.sized else key[0]) in each.entries for key in keys for each in known)
@@ -123,6 +133,8 @@ class Codes:
         if not inputs or not results:
             return
         moved = self.packed.follow(op, results[0])
+        given, op = op, self.bit_origins.read(op)
+        inputs = list(filter(plain, tensors_in(*op.args)))
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
@@ -142,6 +154,7 @@ class Codes:
         code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
+        self.bit_origins.follow(given, results[0])
         self.foldings.follow(op, inputs, results[0])
         flushed_scales.follow(self, op, inputs, results)
         self.rotations.follow(op, inputs, results[0])
@@ -192,9 +205,8 @@ class Codes:
         return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
 
     def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
-        exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
-        made = self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
-        self.measured(made, track, source, result)
+        exact, *plains = [each.seen(source).expand(result.shape) for each in (track.exact, *track.plains)]
+        self.measured(self.put(result, [track], exact, plains), track, source, result)
 
     def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         """Gives the codes `made` in `result` the steps of those that they were made from."""
@@ -227,16 +239,7 @@ class Codes:
 
     def _scaled_beside(self, op: OpCall) -> list[Scaled]:
         """The operands that were multiplied by a scale and not rounded."""
-        beside = [self.scaled.get(each) for each in filter(plain, op.tensors()) if self.tracks.get(each) is None]
-        return [each for each in beside if each is not None]
-
-    def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The op's result on other tensors, in their own format. What it writes into is copied first."""
-
-        def copied(tensor: torch.Tensor) -> torch.Tensor:
-            return change(tensor).clone() if op.plan.written and tensor is op.args[0] else change(tensor)
-
-        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
+        return [found for each in filter(plain, op.tensors()) if self.tracks.get(each) is None and (found := self.scaled.get(each)) is not None]
 
     def copied(self, op: OpCall, place: int, *only: torch.Tensor, without: int | None = None) -> torch.Tensor:
         """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given.
@@ -258,7 +261,7 @@ class Codes:
 
         if op.base == "constant_pad_nd" and place >= 0:
             return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
-        return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.replayed(op, change)
+        return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.mode.replay.on_others(op, change)
 
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
         """Gives a result the copies that are computed from the codes of `tracks`."""
@@ -283,10 +286,8 @@ class Codes:
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)
-        if not track.sure or track.owed or last is None:
-            return
-        remark = uncancelled(track, unit=unit)
-        if remark is not None and (track.multipliers or remark.fault == "left"):
+        remark = uncancelled(track, unit=unit) if track.sure and not track.owed else None
+        if remark is not None and last is not None and (track.multipliers or remark.fault == "left"):
             self.note(last, remark)
 
     def note(self, place: Operation, remark: Remark) -> None:

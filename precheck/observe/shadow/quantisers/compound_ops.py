@@ -102,10 +102,13 @@ def stepwise(codes: Codes, op: OpCall, result: torch.Tensor) -> bool:
     if op.base in ops.ALPHA:
         alpha = op.argument("alpha")
         held = [each for each in ops.ALPHA[op.base] if plain(op.args[each]) and codes.tracks.get(op.args[each]) is not None]
-        if alpha is None or alpha == 1 or op.plan.written or not held:  # a step of an optimizer multiplies by its rate
+        scale = codes.scales.among(torch.tensor(float(alpha or 1.0)))
+        if alpha is None or alpha == 1 or not held or (op.plan.written and not scale):  # a step of an optimizer multiplies by its rate
             return False
         place = held[0]
         term = steps.step(aten.mul.Tensor, op.args[place], torch.tensor(float(alpha), device=result.device))
+        if op.plan.written:  # a term without scales is data
+            return codes.tracks.get(term) is None
         rest = {name: value for name, value in op.kwargs.items() if name != "alpha"}
         codes.follow(op._replace(args=(*op.args[:place], term, *op.args[place + 1 :]), kwargs=rest), result)
         return True
