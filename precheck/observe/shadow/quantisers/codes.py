@@ -25,13 +25,14 @@ from precheck.observe.shadow.quantisers import (
     compound_ops,
     copied_codes,
     flushed_scales,
+    linear_ops,
     rounding_costs,
     scale_products,
     straight_through,
     zero_points,
 )
 from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
-from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, distance, merged, uncancelled
+from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
@@ -41,7 +42,6 @@ from precheck.observe.shadow.quantisers.function_gradients import FunctionGradie
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scale_folding import Foldings
-from precheck.observe.shadow.quantisers.scale_roots import combined
 from precheck.observe.shadow.quantisers.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
 from precheck.observe.shadow.quantisers.settled_data import SettledData
 from precheck.observe.shadow.replay import OpCall, tensors_in
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 LINEAR = ops.POLYNOMIAL | {"_int_mm", "div", "nan_to_num", "copysign", "relu"}
 """Ops that keep two copies apart by a scale, which is positive, if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
-PRODUCTS, WITH_A_UNIT = ops.REDUCTIONS | {"_int_mm"}, ops.EXPONENTIALS | ops.SOFTMAXES | ops.BENDING
+WITH_A_UNIT = ops.EXPONENTIALS | ops.SOFTMAXES | ops.BENDING
 BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS | {"round"}
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS | {"norm", "linalg_vector_norm"}
@@ -131,6 +131,7 @@ class Codes:
         inputs = list(filter(plain, tensors_in(*op.args)))
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
+            self.scales.read_off(op.base, inputs)
             return
         moved = self.packed.follow(op, results[0])
         given, op = op, self.bit_origins.read(op)
@@ -192,7 +193,7 @@ class Codes:
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.shifted(self, op, inputs, tracked[0], result)
         elif linear and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
-            self._again(op, tracks, result)
+            linear_ops.again(self, op, tracks, result)
             added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
@@ -212,66 +213,15 @@ class Codes:
         """Gives the codes `made` in `result` the steps of those that they were made from."""
         made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
 
-    def _again(self, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
-        """Applies the op to both copies."""
-        if op.base in PRODUCTS:
-            for each in filter(plain, op.tensors()):
-                if (track := self.tracks.get(each)) is not None:
-                    code_limits.changed(self, op, track, each)
-        exact = self.copied(op, -1)
-        plains = [self.copied(op, place) for place in range(alternatives(tracks))]
-        beside = self._scaled_beside(op) if op.base in PRODUCTS and self.scaled else []  # a scale may have been multiplied into the other operand
-        for nth in range(max((len(each.bys) for each in beside), default=0)):
-            plains += [self.copied(op, place, without=nth) for place in range(alternatives(tracks))]
-        product = op.base in PRODUCTS or op.base == "mul"
-        kept = self.put(result, tracks, exact, plains, product=product)
-        if op.base == "where":
-            code_rounding.chosen(self, op.args, kept, result)
-        if op.base not in PRODUCTS | ops.MOVING:
-            kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
-        if op.base in PRODUCTS:
-            kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
-            kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
-        if product:
-            kept.powers = combined((each, 1.0) for each in [*(track.powers for track in tracks), *(scaled.powers for scaled in beside)])
-            kept.begun = combined((each.begun, 1.0) for each in tracks)
-        self.settled(kept, result)
-
-    def _scaled_beside(self, op: OpCall) -> list[Scaled]:
-        """The operands that were multiplied by a scale and not rounded."""
-        return [found for each in filter(plain, op.tensors()) if self.tracks.get(each) is None and (found := self.scaled.get(each)) is not None]
-
-    def copied(self, op: OpCall, place: int, *only: torch.Tensor, without: int | None = None) -> torch.Tensor:
-        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given.
-        `without`: what was multiplied by scales and not rounded is taken without so many of them and one."""
-        seen: list[int] = []
-        data = only or tuple(tensors_in(*op.args))
-
-        def change(tensor: torch.Tensor) -> torch.Tensor:
-            track = self.tracks.get(tensor) if plain(tensor) else None
-            if without is not None and track is None and (scaled := self.scaled.get(tensor)) is not None:
-                return tensor.float() / scaled.by(min(without, len(scaled.bys) - 1), tensor)
-            if track is None or all(tensor is not each for each in data):
-                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
-                return tensor.float() if wide else tensor
-            many = len(track.plains)
-            nth = (place // (seen[0] if seen else 1)) % many
-            seen.append(many)
-            return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
-
-        if op.base == "constant_pad_nd" and place >= 0:
-            return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
-        return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.mode.replay.on_others(op, change)
-
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
         """Gives a result the copies that are computed from the codes of `tracks`."""
         made = merged(result, tracks, exact, plains, product=product)
         self.tracks.put(result, made)
         return made
 
-    def settled(self, track: Track, result: torch.Tensor) -> None:
-        """Drops the copies if they agree: the scales have cancelled."""
-        if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
+    def settled(self, track: Track, result: torch.Tensor, factors: int = 0) -> None:
+        """Drops the copies if they agree: the scales have cancelled. `factors`: scales that the op of `track` has summed products with."""
+        if (track.multipliers or factors) and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
             self.foldings.settled(track)
             self.dequantised.settled(track, result)
@@ -286,8 +236,9 @@ class Codes:
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)
+        read_off = track.numbered and self.scales.numbered(track.powers)  # a scale may be among the numbers
         remark = uncancelled(track, unit=unit) if track.sure and not track.owed else None
-        if remark is not None and last is not None and (track.multipliers or remark.fault == "left"):
+        if remark is not None and last is not None and (track.multipliers or (remark.fault == "left" and not read_off)):
             self.note(last, remark)
 
     def note(self, place: Operation, remark: Remark) -> None:
