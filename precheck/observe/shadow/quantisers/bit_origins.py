@@ -86,6 +86,9 @@ class BitOrigins:
             if part and any(each.coded for each in known):
                 self.pages.put(result, True)
                 self.codes.scales.made.drop(result)
+        elif op.base in ops.REPLACING and len(inputs) == 1 and (filled := self.held.get(result)) is not None:
+            for run in (NOTHING, SCALES, CODES):
+                filled.seen(result, run, INTEGERS[result.element_size()]).zero_()  # a written number
         elif op.plan.written:
             self.held.drop(result)
 

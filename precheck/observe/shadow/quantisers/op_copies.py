@@ -46,11 +46,7 @@ def copied(codes: Codes, op: OpCall, place: int, *only: torch.Tensor, without: i
 
 def _start(codes: Codes, op: OpCall) -> torch.Tensor:
     """What was in the tensor that the op has written into. Elements that are joined to it, as sums by index are, are taken away again."""
-    written: torch.Tensor = op.args[0].float()
+    written: torch.Tensor = op.args[0]
     if op.base not in REGISTRY or REGISTRY[op.base].kind is not Kind.JOIN:
-        return written
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(written) if tensor is op.args[0] else tensor.float() if tensor.is_floating_point() else tensor
-
-    return written - codes.mode.replay.on_others(op, change)
+        return written.float()
+    return written.float() - codes.mode.replay.on_others(op, lambda each: torch.zeros_like(each) if each is written else each).float()
