@@ -30,7 +30,8 @@ class Runs:
 
     def seen(self, tensor: torch.Tensor, run: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """What `tensor` is in this run, as numbers of its own dtype or of another one of that size."""
-        return self.runs[run].view(dtype or tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        entire = self.runs[run][: length(tensor) * tensor.element_size()]  # a page of bytes may end within a wider number
+        return entire.view(dtype or tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 Held = TypeVar("Held", bound=Runs)
