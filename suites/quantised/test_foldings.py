@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from casts_by_hand import to_int8
 from float8_by_hand import LOW, normal
 from torch import nn
 
@@ -113,4 +114,30 @@ def with_a_bias() -> torch.Tensor:
 def test_factors_that_are_meant_are_left_in_peace(program: Callable[[], torch.Tensor]) -> None:
     with precheck.watch() as report:
         program()
+    assert not report.findings
+
+
+def with_divided_channels(*, skip: bool, paired: bool = True) -> torch.Tensor:
+    """A norm that is divided by factors, and a layer of codes that multiplies by them. `skip`: whether what is added behind the layer is multiplied
+    again. `paired`: whether the weight has the factors."""
+    x, w, gain, shift = normal(16, 32), normal(32, 32, seed=1) / 6, 1 + 0.3 * normal(32, seed=2), normal(32, seed=4)
+    factors = torch.exp2(1.5 * normal(32, seed=3))
+    h = nn.functional.layer_norm(x, (32,), gain / factors, shift / factors)
+    codes, scale = to_int8(w * factors if paired else w, 1)
+    return (h @ (codes.float() * scale).t() + (h * factors if skip else h)).to(LOW)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_what_is_added_to_divided_channels_is_divided_too(skip: bool) -> None:
+    with precheck.watch() as report:
+        with_divided_channels(skip=skip)
+    assert bool(report.findings) != skip
+    for error in report.findings:
+        assert error.rule == "wrong-scale"
+        assert "the channels of one term of this sum were divided by factors, which a weight multiplies by again" in error.message
+
+
+def test_a_division_that_nothing_takes_back_may_be_meant() -> None:
+    with precheck.watch() as report:
+        with_divided_channels(skip=False, paired=False)
     assert not report.findings

@@ -12,9 +12,10 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | seventh | 20 | 7 | 5 (`chance_overwritten`, `chance_each_step`, `ternary_straight_through`, `nibbles_as_halves`, `bytes_taken_for_fnuz`) | 15 | 0 |
 | eighth | 22 | 12 | 1 (`zero_points_in_the_unit_of_data`) | 19 | 0 |
 | ninth | 26 | 10 | 1 (`column_major_scales`) | 23 | 0 |
-| tenth | 26 | 10 | 0 | 16 | 0 |
+| tenth | 26 | 10 | 0 | 17 | 0 |
 | eleventh | 20 | 13 | 1 (`rows_by_chance`) | 17 | 0 |
-| twelfth | 27 | 17 | 4 (`negative_scales_unsigned`, `input_factor_dropped`, `scales_with_signs`, `factors_in_one_number`) | 20 | 0 |
+| twelfth | 27 | 17 | 4 (`negative_scales_unsigned`, `input_factor_dropped`, `scales_with_signs`, `factors_in_one_number`) | 21 | 0 |
+| thirteenth | 25 | 12 | 2 (`bytes_with_signs_flipped`, `experts_added_by_index`) | 20 | 0 |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
@@ -59,6 +60,9 @@ import tenth_layers
 import tenth_recipes
 import third_healthy
 import third_recipes
+import thirteenth_healthy
+import thirteenth_layers
+import thirteenth_recipes
 import torch
 import twelfth_healthy
 import twelfth_layers
@@ -146,7 +150,6 @@ BATCHES = (
          "sent_and_kept": "what is kept is data; that it should lose what was sent is known to the program alone",
          "bytes_taken_for_ranks": "codes of vectors are not followed: they are the places of the nearest of many vectors",
          "first_rows_divided": "a product alone does not show that its other operand should have been divided by the factors",
-         "scale_and_lowest_exchanged": "scale and lowest number travel as bytes beside the codes, and are not known as what they are afterwards",
          "tail_not_emptied": "powers of two of weights: a logarithm that is rounded is no scaled number"},
     ),
     Batch(
@@ -170,9 +173,19 @@ BATCHES = (
          "groups_of_one_sign": CLIPPING},
         {"input_factor_dropped": "a warning: the product is off by 400, a number that the program wrote down, which may be meant",
          "smaller_neighbour": "the table of scales is coarse, so that the nearest place is half as far off as the next smaller one",
-         "strides_from_the_shape": "codes and scales lie in one page, and what is read from between them is not known as a scale",
-         "constants_become_zero": "a scale of 1 for some rows wastes their bits; whether bits are wasted is asked of scales of one number alone",
-         "zero_points_in_bfloat16": "the bytes of zero points are read in another width, and are not known as zero points afterwards"},
+         "strides_from_the_shape": "codes and scales are numbers of one size in a page, and what is read from between them is not known as a scale",
+         "constants_become_zero": "a scale of 1 for some rows wastes their bits; whether bits are wasted is asked of scales of one number alone"},
+    ),
+    Batch(
+        thirteenth_recipes, thirteenth_healthy, {},
+        {"exponent_with_another_bias": "a warning: the codes are off by 4, which a program may mean",
+         "four_in_a_byte_by_quarters": "each code has its own scale; that columns have changed places would be the same in float32"},
+    ),
+    Batch(
+        thirteenth_layers, thirteenth_layers, {"unscaled_before_it_is_rounded": CLIPPING},
+        {"correction_of_half_the_blocks": "zero points are multiplied by written numbers, which may be data",
+         "whole_bias_divided": "a bias that is divided by the factors of other channels may be meant so",
+         "folded_into_the_wrong_norm": "the factors may have been divided out of a layer before"},
     ),
 )  # fmt: skip
 

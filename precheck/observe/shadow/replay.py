@@ -215,6 +215,14 @@ class Replay:
                 return self._call(op, change)
         return self._call(op, lambda tensor: _single(change(tensor)))
 
+    def on_others(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The op's result on other tensors, in their own format. What it writes into is copied first."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            return change(tensor).clone() if op.plan.written and tensor is op.args[0] else change(tensor)
+
+        return self.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
+
     def _call(self, op: OpCall, change: Callable[[Any], Any]) -> list[torch.Tensor]:
         func, planned, args, kwargs = op
         again = tuple([change(arg) if isinstance(arg, torch.Tensor) else self._changed(arg, change) for arg in args])

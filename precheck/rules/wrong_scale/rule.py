@@ -105,6 +105,11 @@ def _uncancelled(seen: Uncancelled) -> str:
 
 
 def _unfolded(seen: Unfolded) -> str:
+    if seen.summed:
+        return (
+            "the channels of one term of this sum were divided by factors, which a weight multiplies by again, and those of the other term were not: "
+            "multiply the first term by the factors, or divide the other one too"
+        )
     if not seen.rounded:
         return (
             "the channels of this input were divided by factors. The weight of another layer multiplies by them again, and the weight of this layer "

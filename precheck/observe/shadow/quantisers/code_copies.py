@@ -11,7 +11,7 @@ import torch
 
 from precheck.observe.shadow import storages
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers.code_notes import Fault, Uncancelled
+from precheck.observe.shadow.quantisers.code_notes import Changed, Fault, Uncancelled
 from precheck.observe.shadow.quantisers.scales.scale_roots import Nested, Powers
 from precheck.observe.shadow.storages import Flat
 
@@ -57,6 +57,8 @@ class Track:
     due: Operation | None = None  # what made it a gradient that a Function has returned
     nested: Nested | None = None  # the scales that they are codes of
     dead: Operation | None = None  # the rounding of elements that are NaN because they and their scale are 0
+    numbered: bool = False  # whether numbers that the program has as such have been multiplied by
+    changed: tuple[Operation, Changed] | None = None  # where integers were summed that are not what was rounded
     bare: float | None = None  # the greatest magnitude of data that was cast under no scale
     chosen: bool = False  # whether their scale is an average of data or is learned, under which some of it is clipped on purpose
     last: Operation | None = None  # the latest multiplication
@@ -107,8 +109,9 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
     """The track of a result that is computed from the codes of `tracks`. A product has the scales of all its operands. In a sum or a stack each
     element has those of one."""
     count = sum if product else max
+    changed = next((track.changed for track in tracks if track.changed is not None), None)
     for track in tracks:
-        track.read = True
+        track.read, track.changed = True, None
     last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
     return Track(
         Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
@@ -120,13 +123,19 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         joined=any(track.joined for track in tracks), term=next((track.term for track in tracks if track.term is not None), None),
         others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),
-        cost=greatest(track.cost for track in tracks),
-        powers=tracks[0].powers if len(tracks) == 1 else None, begun=tracks[0].begun if len(tracks) == 1 else None,
+        cost=greatest(track.cost for track in tracks), changed=changed, numbered=any(track.numbered for track in tracks),
+        powers=_common(track.powers for track in tracks), begun=_common(track.begun for track in tracks),
         bare=next((track.bare for track in tracks if track.bare is not None), None),
         nested=tracks[0].nested if len(tracks) == 1 else None,
         due=next((track.due for track in tracks if track.due is not None), None),
         dead=next((track.dead for track in tracks if track.dead is not None), None),
     )  # fmt: skip
+
+
+def _common(powers: Iterable[Powers | None]) -> Powers | None:
+    """The powers of a sum: those of its terms, if they all have the same."""
+    first, *others = powers
+    return first if all(each == first for each in others) else None
 
 
 def spread(found: torch.Tensor) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from precheck import ops
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
+from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import ENDS
 from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Flat
@@ -28,7 +29,7 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     if not track.units:
         _saturated(codes, track, source, result, low, high)
         return
-    exact, before = codes.copied(op, -1), track.exact.seen(source)
+    exact, before = copied(codes, op, -1), track.exact.seen(source)
     moved = zip(track.plains, track.units, strict=True)
     made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)
@@ -145,8 +146,17 @@ def changed(codes: Codes, op: OpCall, track: Track, source: torch.Tensor) -> Non
         return
     off, size = cost(track.exact.seen(source), source)
     if off > 2 * track.cost[0] and (size > 2 * track.cost[1] or track.multipliers):
-        codes.note(codes.described(op.plan.name), Changed(track.rounded, off, track.cost[0]))
-        track.cost = None
+        track.changed = codes.described(op.plan.name), Changed(track.rounded, off, track.cost[0])
+        if source.is_floating_point():
+            told(codes, track)
+            track.cost = None
+
+
+def told(codes: Codes, track: Track) -> None:
+    """Codes that are not what was rounded have become real numbers. Sums of integers that never do may be those of a check of their bytes."""
+    if track.changed is not None:
+        codes.note(*track.changed)
+        track.changed = None
 
 
 def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -156,6 +166,7 @@ def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     """
     if source.is_floating_point() or not result.is_floating_point():
         return
+    told(codes, track)
     size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
     widest = size / 8 if track.multipliers or track.dense else rounding_costs.WIDEST  # factors and sums make errors of rounding larger
     turns = torch.round(off / size)

@@ -87,6 +87,7 @@ class Unfolded:
 
     rounded: str  # the line that made the codes of a product that keeps them; "" where this is a function of what was divided by them
     through: str  # a function of what was divided by them, which they do not pass; "" where nothing was divided by them
+    summed: bool = False  # whether what was divided by them is added to what was not
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

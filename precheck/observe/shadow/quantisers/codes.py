@@ -12,15 +12,15 @@ both possibilities are kept, as alternatives. Only a result that agrees with non
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import code_limits, code_rounding, compound_ops, rounding_costs, straight_through
-from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, alternatives, copied, distance, merged, uncancelled
+from precheck.observe.shadow.quantisers import code_copies, code_limits, code_rounding, compound_ops, linear_ops, rounding_costs, straight_through
+from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
+from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
@@ -31,7 +31,6 @@ from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.scales import added_terms, flushed_scales, scale_products, zero_points
 from precheck.observe.shadow.quantisers.scales.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scales.scale_folding import Foldings
-from precheck.observe.shadow.quantisers.scales.scale_roots import combined
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
 from precheck.observe.shadow.quantisers.scales.settled_data import SettledData
 from precheck.observe.shadow.replay import OpCall, tensors_in
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 LINEAR = ops.POLYNOMIAL | {"_int_mm", "div", "nan_to_num", "copysign", "relu"}
 """Ops that keep two copies apart by a scale, which is positive, if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
-PRODUCTS, WITH_A_UNIT = ops.REDUCTIONS | {"_int_mm"}, ops.EXPONENTIALS | ops.SOFTMAXES | ops.BENDING
+WITH_A_UNIT = ops.EXPONENTIALS | ops.SOFTMAXES | ops.BENDING
 BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPROCALS | ops.GUARDS | ops.SUMS | {"round"}
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS | {"norm", "linalg_vector_norm"}
@@ -63,9 +62,9 @@ class Codes:
         self.differences: Storages[Track] = Storages(sized=True)  # codes less what was rounded, by what they become when that is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
-        self.rotations, self.packed, self.bits = Rotations(self), PackedCodes(self), FloatBits(mode)
+        self.packed, self.bits, self.bit_origins = PackedCodes(self), FloatBits(mode), BitOrigins(self)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
-        self.gradients = FunctionGradients(self)
+        self.rotations, self.gradients = Rotations(self), FunctionGradients(self)
         self.told, self.lines = set[str](), Lines(mode.observation)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
@@ -82,10 +81,20 @@ class Codes:
             except Exception:
                 self.off = True
 
+    def viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        """After memory has been taken for another dtype. Never raises."""
+        if not self.off and plain(result):
+            try:
+                with self.mode.unseen():
+                    self.bits.viewed(source, result)
+                    self.bit_origins.begun(source)
+            except Exception:
+                self.off = True
+
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
         own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.gradients.coded
-        parts = self.dequantised.held, self.packed.held, self.bits.held, self.foldings.held, self.decoded.held
+        parts = self.dequantised.held, self.packed.held, self.bits.held, self.bit_origins.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, *parts, self.rotations.held, self.rotations.quantised, self.rotations.fast.held) if each]
         keys = [(storage_key(tensor), tensor.element_size()) for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
         return any((key if each.sized else key[0]) in each.entries for key in keys for each in known)
@@ -111,8 +120,11 @@ class Codes:
         inputs = list(filter(plain, tensors_in(*op.args)))
         results = list(filter(plain, tensors_in(result))) or (inputs[:1] if op.plan.written else [])
         if not inputs or not results:
+            self.scales.read_off(op.base, inputs)
             return
         moved = self.packed.follow(op, results[0])
+        given, op = op, self.bit_origins.read(op)
+        inputs = list(filter(plain, tensors_in(*op.args)))
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
         tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
@@ -132,6 +144,7 @@ class Codes:
         code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
+        self.bit_origins.follow(given, results[0])
         self.foldings.follow(op, inputs, results[0])
         flushed_scales.follow(self, op, inputs, results)
         self.rotations.follow(op, inputs, results[0])
@@ -147,7 +160,7 @@ class Codes:
         linear = base in LINEAR and not op.plan.steps  # a quotient may be rounded
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
-            copied(self, inputs, result)
+            code_copies.copied(self, inputs, result)
         elif base in compound_ops.FUSED and compound_ops.stepwise(self, op, result):
             return
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
@@ -169,7 +182,7 @@ class Codes:
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.shifted(self, op, inputs, tracked[0], result)
         elif linear and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
-            self._again(op, tracks, result)
+            linear_ops.again(self, op, tracks, result)
             added_terms.joined(self, op, inputs, result)
         else:
             for track in tracks:
@@ -182,73 +195,12 @@ class Codes:
         return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
 
     def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
-        exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
-        made = self.put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
-        self.measured(made, track, source, result)
+        exact, *plains = [each.seen(source).expand(result.shape) for each in (track.exact, *track.plains)]
+        self.measured(self.put(result, [track], exact, plains), track, source, result)
 
     def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
         """Gives the codes `made` in `result` the steps of those that they were made from."""
         made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
-
-    def _again(self, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
-        """Applies the op to both copies."""
-        if op.base in PRODUCTS:
-            for each in filter(plain, op.tensors()):
-                if (track := self.tracks.get(each)) is not None:
-                    code_limits.changed(self, op, track, each)
-        exact = self.copied(op, -1)
-        plains = [self.copied(op, place) for place in range(alternatives(tracks))]
-        beside = self._scaled_beside(op) if op.base in PRODUCTS and self.scaled else []  # a scale may have been multiplied into the other operand
-        for nth in range(max((len(each.bys) for each in beside), default=0)):
-            plains += [self.copied(op, place, without=nth) for place in range(alternatives(tracks))]
-        product = op.base in PRODUCTS or op.base == "mul"
-        kept = self.put(result, tracks, exact, plains, product=product)
-        if op.base == "where":
-            code_rounding.chosen(self, op.args, kept, result)
-        if op.base not in PRODUCTS | ops.MOVING:
-            kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
-        if op.base in PRODUCTS:
-            kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
-            kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
-        if product:
-            kept.powers = combined((each, 1.0) for each in [*(track.powers for track in tracks), *(scaled.powers for scaled in beside)])
-            kept.begun = combined((each.begun, 1.0) for each in tracks)
-        self.settled(kept, result)
-
-    def _scaled_beside(self, op: OpCall) -> list[Scaled]:
-        """The operands that were multiplied by a scale and not rounded."""
-        beside = [self.scaled.get(each) for each in filter(plain, op.tensors()) if self.tracks.get(each) is None]
-        return [each for each in beside if each is not None]
-
-    def replayed(self, op: OpCall, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The op's result on other tensors, in their own format. What it writes into is copied first."""
-
-        def copied(tensor: torch.Tensor) -> torch.Tensor:
-            return change(tensor).clone() if op.plan.written and tensor is op.args[0] else change(tensor)
-
-        return self.mode.replay.call(op._replace(kwargs={name: value for name, value in op.kwargs.items() if name != "dtype"}), copied)[0]
-
-    def copied(self, op: OpCall, place: int, *only: torch.Tensor, without: int | None = None) -> torch.Tensor:
-        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given.
-        `without`: what was multiplied by scales and not rounded is taken without so many of them and one."""
-        seen: list[int] = []
-        data = only or tuple(tensors_in(*op.args))
-
-        def change(tensor: torch.Tensor) -> torch.Tensor:
-            track = self.tracks.get(tensor) if plain(tensor) else None
-            if without is not None and track is None and (scaled := self.scaled.get(tensor)) is not None:
-                return tensor.float() / scaled.by(min(without, len(scaled.bys) - 1), tensor)
-            if track is None or all(tensor is not each for each in data):
-                wide = tensor.is_floating_point() or op.base in ops.PRODUCTS or (op.plan.written and tensor is op.args[0])
-                return tensor.float() if wide else tensor
-            many = len(track.plains)
-            nth = (place // (seen[0] if seen else 1)) % many
-            seen.append(many)
-            return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
-
-        if op.base == "constant_pad_nd" and place >= 0:
-            return torch.nn.functional.pad(change(op.args[0]), op.args[1])  # whatever its code is, what is padded with stands for zero
-        return change(op.args[0]) @ change(op.args[1]) if op.base == "_int_mm" else self.replayed(op, change)
 
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
         """Gives a result the copies that are computed from the codes of `tracks`."""
@@ -256,9 +208,9 @@ class Codes:
         self.tracks.put(result, made)
         return made
 
-    def settled(self, track: Track, result: torch.Tensor) -> None:
-        """Drops the copies if they agree: the scales have cancelled."""
-        if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
+    def settled(self, track: Track, result: torch.Tensor, factors: int = 0) -> None:
+        """Drops the copies if they agree: the scales have cancelled. `factors`: scales that the op of `track` has summed products with."""
+        if (track.multipliers or factors) and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
             self.foldings.settled(track)
             self.dequantised.settled(track, result)
@@ -273,10 +225,9 @@ class Codes:
         track.read, track.filled = True, track.filled or own
         code_rounding.dead(self, track)
         last = track.last or (place if unit and track.filled else None)
-        if not track.sure or track.owed or last is None:
-            return
-        remark = uncancelled(track, unit=unit)
-        if remark is not None and (track.multipliers or remark.fault == "left"):
+        read_off = track.numbered and self.scales.numbered(track.powers)  # a scale may be among the numbers
+        remark = uncancelled(track, unit=unit) if track.sure and not track.owed else None
+        if remark is not None and last is not None and (track.multipliers or (remark.fault == "left" and not read_off)):
             self.note(last, remark)
 
     def note(self, place: Operation, remark: Remark) -> None:

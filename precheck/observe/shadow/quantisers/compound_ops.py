@@ -92,7 +92,7 @@ def _power_of_two(steps: Steps) -> None:
     steps.step(aten.mul.Tensor, data, power, result=steps.result)
 
 
-FUSED = ops.ALPHA.keys() | {"addcmul", "addcdiv"}
+FUSED = ops.ALPHA.keys() | ops.BLENDS | {"addcmul", "addcdiv"}
 """Ops that multiply or divide, and add the result to something."""
 
 
@@ -102,12 +102,23 @@ def stepwise(codes: Codes, op: OpCall, result: torch.Tensor) -> bool:
     if op.base in ops.ALPHA:
         alpha = op.argument("alpha")
         held = [each for each in ops.ALPHA[op.base] if plain(op.args[each]) and codes.tracks.get(op.args[each]) is not None]
-        if alpha is None or alpha == 1 or op.plan.written or not held:  # a step of an optimizer multiplies by its rate
+        if not isinstance(alpha, (int, float)) or alpha == 1 or not held:
             return False
+        if op.plan.written and (codes.tracks.get(result) is not None or not codes.scales.among(torch.tensor(float(alpha)))):
+            return False  # a step of an optimizer multiplies by its rate
         place = held[0]
         term = steps.step(aten.mul.Tensor, op.args[place], torch.tensor(float(alpha), device=result.device))
+        if op.plan.written:  # a term without scales is data
+            return codes.tracks.get(term) is None
         rest = {name: value for name, value in op.kwargs.items() if name != "alpha"}
         codes.follow(op._replace(args=(*op.args[:place], term, *op.args[place + 1 :]), kwargs=rest), result)
+        return True
+    if op.base in ops.BLENDS:
+        weight = op.args[2]
+        if op.plan.written or not isinstance(weight, torch.Tensor) or codes.scales.made.get(weight) != "scale":
+            return False
+        apart = steps.step(aten.sub.Tensor, op.args[1], op.args[0])
+        steps.step(aten.add.Tensor, op.args[0], steps.step(aten.mul.Tensor, apart, weight), result=result)
         return True
     (start, left, right), value = op.args[:3], op.argument("value")
     made = steps.step(aten.mul.Tensor if op.base == "addcmul" else aten.div.Tensor, left, right)

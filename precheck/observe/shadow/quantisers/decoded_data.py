@@ -15,9 +15,9 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.quantisers.bit_runs import BITS
 from precheck.observe.shadow.quantisers.code_copies import Track
 from precheck.observe.shadow.quantisers.code_notes import Misread
-from precheck.observe.shadow.quantisers.packed_codes import BITS
 from precheck.observe.shadow.replay import OpCall, tensors_in
 from precheck.observe.shadow.storages import Storages, plain, whole
 
@@ -83,6 +83,7 @@ class DecodedData:
             if given and self.wrong and op.base in SCALED:  # what was read was not yet to be the data
                 self.wrong = {line: each for line, each in self.wrong.items() if each.book.track.sources.isdisjoint(extremes)}
             return
+        before = self.held.get(result)
         self.held.drop(result)
         foreign = [each for each in others if each.is_floating_point() and each.numel() > 1 and not scales.made.get(each)]
         looked_up = op.base in ops.MOVING and len(foreign) == 1 and foreign[0] is inputs[0] and not any(each.is_floating_point() for each, _ in known)
@@ -91,7 +92,9 @@ class DecodedData:
                 before = self.wrong.setdefault(found.book.track.rounded, found)
                 if before.book is found.book and abs(before.off - found.off) > ALIKE * found.off:
                     self.parts.add(found.book.track.rounded)
-        elif len({id(found.book) for _, found in known}) == 1 and (not foreign or looked_up) and (whole(result) or op.base in ops.FORMS):
+        elif len({id(found.book) for _, found in known}) == 1 and (not foreign or looked_up) and (
+            whole(result) or op.base in ops.FORMS or (op.base == "copy" and (before is None or before.book is known[0][1].book))
+        ):
             decoded = dataclasses.replace(known[0][1], extremes=extremes.union(*(found.extremes for _, found in known)), off=0.0)
             decoded.beside = max(each.beside for _, each in known) + max((each.cost for each in given), default=0.0)
             decoded.scaled = any(found.scaled for _, found in known) or (bool(given) and op.base in SCALED)

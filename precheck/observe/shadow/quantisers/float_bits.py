@@ -13,7 +13,7 @@ import torch
 
 from precheck.observe.shadow.quantisers.code_notes import Skewed
 from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, Storages, plain
+from precheck.observe.shadow.storages import Flat, Storages
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -40,13 +40,8 @@ class FloatBits:
         self.mode = mode
         self.held: Storages[Bits] = Storages()
 
-    def viewed(self, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """After a view: whether memory is taken for another dtype from now on."""
-        if name == "view.dtype" and plain(result):
-            with self.mode.unseen():
-                self._viewed(args[0], result)
-
-    def _viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
+    def viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        """After memory has been taken for another dtype."""
         if source.dtype is torch.float32 and result.dtype is torch.int32:
             self.held.put(result, Bits(Flat.of(source, source.detach())))
         elif source.dtype is torch.int32 and result.dtype is torch.float32 and self.held:

@@ -1,8 +1,8 @@
 """Follows codes through integers that hold several of them, by giving each bit of a code a label.
 
-Shifts, masks, "or" and sums of words move bits and do not look at them. So the same ops, run on other bits, show where each bit went. A run on
-labels sets each bit of a code to one digit of the code's number, or of its own place in the code. After as many runs as there are digits, those at a
-place of a result say which bit lies there, or that no bit of a code does. No layout is known by name, and no op either.
+The same ops, run on other bits, show where each bit went (`bit_runs`). A run on labels sets each bit of a code to one digit of the code's number, or
+of its own place in the code. After as many runs as there are digits, those at a place of a result say which bit lies there, or that no bit of a code
+does.
 
 An integer is a code again if its lowest bit is the lowest bit of a code and each other bit is one of the same code in its place, its sign, or a
 constant. Where most integers of a tensor are codes and others have the bits of two codes, they were taken out wrongly.
@@ -11,25 +11,19 @@ constant. Where most integers of a tensor are codes and others have the bits of 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from precheck import ops
+from precheck.observe.shadow.quantisers.bit_runs import BITS, COMPUTED, MOVED, Runs, again
 from precheck.observe.shadow.quantisers.code_copies import Track
 from precheck.observe.shadow.quantisers.code_notes import Mixed
 from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Flat, Storages, flattened, length, plain, whole
+from precheck.observe.shadow.storages import Flat, Storages, flattened, plain
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
-SHIFTS = {"__lshift", "__ilshift", "bitwise_left_shift", "__rshift", "__irshift", "bitwise_right_shift"}
-JOINS = {"__or", "__ior", "bitwise_or", "__xor", "__ixor", "bitwise_xor"}
-BITS = SHIFTS | JOINS | {"__and", "__iand", "bitwise_and"}
-MOVED = (ops.MOVING | ops.WHOLE_COPIES | ops.CASTS | {"copy"}) - {"where"}
-COMPUTED = ops.ADDITIONS | ops.CUTS | {"sum", "mul"}
-"""Ops that pack and unpack integers by numbers, such as sums of shifted codes."""
 DIGITS, PLACES, CHECKS = 20, 3, 8
 """Digits of the number of a code, of a bit's place in it, and of the check behind the number."""
 RUNS = DIGITS + PLACES + CHECKS
@@ -42,23 +36,19 @@ wrongly. Bits that are no labels look like one in one of 2^CHECKS cases."""
 
 @dataclasses.dataclass(slots=True)
 class Book:
-    """Codes of `width` bits that have the numbers from `first` on, one for each element of a storage."""
+    """Codes of `width` bits that have the numbers from `first` on, one for each element of a storage. `codes`: what they are."""
 
     first: int
     width: int
-    numbers: torch.Tensor
+    codes: torch.Tensor
     track: Track
 
 
 @dataclasses.dataclass(slots=True)
-class Labels:
-    """For each run on labels, the bytes of a storage."""
+class Labels(Runs):
+    """The labels of a storage, a digit a run."""
 
-    runs: list[torch.Tensor]
     resolved: bool = False  # whether it is known which of its integers are codes
-
-    def seen(self, tensor: torch.Tensor, run: int) -> torch.Tensor:
-        return self.runs[run].view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 class PackedCodes:
@@ -83,27 +73,28 @@ class PackedCodes:
             known = [] if any(codes) else known  # codes again are followed as numbers
         if not known or wide or op.base not in BITS | MOVED | COMPUTED:
             return False
-        labels = self._run(op, result)
+        runs = again(op, result, self.held, RUNS)
         self.codes.tracks.drop(result)
-        if labels is None:
+        if runs is None:
             self.held.drop(result)
         else:
-            self.held.put(result, labels)
-        return labels is not None
+            self.held.put(result, Labels(runs))
+        return runs is not None
 
     def _begun(self, tensor: torch.Tensor) -> None:
         """Gives the bits of codes their numbers."""
         track = self.codes.tracks.get(tensor)
         if self.held.get(tensor) is not None or track is None or track.multipliers or track.dense:
             return
-        numbers = flattened(tensor).clone()
+        numbers, size = flattened(tensor), 2.0 ** (8 * tensor.element_size())
         low, high = int(numbers.amin()), int(numbers.amax())
         width, count = max(high, -low - 1).bit_length() + (low < 0), len(numbers)
         if not 0 < width <= 8 * tensor.element_size() or count >= LAST:
             return
         if self.next + count > LAST:  # all numbers have been given: what was packed before is followed no longer
             self.held, self.books, self.next = Storages(), [], 1
-        self.books.append(Book(self.next, width, numbers, track))
+        turns = torch.round((numbers.float() - torch.nan_to_num(track.exact.numbers)) / size)  # signed numbers may be taken for unsigned ones
+        self.books.append(Book(self.next, width, numbers.float() - size * turns, track))
         number = torch.arange(self.next, self.next + count, dtype=torch.int32, device=tensor.device)
         self.next, track.read, check = self.next + count, True, _check(number)
         mask = -1 if low < 0 else (1 << width) - 1
@@ -112,37 +103,6 @@ class PackedCodes:
             made = -(_digit(number, check, run)) & mask if run not in _PLACED else torch.full_like(number, _place(width, run) & mask)
             runs.append(made.to(tensor.dtype).view(torch.uint8))
         self.held.put(tensor, Labels(runs))
-
-    def _run(self, op: OpCall, result: torch.Tensor) -> Labels | None:
-        """The op on labels, and on other tensors as they are. What it writes into has been written already."""
-        target = op.args[0] if op.plan.written else None
-        before = None if target is None else self.held.get(target)
-        if target is not None and before is None:
-            if op.base not in JOINS | {"copy"} and not (op.base in MOVED and whole(result)):
-                return None
-            content = flattened(target).clone()
-            if op.base in JOINS:  # what was there has no bits that are joined now
-                content.as_strided(target.size(), target.stride(), target.storage_offset()).bitwise_and_(~op.args[1])
-            before = Labels([content.view(torch.uint8).clone() for _ in range(RUNS)])
-        runs = []
-        for run in range(RUNS):
-
-            def change(value: Any, run: int = run) -> Any:
-                if isinstance(value, (list, tuple)):
-                    return type(value)(map(change, value))
-                if not isinstance(value, torch.Tensor):
-                    return value
-                labels = before if value is target else self.held.get(value) if plain(value) else None
-                return value if labels is None else labels.seen(value, run)
-
-            made = op.func(*map(change, op.args), **op.kwargs)
-            if before is None and made.is_contiguous() and len(made.shape) and made.numel() == length(result) and result.is_contiguous():
-                runs.append(made.view(-1).view(torch.uint8))
-            elif before is None:
-                flat = torch.zeros(length(result), dtype=result.dtype, device=result.device)
-                flat.as_strided(result.size(), result.stride(), result.storage_offset()).copy_(made)
-                runs.append(flat.view(torch.uint8))
-        return Labels(runs if before is None else before.runs)
 
     def resolved(self, tensor: torch.Tensor) -> bool:
         """Whether the integers of a storage are codes, which are followed as such from now on."""
@@ -173,8 +133,9 @@ class PackedCodes:
             before = expected if before is None else before
             other |= expected ^ before
         code = found & (place == 0) & (other & moving == 0)
-        if bool(code.all()):
-            self._out(tensor, numbers, book, number)
+        scales = None if bool(code.all()) else self.codes.bit_origins.of_scales(tensor)
+        if bool((code if scales is None else code | scales).all()) and float(code.float().mean()) >= MOSTLY:
+            self._out(tensor, numbers, book, number, None if scales is None else ~code)
         elif float(code.float().mean()) >= MOSTLY:
             mixed = self._mixed([each[~code] for each in runs], moving[~code])
             if float(mixed.float().mean()) >= MOSTLY:
@@ -210,26 +171,28 @@ class PackedCodes:
         number = read & LAST
         return (number > 0) & (number < self.next) & (read >> DIGITS + PLACES == _check(number))
 
-    def _out(self, tensor: torch.Tensor, numbers: torch.Tensor, books: torch.Tensor, codes: torch.Tensor) -> None:
-        """The tensor holds codes again, those with these numbers. What was changed of their value is added to `exact` too."""
+    def _out(self, tensor: torch.Tensor, numbers: torch.Tensor, books: torch.Tensor, codes: torch.Tensor, foreign: torch.Tensor | None) -> None:
+        """The tensor holds codes again, those with these numbers. What was changed of their value is added to `exact` too. `foreign`: what is no
+        code, and stands for no data."""
         known = [each for place, each in enumerate(self.books) if bool((books == place).any())]
         first = known[0].track
         if len({(len(each.track.plains), len(each.track.units)) for each in known}) > 1:
             return
         made = [torch.zeros(len(numbers), device=tensor.device) for _ in (0, first, *first.plains, *first.units)]
-        unsigned = False
         for book in known:
             here = books == self.books.index(book) if len(known) > 1 else slice(None)
             track, source = book.track, codes[here] - book.first
-            for copy, flat in zip(made, (book.numbers.float(), *(each.numbers for each in (track.exact, *track.plains, *track.units))), strict=True):
+            for copy, flat in zip(made, (book.codes, *(each.numbers for each in (track.exact, *track.plains, *track.units))), strict=True):
                 copy[here] = flat[source]
-            equal = torch.equal(made[0][here], numbers[here].float())
-            cut = (made[0][here] < 0) & (made[0][here] != numbers[here])
-            unsigned = unsigned or (equal if track.unsigned else bool(cut.any()))
-        exact, others = Flat(made[1] + numbers.float() - made[0]), [Flat(each) for each in made[2:]]
-        many = len(first.plains)
-        made_again = dataclasses.replace(first, exact=exact, plains=others[:many], units=others[many:], unsigned=unsigned, read=False)
-        self.codes.tracks.put(tensor, made_again)
+        for copy in made if foreign is not None else ():
+            copy[foreign] = 0.0
+        moved, negative = numbers.float() - made[0], made[0] < 0
+        even = bool((moved == moved[0]).all())  # by a zero point, perhaps of 0
+        unsigned = even and not bool(moved.any()) if first.unsigned else not even and bool(moved[negative].any())
+        exact, others = Flat(made[1] + moved), [Flat(each) for each in made[2:]]
+        many, shifted = len(first.plains), first.shifted != (even and not first.unsigned and bool(moved.any()))
+        self.codes.tracks.put(tensor, dataclasses.replace(first, exact=exact, plains=others[:many], units=others[many:], unsigned=unsigned,
+                                                          shifted=shifted, read=False))  # fmt: skip
 
 
 def _check(number: torch.Tensor) -> torch.Tensor:

@@ -85,7 +85,7 @@ class FastTransforms:
         entry = self.held.get(first)
         if entry is None:
             entry = self._begun(op.plan.name, first)
-        made = self.rotations.codes.replayed(op, entry.made.seen)
+        made = self.rotations.codes.mode.replay.on_others(op, entry.made.seen)
         stays = first if op.base == "add" else second
         pair = (storage_key(first), first.storage_offset(), second.storage_offset(), tuple(first.shape), first.stride())
         self._put(result, entry, [entry], made, [each.seen(stays) for each in entry.moved])
@@ -113,7 +113,7 @@ class FastTransforms:
                 return tensor.float() if tensor.is_floating_point() else tensor
             return (entry.made if place is None else entry.moved[place]).seen(tensor)
 
-        return self.rotations.codes.replayed(op, change)
+        return self.rotations.codes.mode.replay.on_others(op, change)
 
     def _moved(self, op: OpCall, read: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         entries = [entry for entry in map(self.held.get, read) if entry is not None]

@@ -1,10 +1,10 @@
 """Follows factors that are divided out of one tensor and multiplied into another, as SmoothQuant folds them into a norm and the layers that read it.
 
-Beside a tensor it is kept which factors it was multiplied and divided by. In a product with a tensor of which the opposite is true they cancel. Two
-faults are told at the end of the run. What was divided by a factor cancels it in one product, and reaches a function that is not proportional to its
-operand by way of another. Or a product of codes keeps a factor that was multiplied into one operand: a vector that is made of extremes of data, on
-which no result should depend. There it must be known that the other half is missing, since it may have been divided out of a layer before: nothing
-was divided by it, or what was divided went through such a function.
+Beside a tensor it is kept which factors it was multiplied and divided by. In a product with a tensor of which the opposite is true they cancel. Three
+faults are told at the end of the run. What was divided by a factor cancels it in one product. By way of another it reaches a function that is not
+proportional to its operand, or a sum with data that was not divided. Or a product of codes keeps a factor that was multiplied into one operand: a
+vector that is made of extremes of data, on which no result should depend. There it must be known that the other half is missing, since it may have
+been divided out of a layer before: nothing was divided by it, or what was divided went through such a function.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from precheck.observe.shadow.replay import OpCall
 from precheck.observe.shadow.storages import Storages, whole
 from precheck.ops.registry import REGISTRY
 from precheck.ops.spec import Kind
+from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -65,6 +66,7 @@ class Foldings:
         self.divided: set[int] = set()
         self.paired: set[int] = set()  # factors that have cancelled in a product
         self.read: list[tuple[Operation, Factors]] = []  # functions that are not proportional to what had been divided
+        self.sums: list[tuple[Operation, Factors]] = []  # sums of what had been divided and data that had not
         self.halves: list[tuple[Operation, Factors, str]] = []  # products of codes with factors that were multiplied into an operand
         self.waiting: Track | None = None
 
@@ -88,6 +90,10 @@ class Foldings:
             return
         if not self.held and not made and base != "div":
             return
+        if base in REGISTRY and REGISTRY[base].kind is Kind.NORMALIZATION:
+            base, inputs = "add", [each for each in (op.argument("weight"), op.argument("bias")) if isinstance(each, torch.Tensor)]
+        if base in ops.ADDITIONS and len(inputs) == 2:
+            self._summed(op, inputs)
         units = self._of(base, args, inputs)
         if units is None or result.dtype is torch.bool or (not whole(result) and self.held.get(result) != units):
             self.held.drop(result)
@@ -98,6 +104,15 @@ class Foldings:
                 self.halves.append((track.last, units.times, track.rounded))
         elif result.is_floating_point() and (base not in REGISTRY or REGISTRY[base].kind in CURVED) and units.over:  # integers are places
             self.read.append((self.codes.described(op.plan.name), units.over))
+
+    def _summed(self, op: OpCall, terms: Sequence[torch.Tensor]) -> None:
+        """After a sum: notes factors that one term was divided by and the other was not. A gradient may be added to anything, and what was scaled
+        gets noise or a zero point."""
+        made, scaled = self.codes.scales.made, self.codes.scaled
+        for term, other in (terms, terms[::-1]) if not op.plan.written and not in_backward() else ():
+            units, apart = self.held.get(term), not (made.get(other) or scaled.get(term) or self.held.get(other))
+            if units is not None and units.over and apart and other.is_floating_point() and bool(other.any()):
+                self.sums.append((self.codes.described(op.plan.name), units.over))
 
     def _known(self, factor: torch.Tensor) -> Factors:
         """The numbers of a factor. Nothing if it is none."""
@@ -146,11 +161,14 @@ class Foldings:
         for place, over in self.read:
             if over & self.paired:
                 self._record(place, Unfolded("", place.name))
+        for place, over in self.sums if self.codes.lines.codes else ():
+            if over & self.paired:
+                self._record(place, Unfolded("", "", summed=True))
         for place, times, rounded in self.halves:
             through = next((read.name for read, over in self.read if over & times), "")
             if through or not times & self.divided:
                 self._record(place, Unfolded(rounded, through))
-        self.read, self.halves = [], []
+        self.read, self.sums, self.halves = [], [], []
 
     def _record(self, place: Operation, remark: Unfolded) -> None:
         self.codes.note(place, remark)

@@ -9,6 +9,7 @@ import torch
 
 from precheck.observe.shadow.quantisers import code_limits
 from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, LIKE, Track, distance, neutral, signed
+from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import steps
 from precheck.observe.shadow.replay import OpCall
 from precheck.torch_internals import in_backward
@@ -22,7 +23,7 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     track = codes.tracks.get(source)
     assert track is not None
     other = next((each for each in inputs if each is not source), None)
-    exact = codes.copied(op, -1, source)
+    exact = copied(codes, op, -1, source)
     plains = [each.seen(source).expand(exact.shape) for each in track.plains]
     own = other is not None and track.bare is not None and _own(codes, other, track.bare)
     known = other is not None and (track.bare is None or own) and (codes.scales.known(other) or _nested(codes, other, track))
@@ -42,7 +43,7 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
         codes.tracks.drop(result)
         return
     if not known:
-        again = [codes.copied(op, place, source) for place in range(len(track.plains))]
+        again = [copied(codes, op, place, source) for place in range(len(track.plains))]
         number = op.args[1] if other is None else other.detach() if other.numel() == 1 else 1
         if not isinstance(number, torch.Tensor) or number.numel() == 1:
             plains = [-each for each in plains] if number < 0 else plains  # the sign of a number is no scale's
@@ -53,6 +54,7 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     made.multipliers = track.multipliers + (known or whole)
     made.sure = track.sure and (known or whole or other is None or neutral(other) or signed(other))
     made.sure = made.sure and not (made.joined and other is not None and codes.scales.made.get(other) != "scale")
+    made.numbered = track.numbered or (not known and (other is None or other.numel() == 1))
     if known or whole:
         made.last = codes.described(op.plan.name)
     if known:

@@ -66,6 +66,7 @@ class Scales:
         self.averages: Storages[bool] = Storages()  # averages of data
         self.offsets: Storages[torch.Tensor] = Storages()  # for data from which extremes have been subtracted: these
         self.used: list[torch.Tensor] = []
+        self.numbers: set[frozenset[int]] = set()  # extremes whose scales the program has as numbers
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a scale, by its origin or by its numbers. Extremes that were rounded to integers may be zero points."""
@@ -113,6 +114,15 @@ class Scales:
                 self.sources.put(result, Source(known | {self.roots.extreme(result, inputs[0])}, greatest, cost))
             elif given:
                 self.sources.put(result, Source(known, given[0].greatest if len(given) == 1 and result.numel() == 1 else None, cost))
+
+    def read_off(self, base: str, inputs: list[torch.Tensor]) -> None:
+        """After an op without a tensor as its result: whether it gives a scale to the program as a number."""
+        for each in inputs if base == "_local_scalar_dense" else ():
+            self.numbers |= (self.roots.held.get(each) or {}).keys()
+
+    def numbered(self, powers: Powers | None) -> bool:
+        """Whether the program has scales of these extremes as numbers, which may be multiplied by as any others."""
+        return not self.numbers.isdisjoint(powers or {})
 
     def nested(self, data: torch.Tensor) -> Nested | None:
         """The scales that a tensor holds, which may be quantised next."""

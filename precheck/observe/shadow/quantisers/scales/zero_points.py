@@ -13,6 +13,7 @@ import torch
 
 from precheck.observe.shadow.quantisers import straight_through
 from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
+from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales import added_terms
 from precheck.observe.shadow.replay import OpCall
 
@@ -73,7 +74,7 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
 
 def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> Track:
     """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-    track, exact = codes.tracks.get(source), codes.copied(op, -1)
+    track, exact = codes.tracks.get(source), copied(codes, op, -1)
     assert track is not None
     made = codes.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
     if made.owed:
