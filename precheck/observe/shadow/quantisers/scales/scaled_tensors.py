@@ -158,7 +158,8 @@ class Scales:
     def rounded_under(self, by: torch.Tensor) -> None:
         values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
         values = torch.unique(values[(values > 0) & values.isfinite()])
-        self.used = [*self.used[-REMEMBERED:], torch.cat([values, 1 / values]).sort().values]
+        if values.numel():  # a page that has no rows yet has no scales
+            self.used = [*self.used[-REMEMBERED:], torch.cat([values, 1 / values]).sort().values]
 
     def among(self, tensor: torch.Tensor) -> bool:
         """Whether all its numbers are scales that data has been rounded under, or their inverses. The number 1 is no evidence."""
