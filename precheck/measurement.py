@@ -272,8 +272,8 @@ class Measurement:
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
         disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)
         if chained:
-            kept = drift.roundings_shown(self.low, self.reference, self.precision), self.precision.compute, self.low.scale
-            disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, shown=kept[0], bottom=kept[1], scale=kept[2])
+            shown, bottom = drift.roundings_shown(self.low, self.reference, self.precision), self.precision.compute
+            disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, shown=shown, bottom=bottom, scale=self.low.scale)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere or early else self.job
         setting = reference(self.dtype, self.precision, follows=self.log, disturbance=disturbance, compared_with=self.own, functions=self.functions)
         return run(job, dataclasses.replace(setting, early=early, steps=self.borrowed and not self.noises))
@@ -284,8 +284,7 @@ class Measurement:
         return suspects if suspects and self._flips_matter(suspects) else []
 
     def _flips_matter(self, suspects: list[decisions.Place]) -> bool:
-        """Whether float32 gives another result, beyond noise, if it takes the run's decisions at these places. A flip among masked positions or
-        equal scores gives none. Elsewhere float32 decides by itself in both runs, so what rounding flips is no difference of theirs."""
+        """Whether float32 gives another result, beyond noise, if it takes the run's decisions at these places, and all others by itself."""
         spreads, flipped = drift.spreads(self.reference, self.noises), self.others.without_flips({place.name for place in suspects})
         rows = drift.compare(flipped, self.others.deciding, spreads, self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)

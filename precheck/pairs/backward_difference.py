@@ -51,15 +51,15 @@ def backward_difference(
 
 def _asked(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> list[str]:
     """Modules whose results have the gradients of model's, and whose inputs all require one. They have to pass on some."""
-    known, given = {each.key: each for each in ours}, dict[str, bool]()
+    known = {each.key: each for each in ours}
+    needless = {each.module for each in theirs if each.kind == "in" and not each.wanted}
+    right: dict[str, bool] = {}
     for each in theirs:
-        if each.kind == "in":
-            given[each.module] = given.get(each.module, True) and each.wanted
-        elif each.kind == "out" and each.gradient is not None:
-            wanted = known.get(("out", modules.get(each.module, ""), each.call, each.place))
-            right = each.module in modules and wanted is not None and wanted.gradient is not None and _equal([each.gradient], [wanted.gradient])
-            given[each.module] = given.get(each.module, False) and right
-    return [name for name, right in given.items() if name and right]
+        if each.kind == "out" and each.gradient is not None and each.module in modules:
+            wanted = known.get(("out", modules[each.module], each.call, each.place))
+            same = wanted is not None and wanted.gradient is not None and _equal([each.gradient], [wanted.gradient])
+            right[each.module] = right.get(each.module, True) and same
+    return [name for name, all_right in right.items() if name and all_right and name not in needless]
 
 
 def repeated_otherwise(theirs: Sequence[Passage]) -> str | None:
