@@ -61,7 +61,7 @@ def at_rest(comparison: Operation, before: int) -> bool:
         sized |= maker.base in ops.SIZES
         if maker.base in ops.SIZES | PASSED:
             walk.follow(maker.inputs)
-        elif sized and maker.base in ops.DIFFERENCES and len(maker.inputs) == 2 and _iterated(*maker.inputs, before):
+        elif sized and maker.base in ops.SUBTRACTIONS and len(maker.inputs) == 2 and _iterated(*maker.inputs, before):
             return True
     return False
 

@@ -17,7 +17,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import ROUNDINGS, dominated, shared
+from precheck.analysis.output_impact import ROUNDINGS, dominated
 from precheck.analysis.provenance import Origins, constant, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import AMPLIFICATION, Misrounded, Misroundings
 from precheck.analysis.steep_functions import Steepness
@@ -87,12 +87,9 @@ class Errors:
         return self._settled()
 
     def _ends(self, fact: Fact | None, operation: Operation, result: Value) -> bool:
-        """Whether a fault explains nothing of a result that reads its value, or a share of it: something larger was added, so that the result is
-        right again."""
+        """Whether a fault explains nothing of a result that reads its value: something larger was added, so that the result is right again."""
         value, exemptions = self.exemptions.get(fact, (None, [])) if fact is not None else (None, [])
-        if value is None or outweighed not in exemptions:
-            return False
-        return any(value in shared(source) and dominated(operation, result, source) for source in operation.inputs)
+        return value is not None and outweighed in exemptions and value in operation.inputs and dominated(operation, result, value)
 
     def explained(self) -> set[Value]:
         """Values that have a fault, or are made from one that has."""

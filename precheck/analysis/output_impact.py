@@ -225,21 +225,13 @@ def hidden(wrong: Value, readers: dict[Value, list[Operation]], *, multiples: bo
         reading = readers.get(value, ())
         if any((value is not wrong or reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in reading):
             return False
-        shares = {reader for reader in reading for made in reader.outputs if value in shared(made)}
-        passing = [reader for reader in reading if reader.base in ops.MOVING or reader in shares or (multiples and _multiplies(reader, value))]
+        passing = [reader for reader in reading if reader.base in ops.MOVING or (multiples and _multiplies(reader, value))]
         walk.follow(made for reader in passing for made in reader.outputs)
         others = [(reader, made) for reader in reading if reader not in passing for made in reader.outputs if made is not value]
         if not others and value is not wrong and (value.alive or len(reading) > len(passing)):
             return False
         sums += [dominated(reader, made, value) for reader, made in others]
     return bool(sums) and all(sums)
-
-
-def shared(value: Value) -> tuple[Value, ...]:
-    """A value, and the tensors that it is a product of, element by element. A share of a number errs as much as the number does."""
-    maker = value.maker
-    made = maker is not None and maker.base == "mul" and len(maker.inputs) == 2 and maker.phase == "forward"
-    return (value, *maker.inputs) if maker is not None and made else (value,)
 
 
 def _multiplies(reader: Operation, value: Value) -> bool:

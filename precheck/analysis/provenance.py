@@ -52,8 +52,7 @@ def rms(value: Value) -> float:
 
 
 class Origins:
-    """The op that brought in each value's error: the last one that at least doubled the drift, or the error itself where numbers are added.
-    A small term that is far off has little of the error of a large sum."""
+    """The op that brought in each value's error: the last one that at least doubled the drift."""
 
     def __init__(self) -> None:
         self.known: dict[Value, Operation] = {}
@@ -64,14 +63,8 @@ class Origins:
         inherited = self.known.get(worst) if worst is not None else None
         for value in operation.outputs:
             if value.maker is operation:
-                fresh = inherited is None or value.drift > 2 * operation.drift_in or self._own(operation, value)
+                fresh = inherited is None or value.drift > 2 * operation.drift_in
                 self.known[value] = operation if fresh else inherited  # type: ignore[assignment]
-
-    @staticmethod
-    def _own(operation: Operation, value: Value) -> bool:
-        """Whether a sum at least doubles the error that its terms have."""
-        brought = max((each.drift * rms(each) for each in operation.inputs if each.drift), default=0.0)
-        return operation.base in ops.SUMS and value.drift * rms(value) > 2 * brought
 
     def of(self, value: Value | None) -> Operation | None:
         return self.known.get(value) if value is not None else None

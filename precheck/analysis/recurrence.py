@@ -163,8 +163,10 @@ def _of_terms(value: Value, states: Mapping[Value, State]) -> float:
     errors = list[float]()
     while value in states:
         before, maker = states[value].before, value.maker
-        terms = [] if maker is None or maker.base not in ops.SUMS else [each for each in maker.inputs if before_copies(each) is not before]
-        if maker is None or len(terms) != len(maker.inputs) - 1:
+        if maker is None or maker.base not in ops.SUMS:
+            return math.inf
+        terms = [each for each in maker.inputs if before_copies(each) is not before]
+        if len(terms) != len(maker.inputs) - 1:
             return math.inf
         errors += [each.drift * each.norm if each.drift else 0.0 for each in terms]
         value = before

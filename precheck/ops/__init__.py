@@ -199,7 +199,7 @@ NORMS = where(lambda op: op.kind is Kind.NORM)
 """Roots of sums of squares."""
 SIZES = NORMS | where(lambda op: op.name in ("abs", "pow", "square"))
 """Ops that tell how large numbers are, whatever their signs."""
-DIFFERENCES = where(lambda op: op.name in ("sub", "rsub"))
+SUBTRACTIONS = where(lambda op: op.name in ("sub", "rsub"))
 KEPT = where(lambda op: op.law == "a")
 """Ops whose result has the scale of their first operand."""
 JOINED = where(lambda op: op.kind is Kind.JOIN and bool(op.law))

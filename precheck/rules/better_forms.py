@@ -97,7 +97,7 @@ _FORMS: tuple[Callable[[Operation, Readers], str], ...] = (
 
 
 def _subtracts(operation: Operation) -> bool:
-    return operation.base in ops.DIFFERENCES
+    return operation.base in ops.SUBTRACTIONS
 
 
 def _squares(operation: Operation | None) -> bool:

@@ -28,17 +28,6 @@ def traced(graph: Graph) -> Origins:
     return origins
 
 
-@pytest.mark.parametrize(("drift", "line"), [(2e-5, 1), (above(2e-5), 2)])
-def test_a_sum_that_doubles_the_error_itself_made_it(drift: float, line: int) -> None:
-    """A small term is far off, and the large sum that rounds it away is off by more than the term is."""
-    graph = Graph()
-    small = graph.op("_to_copy.default", given("float32"), makes={"drift": 1e-3, "norm": 0.08})
-    total = graph.op("add.Tensor", given(norm=8.0), small, makes={"drift": drift, "norm": 8.0})
-    origin = traced(graph).of(total)
-    assert origin is not None
-    assert origin.number == line
-
-
 @pytest.mark.parametrize(("drift", "line"), [(2e-3, 1), (above(2e-3), 2)])
 def test_the_origin_is_the_last_op_that_more_than_doubled_the_drift(drift: float, line: int) -> None:
     graph = Graph()

@@ -118,3 +118,9 @@ def test_queries_are_of_ops_that_are_known() -> None:
         members = getattr(ops, query)
         assert members, f"{query} is empty"
         assert set(members) <= set(ops.REGISTRY), f"{query} has {set(members) - set(ops.REGISTRY)}, which no row describes"
+
+
+def test_no_set_of_ops_is_defined_twice() -> None:
+    tree = ast.parse(Path(str(ops.__file__)).read_text(encoding="utf8"))
+    names = [target.id for line in tree.body if isinstance(line, ast.Assign) for target in line.targets if isinstance(target, ast.Name)]
+    assert len(names) == len(set(names)), {name for name in names if names.count(name) > 1}

@@ -33,7 +33,7 @@ class Cancellation(Rule):
         if isinstance(fact, Misrounded) and fact.how == "undone":
             kept = given_back(fact.operation)
             now, own = percent(fact.value.drift), percent(0.0 if kept is None else kept.drift)
-            if fact.operation.base in ops.DIFFERENCES:
+            if fact.operation.base in ops.SUBTRACTIONS:
                 return (f"subtracts what was added, as (m + d) - m does, but the sum was rounded: {now}% off, where d itself is {own}% off; "
                         "use d itself, or compute both in float32")  # fmt: skip
             return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {now}% off, where "

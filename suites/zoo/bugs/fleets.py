@@ -224,5 +224,6 @@ BUGS = (
     Bug("scale-of-returns", "", ("cancellation", "amplified-rounding", "absorption"), "aten.sub.Tensor",
         lambda: returns(False), lambda: returns(True), precision="32-true"),
     Bug("when-to-stop-thinking", "", ("accumulated-drift", "absorption", "decision-flip"), "aten.add.Tensor",
-        lambda: pondered(False), lambda: pondered(True)),
+        lambda: pondered(False), lambda: pondered(True),
+        wrong_line="a difference in the cell near rest is blamed first, though a larger sum takes up the share of it that is added"),
 )  # fmt: skip
