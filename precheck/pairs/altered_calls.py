@@ -140,6 +140,10 @@ def plainly(model: torch.nn.Module, inputs: Any) -> Any:
     return call(model, inputs)
 
 
+CACHES = ("past_key_values", "cache")
+"""What transformers calls the keys and values of earlier tokens: before 5.24, and since."""
+
+
 class Language:
     """Calls a language model by the conventions of transformers: the argument names of its forward, and the tokens among its inputs."""
 
@@ -149,6 +153,7 @@ class Language:
         if first is None and isinstance(inputs, tuple) and inputs and isinstance(inputs[0], torch.Tensor):
             first = inputs[0]
         self.tokens = first if first is not None and first.dim() == 2 and not first.is_floating_point() else None
+        self.cache = next((name for name in CACHES if name in self.names), CACHES[0])
         self.filler = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
 
     def takes(self, name: str) -> bool:
@@ -162,7 +167,7 @@ class Language:
             if not self.takes(name):
                 raise InputError(
                     f"{variation} needs a model whose forward takes {name}, as those of transformers do"
-                    + ("; for any other pass step=, a function of model, tokens and state" if name == "past_key_values" else "")
+                    + ("; for any other pass step=, a function of model, tokens and state" if name in CACHES else "")
                 )
         return self.tokens
 
@@ -235,12 +240,12 @@ class Language:
                 if step is not None:
                     out, kept = step(model, piece, kept)
                 else:
-                    more = {"past_key_values": kept, "use_cache": True} | ({} if mask is None else {"attention_mask": mask[:, :place]})
+                    more = {self.cache: kept, "use_cache": True} | ({} if mask is None else {"attention_mask": mask[:, :place]})
                     rest = {name: value for name, value in inputs.items() if name != "labels"} if isinstance(inputs, dict) else inputs
                     out = self.ask(model, rest, piece, **more)
-                    kept = getattr(out, "past_key_values", None)
+                    kept = getattr(out, self.cache, None)
                     if kept is None:
-                        raise InputError("the model returned no past_key_values; pass step=, a function of model, tokens and state")
+                        raise InputError(f"the model returned no {self.cache}; pass step=, a function of model, tokens and state")
                 outputs.append(out)
             return joined(outputs, [piece.shape[1] for piece in pieces], 1, [0.0] * len(pieces))
 

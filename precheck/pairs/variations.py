@@ -127,7 +127,7 @@ def _padding(asking: Asking, amount: int | None) -> list[Variation]:
 
 def _pieces(name: str, title: str, size: int, asking: Asking) -> list[Variation]:
     language = Language(asking.model, asking.inputs)
-    language.needs(name, *(() if asking.step else ("past_key_values",)))
+    language.needs(name, *(() if asking.step else (language.cache,)))
     return [_quietly(asking, title, language.in_pieces(size, asking.step))]
 
 

@@ -14,14 +14,17 @@ from named import ROOT
 from walkthrough import Block, blocks
 
 PAIR = """
+import inspect
+
 import torch
 import transformers
 import precheck
 
 class Decoder(transformers.GPT2LMHeadModel):
     def decode(self, piece, state):
-        out = self(input_ids=piece, past_key_values=state, use_cache=True)
-        return out.logits, out.past_key_values
+        name = "cache" if "cache" in inspect.signature(self.forward).parameters else "past_key_values"
+        out = self(input_ids=piece, use_cache=True, **{name: state})
+        return out.logits, getattr(out, name)
 
 def made():
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -93,6 +94,25 @@ def test_microbatches_are_weighted_as_the_loss_says() -> None:
     by_tokens = precheck.vary(Padded(), given, ("microbatches",), loss=lambda out: out, reduction=lambda inputs: int((inputs["labels"] >= 0).sum()))
     assert by_rows.verdict == "different"  # the mean of means is not the mean over what is no padding
     assert not by_tokens.errors
+
+
+@dataclasses.dataclass
+class Later:
+    logits: torch.Tensor
+    cache: Any
+
+
+class NamedAnew(Chat):
+    """As transformers name things since 5.24."""
+
+    def forward(self, input_ids: torch.Tensor, cache: Any = None, use_cache: bool = False, **more: Any) -> Any:  # type: ignore[override]
+        out = super().forward(input_ids, past_key_values=cache, use_cache=use_cache, **more)
+        return Later(out.logits, out.past_key_values)
+
+
+@pytest.mark.parametrize("fault", ["", "stale"])
+def test_a_cache_has_another_name_in_later_releases(fault: str) -> None:
+    assert bool(precheck.vary(NamedAnew(fault).eval(), tokens(), ("cache", "prefill")).errors) is bool(fault)
 
 
 def test_a_step_of_ones_own_decodes_where_there_is_no_past() -> None:

@@ -19,16 +19,21 @@ import precheck
 LONG = "PRECHECK_SLOW" in os.environ
 LOOPS = {"crf", "robot", "turing"}
 """Networks that walk over many tokens, ticks or turns in Python, and take `measure` ten seconds and more."""
+HEAVY = {"epidemics", "handwriting", "tabular"}
+"""Networks that `measure` takes seconds for in each case. The scorer has them."""
 WATCHED = {"style_gan"}
 """Networks that a loop of their own trains, with several losses: `watch` alone can follow it."""
 MEASURED = [name for name in names() if name not in WATCHED]
-HEALTHY = [(name, each) for name in MEASURED if LONG or name not in LOOPS for each in network(name).precisions[: None if LONG else 1]]
+PASSING = [name for name in MEASURED if LONG or name not in LOOPS | HEAVY]
+HEALTHY = [(name, each) for name in PASSING for each in network(name).precisions[: None if LONG else 1]]
 BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
 QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS}]
-TRIED = [(name, bug.name) for name in (QUICK if LONG else QUICK[::3]) for bug in network(name).bugs[: None if LONG else 1]]
+THIRD = QUICK if LONG else [each for each in QUICK[::3] if each not in HEAVY]
+TRIED = [(name, bug.name) for name in THIRD for bug in network(name).bugs[: None if LONG else 1]]
 """Those that every run of the suite tries: one of every third network, none of those that walk over hundreds of steps in Python. PRECHECK_SLOW=1
 tries them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
-LOOK_ALIKES = [(name, each.name) for name in (QUICK if LONG else QUICK[1::3]) for each in network(name).harmless[: None if LONG else 1]]
+ALIKE = QUICK if LONG else [each for each in QUICK[1::3] if each not in HEAVY]
+LOOK_ALIKES = [(name, each.name) for name in ALIKE for each in network(name).harmless[: None if LONG else 1]]
 """Changes that look like bugs: one of every third network, where it has some; PRECHECK_SLOW=1 tries them all."""
 MISSED = {
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",

@@ -207,7 +207,7 @@ def test_threads_share_the_policy_and_the_last_one_out_restores_it() -> None:
     assert native_exp() is torch.bfloat16
 
 
-GPU_ONLY = ("cudnn", "_thnn_fused", "_scaled_dot_product_flash_attention")
+GPU_ONLY = ("cudnn", "_cudnn_rnn", "_thnn_fused", "_scaled_dot_product_flash_attention")
 
 
 def test_every_op_on_the_gpus_lists_is_on_the_cpus_too() -> None:

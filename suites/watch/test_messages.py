@@ -46,7 +46,7 @@ SAID = {
     "stale-cast": Words("one-autocast", "above", (r"a cast of 0\.weight that it made before", r"has changed \d+% of its elements since")),
     "unstable-reference": Words("chaotic-map", "above", ("float32 does not determine", r"\d\d% of the elements")),
 }
-ELSEWHERE = {"lost-update", "scaler-order", "scaler-collapse", "clipping"}  # in test_lost_updates, suites/scaler and suites/quantised
+ELSEWHERE = {"lost-update", "scaler-order", "scaler-collapse", "clipping", "wrong-scale"}  # in test_lost_updates, suites/scaler and suites/quantised
 NAMED = {bug.name: bug for bug in ALL}
 RULES = pytest.mark.parametrize("rule", SAID)
 
