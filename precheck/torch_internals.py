@@ -71,7 +71,7 @@ except (ImportError, AttributeError) as error:
 
 
 def written_out(func: Any) -> Callable[..., Any] | None:
-    """What flexible attention runs without a compiler: Python code that calls other ops. None for others, such as torch.while_loop, which no mode sees."""
+    """What flexible attention runs without a compiler: Python code that calls other ops. None for others, which no mode sees."""
     kernels = func.py_kernels if isinstance(func, torch._ops.HigherOrderOperator) and func.name().startswith("flex_attention") else {}
     return kernels.get(DispatchKey.CompositeExplicitAutograd)
 

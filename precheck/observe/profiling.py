@@ -42,7 +42,7 @@ class Unheard:
 class UncompiledMode(TorchDispatchMode):
     """A dispatch mode that torch.compile does not compile, and that precheck's profile function does not see.
     Torch's own way to do this imports its compiler, which takes seconds, and costs several microseconds for each op.
-    It sees the ops that flexible attention is made of. Of torch.cond it sees the branch that is taken. Other operators of higher order run as a whole.
+    It sees the ops that flexible attention is made of. Of torch.cond it sees the branch that is taken. Other higher-order operators run as a whole.
     """
 
     supports_higher_order_operators = True
