@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 from precheck import ops
@@ -31,5 +32,5 @@ def unamplified(made: Attribution) -> float:
 def repeats(made: Attribution, operations: Iterable[Operation]) -> bool:
     """Whether the call comes back to a line that rounds, as a loop does. `operations`: those of the call, in order."""
     rounding = {operation.line for operation, share in made.shares.items() if share}
-    turns = [line for line, _ in itertools.groupby(operation.line for operation in operations)]
-    return any(turns.count(line) > 1 for line in rounding)
+    turns = Counter(line for line, _ in itertools.groupby(operation.line for operation in operations))
+    return any(turns[line] > 1 for line in rounding)
