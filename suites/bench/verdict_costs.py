@@ -1,7 +1,8 @@
 """`python suites/bench/verdict_costs.py`: what a whole verdict costs, over one low and one float32 step of the same network.
 
 A passing `measure` counts to its report, a failing one to its whole text, the search for a remedy included, as under pytest.
-`--profile NAME` shows instead where the time of the networks of that name goes.
+`--profile NAME` shows instead where the time of the networks of that name goes. `--planted` takes the networks of suites/planted
+in place of this folder's, each with its first bug, and `--planted=all` with all of its bugs, one after the other.
 """
 
 from __future__ import annotations
@@ -12,21 +13,38 @@ import pstats
 import statistics
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from costed import NETWORKS, Network
 
 import precheck
 from precheck.measurement import job_of
-from precheck.observe.listeners import telling
+from precheck.observe.listeners import collecting, telling
 from precheck.observe.timing.clocks import CpuClock
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.observe.timing.rounds import interleaved
 from precheck.precisions import resolve
 from precheck.remedies import curable, searched
 
+PLANTED = Path(__file__).resolve().parents[1] / "planted"
 TRIALS = 12
 """What `remedy_trials` is by default."""
+
+
+def planted(*, all_bugs: bool) -> Iterator[Network]:
+    """The networks of suites/planted with their bugs, under the first precision in which each does harm. Loops of the user's own are left out."""
+    sys.path.insert(0, str(PLANTED))
+    from networks import names, network
+    from one_case import arguments
+
+    for found in map(network, names()):
+        if not hasattr(found.code(), "step"):
+            for bug in found.bugs if all_bugs else found.bugs[:1]:
+                code = found.code(bug)
+                yield Network(f"{found.name}/{bug.name}", bug.precisions[0], lambda code=code: arguments(code), fails=True)
 
 
 class Silence:
@@ -53,10 +71,11 @@ def steps(network: Network) -> float:
 def verdict(network: Network) -> precheck.Report:
     """As `check_precision` gives it: the report, and where it fails the cure and the text."""
     given = network.make()
-    report = precheck.measure(**given, precision=network.precision)
+    with collecting() as measured:
+        report = precheck.measure(**given, precision=network.precision)
     if curable(report):
-        arguments = {name: value for name, value in given.items() if name not in ("model", "inputs")}
-        cure = searched(job_of(given["model"], given["inputs"], **arguments), resolve(network.precision), report, most=TRIALS, patient=False)
+        job, failed = job_of(**given), measured[-1] if measured else None
+        cure = searched(job, resolve(network.precision), report, most=TRIALS, patient=False, failed=failed, parts_only=True)
         report.cure = cure.call if cure else ""
     if report.errors:
         report.summary()
@@ -93,9 +112,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python suites/bench/verdict_costs.py", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names and precisions (default: all)")
     parser.add_argument("--profile", type=int, metavar="LINES", help="show where the time goes, in so many lines")
+    parser.add_argument("--planted", nargs="?", const="first", choices=("first", "all"), help="networks of suites/planted with bugs")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = [each for each in NETWORKS if all(name in f"{each.name} {each.precision}" for name in asked.names)]
+    warnings.simplefilter("ignore")
+    networks = planted(all_bugs=asked.planted == "all") if asked.planted else NETWORKS
+    chosen = [each for each in networks if all(name in f"{each.name} {each.precision}" for name in asked.names)]
     ratios: dict[bool, list[float]] = {False: [], True: []}
     for network in chosen:
         if asked.profile:
