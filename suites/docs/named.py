@@ -26,7 +26,8 @@ OTHERS = {
     "--sample": "suites/planted/score.py", "--seed": "suites/planted/score.py",
     "--harmless": "suites/architectures/changed.py", "--most": "suites/architectures/changed.py",
     "--quiet": "git diff", "--cached": "git diff",
-    "--profile": "suites/bench/verdict_costs.py", "--planted": "suites/bench/verdict_costs.py", "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
+    "--profile": "suites/bench/verdict_costs.py", "--planted": "suites/bench/verdict_costs.py",
+    "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
     "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
     "--lines": "suites/planted/score.py", "--hook-type": "pre-commit", "--master": "examples/training_loop/train.py",
 }  # fmt: skip
