@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from precheck.observe.recording.module_hooks import LOW
+from precheck.observe.shadow.source import Frames
+from precheck.observe.shadow.storages import Storages
 from precheck.shared_changes import overrides
 from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
 
@@ -22,6 +24,10 @@ NARROW_ACCUMULATION = {aten.native_layer_norm_backward, aten.embedding_dense_bac
 WINDOWS = {aten.convolution, aten.mkldnn_convolution}
 """oneDNN's bfloat16 convolution of a channels-last input is wrong by 100 % if the window covers all of the input, so that the output is one pixel
 (torch 2.13, any CPU with AMX). A contiguous copy of the same input gives the right result."""
+
+DROPPING = {aten.bernoulli_, aten.div_, aten.mul, aten.mul_}
+"""The ops of dropout on a CPU. The mask holds 1/(1 - p) in the low format: at p = 0.1 in bfloat16 all that is kept is 0.16 % too small, and no mean
+over tokens makes this error smaller. CUDA's kernel multiplies by that factor in float32."""
 
 _AT_ONCE = 1 << 19  # elements: 2 MB of float32, which fit in the cache
 SUBSTITUTED = NARROW_ACCUMULATION | WINDOWS
@@ -38,6 +44,36 @@ def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if args[2] > 2 * args[1].numel():
         return _rows_of_embedding(func, *args)
     return func(args[0].float(), *args[1:]).to(args[0].dtype)
+
+
+class Dropout:
+    """Runs the ops of DROPPING. A product with a mask of torch's dropout is computed in float32, and rounded once.
+
+    It is dropout if one call draws the mask and divides it. Code that does this in two calls, such as a stochastic depth of its own, rounds the
+    factor on a GPU too.
+    """
+
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        self.drawn: Storages[int] = Storages()  # masks of zeros and ones, by the instruction that drew them
+        self.masks: Storages[float] = Storages()  # masks that have been divided, and the share that they keep
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        packet, first = func.overloadpacket, args[0]
+        if packet is aten.mul or packet is aten.mul_:
+            mask = args[1] if self.masks else None
+            kept = self.masks.get(mask) if isinstance(mask, torch.Tensor) and mask.dtype in LOW else None
+            if kept is None or first.dtype is not mask.dtype:  # type: ignore[union-attr]
+                return func(*args, **kwargs)
+            product = (first.float() * (mask != 0) / kept).to(first.dtype)
+            return product if packet is aten.mul else first.copy_(product)
+        result = func(*args, **kwargs)
+        if first.dtype in LOW and first.device.type == "cpu":
+            if packet is aten.bernoulli_ and len(args) > 1 and isinstance(args[1], float):
+                self.drawn.put(first, self.frames.instruction(3))
+            elif self.drawn and isinstance(args[1], float) and self.drawn.get(first) == self.frames.instruction(3):
+                self.masks.put(first, args[1])
+        return result
 
 
 def substituted() -> contextlib.AbstractContextManager[None]:

@@ -1,6 +1,7 @@
 """`python suites/architectures/sweep.py`: what `measure` says of healthy code that its authors never saw. Each error is looked at by hand.
 
-`--lines FILE` writes a line of JSON for each run and goes on where it stopped; parts of names choose among the architectures.
+`--lines FILE` writes a line of JSON for each run and goes on where it stopped; parts of names choose among the architectures. `--train 40` trains
+each for so many steps in float32 first, with dropout, and measures two steps of AdamW: attention is no longer uniform then, and logits are large.
 """
 
 from __future__ import annotations
@@ -24,16 +25,36 @@ PATIENCE = 120
 """Seconds that one run may take."""
 
 
+DROPOUT, RATE = 0.1, 3e-3
+"""With which an architecture is trained."""
+
+
 class LateError(Exception):
     """A run takes longer than `PATIENCE`."""
 
 
-def judged(given: Built, precision: str) -> dict[str, Any]:
-    """What `measure` says of one, as a line of the record."""
+def trained(given: Built, steps: int) -> None:
+    """Trains a model that was built on its one batch, in float32."""
+    model = given.model
+    assert model is not None
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = DROPOUT
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        losses(model(**given.inputs)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+def judged(given: Built, precision: str, **updates: Any) -> dict[str, Any]:
+    """What `measure` says of one, as a line of the record. `updates`: further arguments of `measure`."""
     begun = time.perf_counter()
     line: dict[str, Any] = {"model": given.name, "precision": precision, "errors": [], "warnings": []}
     try:
-        report = precheck.measure(given.model, given.inputs, precision=precision, loss=losses)  # type: ignore[arg-type]
+        report = precheck.measure(given.model, given.inputs, precision=precision, loss=losses, **updates)  # type: ignore[arg-type]
         line["errors"] = [[finding.rule, finding.message] for finding in report.errors]
         line["warnings"] = [finding.rule for finding in report.findings if finding.severity == "warning"]
     except (Exception, LateError) as error:
@@ -52,6 +73,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="parts of types of configurations (default: all)")
     parser.add_argument("--precision", action="append", help=f"any that `measure` knows, recipes too; default: {', '.join(PRECISIONS)}")
     parser.add_argument("--lines", type=Path, help="record, one JSON object a line")
+    parser.add_argument("--train", type=int, default=0, metavar="STEPS", help="steps in float32 that each is trained for first (default: none)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _late)
@@ -68,11 +90,15 @@ def swept(family: str, kind: str, asked: argparse.Namespace, known: set[tuple[st
     if given.model is None:
         print(f"{kind:<28} {given.name}: not built: {given.why}", flush=True)
         return
+    updates: dict[str, Any] = {}
+    if asked.train:
+        trained(given, asked.train)
+        updates = {"optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=RATE / 3), "steps": 2}
     for precision in asked.precision or PRECISIONS:
         if (given.name, precision) in known:
             continue
         signal.alarm(PATIENCE)
-        line = judged(given, precision)
+        line = judged(given, precision, **updates)
         signal.alarm(0)
         print(f"{kind:<28} {given.name} {precision} {line['seconds']} s {line.get('raised', line['errors'] or 'passes')}", flush=True)
         if asked.lines:

@@ -23,7 +23,7 @@ from precheck.observe.decisions.marks import Marked, Path, arguments
 from precheck.observe.decisions.modes import DecisionMode
 from precheck.observe.decisions.natures import Nature, nature
 from precheck.observe.decisions.op_sequence import Program
-from precheck.observe.kernel_fixes import substitute
+from precheck.observe.kernel_fixes import Dropout, substitute
 from precheck.observe.recording.module_hooks import LOW, Position
 from precheck.observe.shadow.attention import unseeing_rows
 from precheck.observe.shadow.replay import OpCall, plan
@@ -88,6 +88,7 @@ class Recording(DecisionMode):
         self.program = program
         log.recorded = True
         self.frames = Frames()
+        self.dropout = Dropout(self.frames)
         self.casts: Storages[str] = Storages()  # tensors cast low, and the line
         self.narrow = Marked()  # gradients cast low
         self.given, self.entered = Marked(), Marked()  # the model's inputs, also moved by views and copies; inputs cast low
@@ -116,7 +117,8 @@ class Recording(DecisionMode):
         if kind.view or self.rests:
             return func(*args, **kwargs)
         mask = gradient_mask(func, args) if kind.masked else None
-        result = substitute(func, args, kwargs) if kind.substituted else func(*args, **kwargs)
+        run = substitute if kind.substituted else None if not kind.drops else self.dropout.run
+        result = func(*args, **kwargs) if run is None else run(func, args, kwargs)
         outputs = outputs_of(result)
         if not outputs:
             return result

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.observe.kernel_fixes import SUBSTITUTED
+from precheck.observe.kernel_fixes import DROPPING, SUBSTITUTED
 from precheck.torch_internals import once_an_op, overload, schema
 
 aten = torch.ops.aten
@@ -28,6 +28,7 @@ class Nature:
     masked: bool
     multiplies: bool  # a matrix product or the like, for which autocast casts
     substituted: bool
+    drops: bool  # may be a part of dropout
     view: bool  # nothing is decided, drawn or rounded
     casts: bool
     attends: bool
@@ -51,6 +52,7 @@ def nature(func: Any) -> Nature:
         masked=base in ops.MASKED_SIDES,
         multiplies=base in ops.MULTIPLIED or "attention" in name or "rnn" in name or "lstm" in name or "gru" in name,
         substituted=packet in SUBSTITUTED,
+        drops=packet in DROPPING,
         view=func.is_view,
         casts=packet is aten._to_copy,
         attends=base in ops.ATTENDING,
