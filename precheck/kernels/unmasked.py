@@ -79,7 +79,7 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
         yield from (torch.ones_like(value), torch.zeros_like(value))
     elif value.is_floating_point() and bool(value.isinf().any()):
         yield value.nan_to_num(neginf=0.0, posinf=0.0)
-    elif not value.is_floating_point() and not value.is_complex() and bool((value < 0).any()):
+    elif not value.is_floating_point() and not value.is_complex() and len(value[value < 0].unique()) == 1:  # several count from the end
         yield value.clamp(min=0)
 
 

@@ -45,7 +45,7 @@ SAID = {
     # the reference compares which sequence two rows are of
     "sums that fade, sequences in a row: the first state fades from where the chunk begins": "it is right where nothing is masked",
     # of 37 elements seven carry the error: larger sizes show how it varies
-    "norm of float16: the weight's gradient passes through bfloat16": "rounding explains; an error of rounding shows with",
+    "norm of float16: the weight's gradient passes through bfloat16": "rounding explains; an error of rounding shows where",
     # the reference compares with the middles of its codes, and rounds nothing
     "four bits: ties are rounded away from zero": "at ties it takes the other side",
     # what first changes the largest of few numbers is no sum

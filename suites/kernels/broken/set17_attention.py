@@ -70,7 +70,7 @@ def _sums_of_scores(scores: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     return scores.masked_fill(hidden, -INF).logsumexp(-1).transpose(0, 1).flatten(1)
 
 
-@case("logarithms of sums, heads first: of a sequence without keys it is stored where it would lie with sequences first", "kernel-stale",
+@case("logarithms of sums, heads first: of a sequence without keys it is stored where it would lie with sequences first", "kernel-mask",
       "Dao-AILab/flash-attention/issues/2842", _sums_of_scores, lambda: (*drawn((4, 2, 3, 7))(), torch.tensor([5, 0, 7, 2])))  # fmt: skip
 def stored_with_sequences_first(wrong: bool, scores: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     need(scores.dim() == 4 and seen.shape == scores.shape[:1] and bool((seen >= 0).all()) and bool((seen <= scores.shape[3]).all()))

@@ -187,7 +187,7 @@ def _renormed(x: torch.Tensor) -> torch.Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-@case("shares that reach 0.7, made to add up to one: the one that reaches it is left out", "kernel-contract", "flashinfer-ai/flashinfer/issues/2202",
+@case("shares that reach 0.7, made to add up to one: the one that reaches it is left out", "kernel-mask", "flashinfer-ai/flashinfer/issues/2202",
       _renormed, drawn((6, 9)))  # fmt: skip
 def one_that_reaches_it(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2 and x.shape[1] > 0)
