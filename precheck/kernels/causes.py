@@ -132,7 +132,7 @@ class Search:
             if self.rounding.grows(judged):
                 return Cause("kernel-accumulation", f"the error grows with the number of terms, and is too large where {words}")
             return Cause("kernel-rounding", f"an error of rounding shows where {words}")
-        if judged.fault is not None and judged.fault.kind == "values" and lower_intermediates.explains(self.bench, judged):
+        if judged.fault is not None and judged.fault.kind == "values" and self._cheap(trial) and lower_intermediates.explains(self.bench, judged):
             return Cause("kernel-rounding", f"intermediates in a lower format explain it; it shows where {words}")
         if not self._right_in_other_draws(trial):
             return None

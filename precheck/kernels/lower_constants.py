@@ -45,7 +45,7 @@ class _Disturbed(Exact):
         return result
 
     def _rounded(self, exact: torch.Tensor) -> torch.Tensor:
-        chance = torch.rand(exact.shape, generator=self.generator, dtype=torch.float64) - 0.5
+        chance = (torch.rand(exact.shape, generator=self.generator, dtype=torch.float64) - 0.5).to(exact.device)
         moved = torch.where(exact.to(self.dtype).to(exact.dtype) == exact, exact, exact * (1 + chance * torch.finfo(self.dtype).eps))
         self.changed |= not torch.equal(moved, exact)
         return moved.to(exact.dtype)
