@@ -189,7 +189,7 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
-        if masks.explains(self.bench, judged) or unmasked.trivial(self.bench, judged):
+        if masks.explains(self.bench, judged) or unmasked.masking(self.bench, judged):
             return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
         return Cause(rule, f"with plain numbers it is right; here there are {what}")
@@ -211,8 +211,9 @@ class Search:
         masked = "" if fault.backward else masks.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
-        if unmasked.trivial(self.bench, judged):
-            return Cause("kernel-mask", "it is right where nothing is masked")
+        mask = unmasked.masking(self.bench, judged)
+        if mask:
+            return Cause("kernel-mask", f"it is right where nothing is masked in {mask}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():

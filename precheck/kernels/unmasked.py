@@ -35,8 +35,8 @@ class _Marks(Exact):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def trivial(bench: Bench, judged: Judged) -> bool:
-    """Whether the candidate is right if a mask among its inputs masks nothing. A mask that chooses between two functions does not count: what is
+def masking(bench: Bench, judged: Judged) -> str:
+    """The input that is a mask, if the candidate is right where it masks nothing; else "". A mask that chooses between two functions does not count: what is
     wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
@@ -49,8 +49,8 @@ def trivial(bench: Bench, judged: Judged) -> bool:
         for plain in (*_plain(value, lengths), *numbers):
             values = [plain if other == place else each for other, each in enumerate(made.values)]
             if bench.passes_on(judged.trial, Made(values, made.numbers)):
-                return True
-    return False
+                return f"inputs{bench.example.leaves[place].path}"
+    return ""
 
 
 def _chooses(bench: Bench, judged: Judged, made: Made, place: int) -> bool:
