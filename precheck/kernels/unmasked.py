@@ -36,8 +36,11 @@ class _Marks(Exact):
 
 
 def masking(bench: Bench, judged: Judged) -> str:
-    """The input that is a mask, if the candidate is right where it masks nothing; else "". A mask that chooses between two functions does not count: what is
-    wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
+    """The input that is a mask, if the candidate is right where it masks nothing; else "".
+
+    A mask that chooses between two functions does not count: what is wrong is one of these. Nor do whole numbers or flags that are the only input:
+    there is nothing that they could hide.
+    """
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
     bounded, numbered = masks.asks(bench, judged, *masks.BOUNDS), masks.asks(bench, judged, "same")
