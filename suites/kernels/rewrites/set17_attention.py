@@ -121,7 +121,7 @@ def _grouped_heads(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 @rewrite("heads in groups of two, rows of a group in one product", _wide(_grouped_heads), shapes((4, 3, 5), (2, 7, 5)))
 def rows_of_a_group(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     need(q.dim() == k.dim() == 3 and len(q) == 2 * len(k) and q.shape[2] == k.shape[2] > 0 and k.shape[1] > 0)
-    rows = q.float().reshape(len(k), -1, q.shape[2])
+    rows = q.float().reshape(len(k), 2 * q.shape[1], q.shape[2])
     scores = torch.baddbmm(torch.zeros(()), rows, k.float().mT, alpha=q.shape[2] ** -0.5)
     powers = (scores - scores.amax(-1, keepdim=True)).exp()
     return (powers @ k.float() / powers.sum(-1, keepdim=True)).reshape(q.shape).to(q.dtype)
