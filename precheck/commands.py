@@ -67,8 +67,7 @@ def _text(report: Any) -> str:
         error = f"with at most {speed['r']:.3g} of the error that correct implementations reach"
         lines.append(f"{times}, {error} ({speed['passes']}, {speed['device']})")
     lines += [f"not looked at: {what}: {why}" for what, why in report.facts.get("not_looked_at", {}).items()]
-    code = ["", "the smallest inputs that fail:", *report.facts["code"].splitlines()[:30]] if "code" in report.facts else []
-    return "\n".join([*lines, *code])
+    return "\n".join(lines)
 
 
 def _say(words: str) -> None:

@@ -11,7 +11,15 @@ from precheck.pairs.distances import same_bits
 
 GUARD = 64
 """Guard elements on each side of a tensor. They must not be written, and hold NaN (or the largest integer), which shows if read."""
-LAYOUTS = ("transposed", "strided", "offset", "expanded", "channels last", "rows before heads")
+LAYOUTS = {
+    "transposed": "x.mT.contiguous().mT",
+    "strided": "x.repeat_interleave(2, -1)[..., ::2]",
+    "offset": "torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)",
+    "expanded": "x[:1].expand(x.shape)",
+    "channels last": "x.movedim(1, -1).contiguous().movedim(-1, 1)",
+    "rows before heads": "x.transpose(-3, -2).contiguous().transpose(-3, -2)",
+}
+"""Layouts, and code that gives them to a tensor `x`."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

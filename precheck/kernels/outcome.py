@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from precheck.findings import Report
 from precheck.input_search import literals
+from precheck.kernels import memory
 from precheck.kernels.bench import Bench
+from precheck.kernels.clock import Clock
 from precheck.kernels.session import SessionResult
 from precheck.kernels.speed import device_of, speed
 from precheck.kernels.trial_result import Judged
@@ -15,7 +15,13 @@ from precheck.observe.job import InputError
 
 _SMALL = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33)
 _PATIENCE = 3.0
-"""Seconds for finding smaller inputs."""
+"""Seconds of processor time for finding smaller inputs."""
+
+_UPSTREAM = {
+    "expanded": "expanded, as that of result.sum()", "transposed": "transposed, as that of (result.mT * weight).sum()",
+    "partial": "that of one output alone",
+}  # fmt: skip
+"""Incoming gradients in words, and what gives them."""
 
 
 def completed(report: Report, told: SessionResult, bench: Bench, whole: Bench, timed: bool | None) -> None:
@@ -48,12 +54,12 @@ def completed(report: Report, told: SessionResult, bench: Bench, whole: Bench, t
 
 def shrunk(bench: Bench, judged: Judged) -> Judged:
     """The same fault in the smallest sizes at which it occurs, one dimension after another."""
-    trial, until = judged.trial.but(given=False), time.monotonic() + _PATIENCE
+    trial, clock = judged.trial.but(given=False), Clock(_PATIENCE)
     best = judged
     for name in bench.dimensions.sizes:
         for size in _SMALL:
             now = dict(best.trial.sizes).get(name, bench.dimensions.sizes[name])
-            if size >= now or time.monotonic() > until:
+            if size >= now or clock.left() < 0:
                 break
             sizes = tuple(sorted({**dict(best.trial.sizes if not best.trial.given else ()), name: size}.items()))
             taken = bench.takes(trial.but(sizes=sizes))
@@ -70,6 +76,13 @@ def _code(bench: Bench, trial: Trial) -> str:
     if sum(each.numel() for each in made.values) > 4096:
         return ""
     try:
-        return literals.code(bench.example.filled(made.values, made.numbers))
+        return literals.code(bench.example.filled(made.values, made.numbers)) + _around(bench, trial)
     except InputError:
         return ""
+
+
+def _around(bench: Bench, trial: Trial) -> str:
+    """Comments on what the inputs alone do not show: how they lay in memory, and which gradient came in."""
+    whose = "each x" if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path}, here x,"
+    laid = f"# {whose} lay as {memory.LAYOUTS[trial.layout]}\n" if trial.layout in memory.LAYOUTS else ""
+    return laid + (f"# the incoming gradient was {_UPSTREAM[trial.upstream]}\n" if trial.upstream in _UPSTREAM else "")

@@ -35,9 +35,12 @@ class _Marks(Exact):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def trivial(bench: Bench, judged: Judged) -> bool:
-    """Whether the candidate is right if a mask among its inputs masks nothing. A mask that chooses between two functions does not count: what is
-    wrong is one of these. Nor do whole numbers or flags that are the only input: there is nothing that they could hide."""
+def masking(bench: Bench, judged: Judged) -> str:
+    """The input that is a mask, if the candidate is right where it masks nothing; else "".
+
+    A mask that chooses between two functions does not count: what is wrong is one of these. Nor do whole numbers or flags that are the only input:
+    there is nothing that they could hide.
+    """
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
     bounded, numbered = masks.asks(bench, judged, *masks.BOUNDS), masks.asks(bench, judged, "same")
@@ -49,8 +52,8 @@ def trivial(bench: Bench, judged: Judged) -> bool:
         for plain in (*_plain(value, lengths), *numbers):
             values = [plain if other == place else each for other, each in enumerate(made.values)]
             if bench.passes_on(judged.trial, Made(values, made.numbers)):
-                return True
-    return False
+                return f"inputs{bench.example.leaves[place].path}"
+    return ""
 
 
 def _chooses(bench: Bench, judged: Judged, made: Made, place: int) -> bool:
@@ -79,7 +82,7 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
         yield from (torch.ones_like(value), torch.zeros_like(value))
     elif value.is_floating_point() and bool(value.isinf().any()):
         yield value.nan_to_num(neginf=0.0, posinf=0.0)
-    elif not value.is_floating_point() and not value.is_complex() and bool((value < 0).any()):
+    elif not value.is_floating_point() and not value.is_complex() and len(value[value < 0].unique()) == 1:  # several count from the end
         yield value.clamp(min=0)
 
 

@@ -18,6 +18,8 @@ LISTED = 5
 """The most tensors that a sentence names, worst first. It gives the number of the others."""
 COARSE = 0.25
 """Share of a tensor's norm from which its drift is told although rounding explains it: fewer than two of its binary digits are correct."""
+SHOWN = 24
+"""The most lines of code that a report shows."""
 UNCHANGED = "unchanged_since"
 """The fact of a report that was not made again: the day on which it was made."""
 _ROUNDING = "correct rounding explains their error if it is counted op by op, and not only at the results of modules"
@@ -31,6 +33,14 @@ def excused(report: Report) -> list[str]:
     unstable = unstable_keys(report.facts) & keys
     why = _ROUNDING if "unstable" in report.facts else _EITHER
     return [_sentence(report, some, reason) for some, reason in ((keys - unstable, why), (unstable, _REFERENCE)) if some]
+
+
+def failing_inputs(report: Report) -> list[str]:
+    """Code that rebuilds the smallest inputs that fail, or where it is."""
+    lines = str(report.facts.get("code", "")).splitlines()
+    if len(lines) > SHOWN:
+        return [f'report.facts["code"] rebuilds the smallest inputs that fail, in {len(lines)} lines']
+    return ["the smallest inputs that fail:", *(f"    {line}".rstrip() for line in lines)] if lines else []
 
 
 def excused_keys(facts: Mapping[str, Any]) -> set[Key]:

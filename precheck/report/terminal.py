@@ -13,7 +13,7 @@ from typing import Any
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
 from precheck.report.excerpts import line_of, places
-from precheck.report.facts import allowances, coarse, excused, followed, not_needed, quantisers, unjudged
+from precheck.report.facts import allowances, coarse, excused, failing_inputs, followed, not_needed, quantisers, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, cut, one_line, op_words, portion, printable, tensor_name
@@ -26,9 +26,11 @@ _ROWS = 10
 
 
 def summary(report: Report, top: int = 5) -> str:
-    """The report as text. The first line is the worst finding, or says that there is none. Then come other findings and the worst rows."""
+    """The report as text. The first line is the worst finding, or says that there is none. Then come other findings, the worst
+    rows and inputs that fail."""
     rows = _rows(report, worst(report, top))
-    parts = [*_findings(report), *unjudged(report), *rows, *excused(report), *coarse(report), *not_needed(report), *_cure(report)]
+    parts = [*_findings(report), *unjudged(report), *rows, *excused(report), *coarse(report)]
+    parts += [*not_needed(report), *_cure(report), *failing_inputs(report)]
     text = "\n".join([_headline(report), *parts])
     return printable(text)
 

@@ -49,6 +49,8 @@ def test_an_error_has_its_class_its_place_and_code_that_rebuilds_its_inputs() ->
     assert finding.tensor == "output"
     assert "in the example's sizes it is right" in finding.message
     space: dict[str, Any] = {}
+    assert "the smallest inputs that fail:" in report.summary()
+    assert all(line in report.summary() for line in report.facts["code"].splitlines())
     exec(report.facts["code"], space)
     x, weight = space["inputs"]
     assert len(x) % 2

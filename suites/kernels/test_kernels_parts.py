@@ -25,6 +25,9 @@ def test_a_layout_holds_the_numbers_and_its_guards_tell_who_writes(layout: str) 
     held = memory.laid(values, layout)
     assert torch.equal(held.tensor, values[:1].expand(3, 4, 5) if layout == "expanded" else values)
     assert held.tensor.is_contiguous() == (layout in ("contiguous", "offset"))
+    made = eval(memory.LAYOUTS.get(layout, "x"), {"x": values, "torch": torch})  # what reports show as code
+    assert torch.equal(made, held.tensor)
+    assert made.stride() == held.tensor.stride()
     assert held.touched() == ""
     held.storage[-1] = 0
     assert held.touched() == "the memory beside it"

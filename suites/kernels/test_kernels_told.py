@@ -45,11 +45,17 @@ SAID = {
     # the reference compares which sequence two rows are of
     "sums that fade, sequences in a row: the first state fades from where the chunk begins": "it is right where nothing is masked",
     # of 37 elements seven carry the error: larger sizes show how it varies
-    "norm of float16: the weight's gradient passes through bfloat16": "rounding explains; an error of rounding shows with",
+    "norm of float16: the weight's gradient passes through bfloat16": "rounding explains; an error of rounding shows where",
     # the reference compares with the middles of its codes, and rounds nothing
     "four bits: ties are rounded away from zero": "at ties it takes the other side",
     # what first changes the largest of few numbers is no sum
     "codes of float16 rows: the scale's reciprocal is kept in float16": "rounding explains",
+    # another formula for the same table rounds elsewhere, but as much
+    "places of pixels: computed in float16": "as large as that of tables in a lower format",
+    # of a shorter row other lengths are drawn, and none of them is 0
+    "logarithms of sums, heads first: of a sequence without keys it is stored where it would lie with sequences first": "where nothing is masked",
+    # negative numbers that differ are no marker
+    "numbers at pairs of places: those from the end count from the end of the first dimension": "no size, stride, mask",
     # nothing is finite that could be compared
     "logarithm of the sum of scores: of no keys it is Inf": "an infinity of the other sign",
 }
@@ -61,5 +67,5 @@ def test_a_broken_kernel_is_told_in_these_words_and_its_twin_passes(name: str) -
     report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=5)
     assert [finding.rule for finding in report.errors] == [case.rule], report.summary()
     assert SAID[name] in report.errors[0].message
-    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=0.8)
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=0.5)
     assert not report.errors, report.summary()
