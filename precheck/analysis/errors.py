@@ -153,7 +153,7 @@ class Errors:
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
-        if value.nonfinite or operation.phase not in ("forward", "data", "backward"):
+        if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return
         if not value.roundoff or value.drift <= 4 * effective_roundoff(value):
             own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
@@ -166,7 +166,7 @@ class Errors:
             self.unstable.update(fact for fact in above if fact is not None and fact not in self.returned)
         if value in self.spoiled:
             return  # downstream of what is suspected already
-        if above:
+        if above or operation.phase == "optimizer":
             self._own_beside(operation, value, above)
         elif not kernel:
             self._unexplained(operation, value)
@@ -206,7 +206,7 @@ class Errors:
         facts = [fact for fact in above if fact is not None and fact.operation.call != operation.call]
         if not operation.call or len(facts) < len(above):
             return
-        own = self.calls.error(operation, value, given=all(fact.operation.converts == "given" for fact in facts))
+        own = self.calls.error(operation, value, given=bool(facts) and all(fact.operation.converts == "given" for fact in facts))
         if own is not None:
             self._suspect(own, value, self.calls.stays)
 
