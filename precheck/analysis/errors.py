@@ -166,8 +166,10 @@ class Errors:
             self.unstable.update(fact for fact in above if fact is not None and fact not in self.returned)
         if value in self.spoiled:
             return  # downstream of what is suspected already
-        if above or operation.phase == "optimizer":
+        if above:
             self._own_beside(operation, value, above)
+        elif operation.phase == "optimizer":
+            self._in_step(operation, value)
         elif not kernel:
             self._unexplained(operation, value)
         elif self.misroundings.local(operation, value) and (fact := self.misroundings.of(operation, value)) is not None and fact.how == "accumulated":
@@ -196,6 +198,15 @@ class Errors:
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
 
+    def _in_step(self, operation: Operation, value: Value) -> None:
+        """Judges an error in an optimizer's step that no earlier fact explains: numbers that the step loses, or a share that was rounded to 1."""
+        own = self.calls.error(operation, value) if operation.call else None
+        fact = None if own is not None else _of_constant(self.misroundings.of(operation, value))
+        if own is not None:
+            self._suspect(own, value, self.calls.stays)
+        elif fact is not None and fact.mechanism == "vanished-constant":
+            self._suspect(fact, value, outweighed)
+
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         """The error that a function makes itself, if its inputs are already wrong.
 
@@ -206,7 +217,7 @@ class Errors:
         facts = [fact for fact in above if fact is not None and fact.operation.call != operation.call]
         if not operation.call or len(facts) < len(above):
             return
-        own = self.calls.error(operation, value, given=bool(facts) and all(fact.operation.converts == "given" for fact in facts))
+        own = self.calls.error(operation, value, given=all(fact.operation.converts == "given" for fact in facts))
         if own is not None:
             self._suspect(own, value, self.calls.stays)
 

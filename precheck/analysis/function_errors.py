@@ -17,7 +17,7 @@ from precheck.analysis import attribution, causes, own_casts
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dropped, ends
+from precheck.analysis.output_impact import dropped, ends, thrown_off
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -81,8 +81,8 @@ class Calls:
     def error(self, operation: Operation, value: Value, *, given: bool = False) -> OwnError | None:
         """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error.
 
-        `given`: what else is wrong comes from the run's inputs, as the precision stores them. In an optimizer's step a rounding that is amplified does
-        not count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
+        `given`: what else is wrong comes from the run's inputs, as the precision stores them. An amplified rounding in an optimizer's step does not
+        count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
         line = operation.call, operation.name, operation.blamed
         if not self._its_own(operation, value, 0.0 if given else OWN) or not self.attempts.due(line):
@@ -167,7 +167,7 @@ class Calls:
 
         A value may be joined, cast or moved before it leaves. It does not count if its wrong elements are dropped on the way. A sum does not count if
         the wrong elements are zeros, which should have added almost nothing, or if the program drops it (`unread`), or if the next op makes it right
-        again. What an optimizer computes leaves it as a step of a weight. A state is no result: a step may divide one state by another.
+        again. What an optimizer computes leaves it as a step. A state is no result, since a step may divide one by another.
         """
         stepping = value.maker is not None and value.maker.in_optimizer
         here = operation.call, self.functions.get(operation.blamed)
@@ -249,9 +249,9 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
 
 
 def _steps(reader: Operation, step: Value) -> bool:
-    """Whether an optimizer adds a step to its weight in place. The weight is larger and does not show the step's error, but takes such a step again
-    and again."""
-    return reader.in_optimizer and reader.in_place and bool(reader.parameter) and step is not reader.inputs[0]
+    """Whether an op adds a step to its weight in place, or one without a correct digit to a state. A sum that is larger does not show the error."""
+    adds = reader.in_place and bool(reader.parameter) and step is not reader.inputs[0]
+    return adds or thrown_off(reader, step)
 
 
 def _user(reader: Operation) -> bool:

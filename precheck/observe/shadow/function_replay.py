@@ -2,8 +2,8 @@
 
 The shadow measures the error of a result, whatever its origin. For a function, the error that it adds itself also matters. A second shadow
 measures that: it starts anew at each call from the run's own inputs. A call is a call of the outermost function of the user's that a module calls,
-or that is called outside of all modules. If there is none, it is the call of the module's own `forward`. The step of an optimizer that the user wrote is
-a call too. Calls are recognised by the frames on Python's stack.
+or that is called outside of all modules. If there is none, it is the call of the module's own `forward`. A step of an optimizer that is not torch's
+own is a call too. Calls are recognised by the frames on Python's stack.
 """
 
 from __future__ import annotations

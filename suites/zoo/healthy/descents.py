@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 from bugs.bug import normal
-from torch import nn
 from torch.nn import functional
 
 from healthy.rounds import HALF, LOW, perceptron
