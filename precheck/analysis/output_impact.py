@@ -90,8 +90,9 @@ def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
 
 
 def ends(reader: Operation) -> bool:
-    """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over; comparisons are not."""
-    return bool(reader.reads or reader.opaque or (not reader.outputs and reader.base not in ops.COMPARED))
+    """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over, and so are whole numbers that are
+    other ones than the reference's. Comparisons are not."""
+    return bool(reader.reads or reader.opaque or reader.recut is not None or (not reader.outputs and reader.base not in ops.COMPARED))
 
 
 def _shows(value: Value) -> bool:
