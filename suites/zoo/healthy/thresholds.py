@@ -1,4 +1,4 @@
-"""Bounds that a low format rounds, and numbers that become whole ones, where neither matters: what is compared lies elsewhere, or a code is as near."""
+"""Bounds that a low format rounds, and numbers that become whole ones, where neither matters: no number lies at the bound, or a code is as near."""
 
 from __future__ import annotations
 
