@@ -153,7 +153,7 @@ class Errors:
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
-        if value.nonfinite or operation.phase not in ("forward", "data", "backward"):
+        if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return
         if not value.roundoff or value.drift <= 4 * effective_roundoff(value):
             own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
@@ -168,6 +168,8 @@ class Errors:
             return  # downstream of what is suspected already
         if above:
             self._own_beside(operation, value, above)
+        elif operation.phase == "optimizer":
+            self._in_step(operation, value)
         elif not kernel:
             self._unexplained(operation, value)
         elif self.misroundings.local(operation, value) and (fact := self.misroundings.of(operation, value)) is not None and fact.how == "accumulated":
@@ -195,6 +197,15 @@ class Errors:
             self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
+
+    def _in_step(self, operation: Operation, value: Value) -> None:
+        """Judges an error in an optimizer's step that no earlier fact explains: numbers that the step loses, or a share that was rounded to 1."""
+        own = self.calls.error(operation, value) if operation.call else None
+        fact = None if own is not None else _of_constant(self.misroundings.of(operation, value))
+        if own is not None:
+            self._suspect(own, value, self.calls.stays)
+        elif fact is not None and fact.mechanism == "vanished-constant":
+            self._suspect(fact, value, outweighed)
 
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         """The error that a function makes itself, if its inputs are already wrong.

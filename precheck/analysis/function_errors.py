@@ -17,7 +17,7 @@ from precheck.analysis import attribution, causes, own_casts
 from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import dropped, ends
+from precheck.analysis.output_impact import dropped, ends, thrown_off
 from precheck.analysis.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -81,7 +81,8 @@ class Calls:
     def error(self, operation: Operation, value: Value, *, given: bool = False) -> OwnError | None:
         """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error.
 
-        `given`: what else is wrong comes from the run's inputs, as the precision stores them.
+        `given`: what else is wrong comes from the run's inputs, as the precision stores them. An amplified rounding in an optimizer's step does not
+        count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
         line = operation.call, operation.name, operation.blamed
         if not self._its_own(operation, value, 0.0 if given else OWN) or not self.attempts.due(line):
@@ -97,7 +98,8 @@ class Calls:
         constant = constant if _of_small_numbers(cause) else None
         if off <= limit * (max(unit, COARSE) if _of_small_numbers(cause) and constant is None else unit):
             return None
-        return self._described(operation, value, cause, made, off / unit, limit, constant)
+        own = self._described(operation, value, cause, made, off / unit, limit, constant)
+        return None if operation.in_optimizer and own.made == "a rounding" else own
 
     def on_purpose(self, operation: Operation, value: Value) -> OwnError | None:
         """The same for a value whose error the reference has too, since the program rounds there and back on one line (`casts.rounds_on_purpose`).
@@ -165,18 +167,20 @@ class Calls:
 
         A value may be joined, cast or moved before it leaves. It does not count if its wrong elements are dropped on the way. A sum does not count if
         the wrong elements are zeros, which should have added almost nothing, or if the program drops it (`unread`), or if the next op makes it right
-        again.
+        again. What an optimizer computes leaves it as a step. A state is no result, since a step may divide one by another.
         """
+        stepping = value.maker is not None and value.maker.in_optimizer
         here = operation.call, self.functions.get(operation.blamed)
         plainly = value.call_error > ROUNDED * effective_roundoff(value)
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
         walk = Walk([value], NEARBY)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
-            if not readers and held.alive:
+            if not readers and held.alive and not stepping:
                 return True  # for now: `stays` checks again when it has been read
             for reader in readers:
-                if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
+                outside = (reader.call, self.functions.get(reader.blamed)) != here
+                if reader.reads or (_steps(reader, held) if stepping else outside):
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
                 if reader.base in summed and any(made not in unread and self._felt(made, decides=plainly) for made in wrong):
@@ -242,6 +246,12 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
     here = functions.get(cause.blamed)
     theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
     return here is not None and sum(theirs) >= OWN
+
+
+def _steps(reader: Operation, step: Value) -> bool:
+    """Whether an op adds a step to its weight in place, or one without a correct digit to a state. A sum that is larger does not show the error."""
+    adds = reader.in_place and bool(reader.parameter) and step is not reader.inputs[0]
+    return adds or thrown_off(reader, step)
 
 
 def _user(reader: Operation) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from precheck import ops
-from precheck.analysis.branches import WRONG, by_chance
+from precheck.analysis.branches import MISLED, WRONG, by_chance
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import effective_roundoff, elements, is_alias, rms
 from precheck.analysis.walks import NEARBY, Walk
@@ -90,8 +90,10 @@ def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
 
 
 def ends(reader: Operation) -> bool:
-    """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over; comparisons are not."""
-    return bool(reader.reads or reader.opaque or (not reader.outputs and reader.base not in ops.COMPARED))
+    """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over, and so are whole numbers of
+    which many are others than in the reference, as with answers of a comparison (`MISLED`). Comparisons are not."""
+    elsewhere = reader.recut is not None and reader.recut.count >= MISLED * reader.recut.total
+    return bool(reader.reads or reader.opaque or elsewhere or (not reader.outputs and reader.base not in ops.COMPARED))
 
 
 def _shows(value: Value) -> bool:

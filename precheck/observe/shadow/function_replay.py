@@ -2,8 +2,8 @@
 
 The shadow measures the error of a result, whatever its origin. For a function, the error that it adds itself also matters. A second shadow
 measures that: it starts anew at each call from the run's own inputs. A call is a call of the outermost function of the user's that a module calls,
-or that is called outside of all modules. If there is none, it is the call of the module's own `forward`. Calls are recognised by the frames on
-Python's stack.
+or that is called outside of all modules. If there is none, it is the call of the module's own `forward`. A step of an optimizer that is not torch's
+own is a call too. Calls are recognised by the frames on Python's stack.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class FunctionReplay:
     def before(self, call: Call, depth: int = 2) -> dict[int, torch.Tensor]:
         """Before the op runs: the second shadows of its operands, by id, where they have one."""
         operation, plan = call.operation, call.plan
-        if operation.phase not in ("forward", "data") or operation.in_optimizer or call.failure or not plan.known or plan.base in ops.PACKED:
+        if operation.phase == "backward" or (operation.in_optimizer and call.mode.tracker.shipped) or call.failure:
+            return {}
+        if not plan.known or plan.base in ops.PACKED:
             return {}
         called = None if [tensor for tensor in call.floats if tensor.is_complex()] else self._called(depth)
         if called is None:
@@ -148,7 +150,7 @@ class FunctionReplay:
                 found = inner or found
                 break
             kind = kinds.get(code.co_filename) or self.frames.kind(code.co_filename)
-            if kind == "runner":
+            if kind == "runner" or kind == "optimizer":
                 break
             if kind == "user":
                 found, inner = frame, found

@@ -71,6 +71,17 @@ class LetThrough:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LostBound:
+    """A bound that became 0, 1 or -1 in the format of a comparison, whose answers are all alike by that: how many differ from the reference's."""
+
+    count: int
+    total: int
+    bound: float
+    held: float
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Outdated:
     """A cast of a weight that was read after the weight had moved."""
 

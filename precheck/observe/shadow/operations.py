@@ -1,7 +1,6 @@
 """The record of a watched run: each op as an `Operation`, with the `Value`s that it read and made, in an `Observation`.
 
-A `Value` is one version of a tensor's content. In-place ops make new values of the same storage. Views share their base's value.
-Nothing here holds a tensor.
+A `Value` is one version of a tensor's content, and holds no tensor. In-place ops make new values of a storage. Views share their base's value.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.findings import Binades, Loss
 from precheck.formats import ONE_ROUNDING
-from precheck.observe.shadow.op_notes import Flips, LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.op_notes import Flips, LetThrough, LostBound, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
@@ -113,6 +112,7 @@ class Operation:
     recut: Recut | None = None
     recut_in_call: Recut | None = None  # the same beside float32 on the inputs that the call of the user's function had
     let_through: LetThrough | None = None
+    lost_bound: LostBound | None = None
     bits: int = 0  # of the integers, for a cast from floats
     used_as: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
     places: StorageWeakRef | None = None  # of a choice that returns values too: where its places are, as long as they live

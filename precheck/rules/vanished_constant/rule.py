@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from precheck import formats, ops
 from precheck.analysis.enlarged_differences import PLAIN
-from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.nonfinite import WRONG, Broken
 from precheck.analysis.output_impact import ROUNDINGS
@@ -12,12 +14,20 @@ from precheck.analysis.provenance import percent, placed, rounded_bound
 from precheck.analysis.recurrence import INDEPENDENT, Repeated
 from precheck.analysis.rounding import FELT, RECURRENT, Misrounded
 from precheck.analysis.zeros import Missed
+from precheck.observe.shadow.op_notes import LostBound
+from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule, repeated
 
 
 class VanishedConstant(Rule):
     limits = (WRONG, PLAIN, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, ROUNDED, OWNED, OWN)
+
+    def among(self, part: Part) -> Iterator[Candidate]:
+        yield from super().among(part)
+        for operation in part.observation.judged:
+            if operation.lost_bound is not None and part.spoiled.isdisjoint(operation.inputs):
+                yield _compared(operation, operation.lost_bound)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
@@ -31,6 +41,8 @@ class VanishedConstant(Rule):
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        if candidate.operation.lost_bound is not None:
+            return f"compare in {wide}: {widened(candidate.operation, wide)}"
         made = next((value for value in candidate.operation.outputs if value.low), None)
         if made is None:
             return super().advice(candidate, readers, wide)
@@ -49,3 +61,10 @@ class VanishedConstant(Rule):
         if bound is not None and bound[1]:
             return f"{bound[0]:.6g} is {bound[1]:g} in {made.dtype}"
         return f"{min(abs(each) for each in fact.operation.scalars if each):.3g} is zero in {made.dtype}"
+
+
+def _compared(operation: Operation, lost: LostBound) -> Candidate:
+    """The candidate for a bound that the format of a comparison rounds onto the numbers that are compared with it."""
+    text = (f"{lost.bound:.6g} is {lost.held:g} in {lost.dtype}, in which these numbers are compared: all {lost.total} answers are alike, and "
+            f"{lost.count} of them differ from the reference")  # fmt: skip
+    return Candidate("vanished-constant", operation, text, lost.count, 0.0)

@@ -60,8 +60,8 @@ def averaged(drawn_anew: bool) -> torch.Tensor:
 BUGS = (
     Bug("seed-of-each-launch", "AMD-AGI/Primus-Turbo#365", ("biased-rounding",), "aten.floor.default", lambda: averaged(False),
         lambda: averaged(True)),
-    Bug("int8-scale", "Comfy-Org/comfy-kitchen#60", ("underflow",), "aten._to_copy.default", lambda: faint_rows(False), lambda: faint_rows(True),
-        expected_miss="whether a scale is zero and which code a quotient rounds to are decisions, and the shadow follows both"),
+    Bug("int8-scale", "Comfy-Org/comfy-kitchen#60", ("amplified-rounding", "underflow"), "aten._to_copy.default", lambda: faint_rows(False),
+        lambda: faint_rows(True)),
     Bug("dequantise-order", "openvinotoolkit/openvino#34528", ("overflow",), "aten.mul.Tensor", lambda: dequantised(False),
         lambda: dequantised(True)),
     Bug("zero-point", "vllm-project/vllm#53334", ("overflow", "nan"), "aten._to_copy.default", lambda: cached_values(HALF),

@@ -250,8 +250,7 @@ def rounds(sent: torch.dtype, early: bool, rate: float = 1e-3) -> torch.Tensor:
 
 BUGS = (
     Bug("factored-squares", "", ("underflow", "vanished-constant"), "aten.pow.Tensor_Scalar", lambda: factored(HALF, False),
-        lambda: factored(HALF, True),
-        expected_miss="the squares lose their last bits in an optimizer, whose lines are not judged as a function"),
+        lambda: factored(HALF, True), phase="optimizer"),
     Bug("layer-without-a-gradient", "google-deepmind/optax#1789", ("vanished-constant", "nan", "underflow"), "aten.add.Tensor",
         lambda: layerwise(HALF, False), lambda: layerwise(HALF, True), phase="data"),
     Bug("climb-and-return", "davda54/sam#7", ("lost-update", "absorption", "cancellation", "amplified-rounding"), "aten.add_.Tensor",

@@ -15,7 +15,7 @@ from precheck.dense_parts import continuous
 from precheck.observe.shadow import eigenvectors
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes import draws, masks, thresholds
+from precheck.observe.shadow.probes import draws, lost_bounds, masks, thresholds
 from precheck.observe.shadow.replay import OpCall, chosen
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
@@ -43,6 +43,8 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
         if bound:
             call.mode.later(pair, functools.partial(let_through, call.operation, bound))
+    if call.plan.base in ops.BOUNDING:
+        lost_bounds.compared(call, outputs[0])
     single = outputs[0].numel() == 1  # Python may branch on it
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if call.plan.base in ops.COMPARED and not asked:
