@@ -148,4 +148,4 @@ def loss(output):
 
 
 def optimizer(params):
-    return torch.optim.Adam(params, lr=3e-4)
+    return torch.optim.Adam(params, lr=1e-2)

@@ -140,4 +140,4 @@ def loss(output):
 
 
 def optimizer(params):
-    return torch.optim.RAdam(params, lr=1e-4)
+    return torch.optim.RAdam(params, lr=1e-2)

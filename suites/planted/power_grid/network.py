@@ -140,4 +140,4 @@ def loss(output):
 
 
 def optimizer(params):
-    return torch.optim.Adam(params, lr=1e-3)
+    return torch.optim.Adam(params, lr=1e-2)

@@ -138,4 +138,4 @@ def loss(output):
 
 
 def optimizer(params):
-    return torch.optim.AdamW(params, lr=5e-4)
+    return torch.optim.AdamW(params, lr=1e-2)
