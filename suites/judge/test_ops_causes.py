@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from graph import Graph, given
-from scenario import finds, passes
+from scenario import finds, passes, watched
 from torch import nn
 
 from precheck import formats
@@ -181,3 +181,17 @@ def test_a_long_chain_asked_about_at_every_step_is_walked_once() -> None:
         graph.op("sin.default", phase, makes={"drift": 0.9, "dead": 0.9, "alive": True})
     (finding,) = graph.found()
     assert finding.rule == "amplified-rounding"
+
+
+def test_the_smallest_of_many_numbers_has_no_error_of_its_own() -> None:
+    """It changes by no more than the number that changes most. Its relative error is larger, since it is small."""
+    masses = torch.linspace(60, 170, 42)[torch.arange(42) * 17 % 42].view(3, 14)
+    peaks = masses.cumsum(-1) + 1.0 + 0.01 * torch.linspace(-1, 1, 42).view(3, 14)
+
+    def explained() -> torch.Tensor:
+        fragments = (masses.bfloat16().cumsum(-1) + 1.0).float()
+        gap = (peaks[:, None] - fragments[..., None]).abs().amin(-1)
+        return (-0.5 * (gap / 0.02).square()).exp()
+
+    (error,) = watched(explained).errors
+    assert error.message.startswith("aten.add.Tensor"), error.message

@@ -56,3 +56,17 @@ def test_onednn_is_left_alone_where_nothing_is_recurrent(monkeypatch: pytest.Mon
     model = torch.nn.Linear(4, 4)
     report = precheck.measure(model, torch.randn(2, 4), precision="bf16-mixed", loss=lambda out: out.float().square().mean())
     assert not report.errors
+
+
+@pytest.mark.parametrize(("calls", "rules"), [(1, []), (2, ["accumulated-drift"])])
+def test_only_gradients_of_several_calls_are_added_up_low(calls: int, rules: list[str]) -> None:
+    """A GPU runs a call of torch's own recurrent layer in one kernel, which adds up its steps in float32. On a CPU autograd adds them in bfloat16.
+    The gradients of several calls are added in bfloat16 on both."""
+    torch.manual_seed(0)
+    layer, state, outputs = torch.nn.RNN(4, 16, batch_first=True), None, []
+    with precheck.watch(layer) as report, torch.autocast("cpu", torch.bfloat16):
+        for part in torch.ones(2, 320, 4).chunk(calls, dim=1):
+            output, state = layer(part, state)
+            outputs.append(output.float())
+        torch.cat(outputs, 1).sum().backward()
+    assert [error.rule for error in report.errors] == rules, report.summary()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +42,7 @@ class ModuleTracker:
     def __init__(self, model: torch.nn.Module | None = None) -> None:
         self.stack: list[str] = []
         self._shipped: list[bool] = []  # for each module of the stack, whether its class is in torch.nn
+        self._recurrent: Counter[tuple[str, int]] = Counter()  # calls of torch's own recurrent layers, by name and training step
         self.optimizing = 0
         self.stepping: Any = None  # the optimizer whose step is running
         self.shipped = False  # whether that optimizer is torch's own
@@ -72,6 +74,13 @@ class ModuleTracker:
     def plain(self) -> bool:
         """Whether the running module is one of torch's own, which rounds only as the precision demands."""
         return bool(self._shipped) and self._shipped[-1]
+
+    def one_kernel(self, module: str) -> bool:
+        """Whether a GPU runs all of a module's ops of this training step in one kernel, as a recurrent layer of torch's own that is called once.
+
+        Its kernel adds up the gradients of a weight in float32. On a CPU, autograd adds them step by step in the low format.
+        """
+        return self._recurrent[module, self.step] == 1
 
     @interrupts.whole
     def saw(self, parameter: torch.nn.Parameter) -> None:
@@ -138,6 +147,8 @@ class ModuleTracker:
             self._rooted |= has_children
         self.stack.append(self._names[module])
         self._shipped.append(type(module).__module__.startswith("torch.nn."))
+        if isinstance(module, torch.nn.RNNBase):
+            self._recurrent[self.module, self.step] += 1
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self.stack and self.belongs():

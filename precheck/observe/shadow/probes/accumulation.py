@@ -74,6 +74,8 @@ class Accumulation:
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
         """After an op: sets `operation.absorbed` if it adds to an accumulator: a tensor that it writes, or the operand that its result replaces."""
+        if call.operation.derived and call.mode.tracker.one_kernel(call.operation.module):
+            return
         if call.operation.derived and call.plan.base == "add" and values[0].low:
             self.gradients.added(call, outputs[0], values[0])
         if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
