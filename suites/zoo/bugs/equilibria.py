@@ -157,9 +157,11 @@ def trend(dtype: torch.dtype, high: float = 1.2e7) -> torch.Tensor:
 
 BUGS = (
     Bug("gradient-of-a-running-sum", "pytorch/pytorch#53711", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: running_sum(False), lambda: running_sum(True), phase="backward", precision="32-true"),
+        lambda: running_sum(False), lambda: running_sum(True), phase="backward", precision="32-true",
+        expected_miss="all slopes are measured as a whole, and those of the late steps, which alone are wanted, are small beside the others"),
     Bug("columns-that-pay-for-errors", "Samsung/TICO#704", ("accumulated-drift", "absorption"), "aten.add_.Tensor",
-        lambda: calibrated(LOW), lambda: calibrated(SINGLE)),
+        lambda: calibrated(LOW), lambda: calibrated(SINGLE),
+        wrong_line="the inverse of the products is blamed, which loses what their roundings have spoilt; no single addition to them does"),
     Bug("arms-of-a-bandit", "facebookresearch/ReAgent#706", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.sub_.Tensor",
         lambda: played(LOW), lambda: played(SINGLE)),
     Bug("trend-of-a-high-level", "", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
