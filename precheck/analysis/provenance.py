@@ -194,8 +194,8 @@ def _kind_of_zero(operation: Operation, value: Value) -> str:
 
 
 def determined(operation: Operation, value: Value) -> bool:
-    """Whether the reference determines a value. A disturbed copy that hardly moves shows it. Else sizes do: a sum that cancels to less than 2^-17 of its
-    terms is rounding noise of float32 itself.
+    """Whether the reference determines a value. A disturbed copy that hardly moves shows it. Else sizes tell: a sum that cancels to less than 2^-17
+    of its terms is rounding noise of float32 itself.
 
     The gradient of a key's bias is such a sum, and that of any bias before a norm. Elementwise products and quotients do not cancel, however small
     their results are: for these the factor with the error is checked.

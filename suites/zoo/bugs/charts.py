@@ -208,7 +208,7 @@ BUGS = (
     Bug("neighbours-of-many-features", "scikit-learn/scikit-learn#19471", ("underflow",), "aten.exp.default",
         lambda: neighbours(False), lambda: neighbours(True), precision="32-true"),
     Bug("ranks-of-rare-words", "apache/mxnet#9747", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: rare_words(False), lambda: rare_words(True), module="RareWords", precision="32-true"),
+        lambda: rare_words(False), lambda: rare_words(True), precision="32-true"),
     Bug("coefficient-of-matches", "haifengl/smile#879", ("overflow",), "aten.mul.Tensor",
         lambda: matches(HALF), lambda: matches(SINGLE), phase="data"),
     Bug("weights-of-many-samples", "cossio/RestrictedBoltzmannMachines.jl#212", ("overflow",), "aten.sum.default",
