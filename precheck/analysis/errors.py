@@ -18,7 +18,7 @@ from precheck.analysis.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import ROUNDINGS, dominated
-from precheck.analysis.provenance import DIGIT, Origins, constant, effective_roundoff, rounded_bound
+from precheck.analysis.provenance import Origins, constant, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import AMPLIFICATION, Misrounded, Misroundings
 from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -29,6 +29,8 @@ UNSTABLE = Limit(0.5, "ratio of errors")
 determines the value, and 1 in a chaotic computation."""
 SHAKEN = Limit(0.1, "share of the elements")
 """The sensitivity of a later value counts if at least this share of its elements have no correct digit."""
+DIGIT = Limit(2.0**-11, "relative error")
+"""The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself."""
 NOTHING = Limit(2.0**-20, "norm of a sum over that of its terms")
 """A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a sum
 is rounding error whatever its terms are."""
@@ -174,9 +176,7 @@ class Errors:
     def _unexplained(self, operation: Operation, value: Value) -> None:
         """Judges an error that no earlier fact explains."""
         fact = _of_constant(self.misroundings.of(operation, value))
-        # one op loses five bits of what the reference determines, so no earlier difference explains its error (Kahan's remainder is not determined)
-        alone = amplification(operation, value) >= PLAIN and not 0.0 < value.perturbed_drift <= DIGIT
-        chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN and not alone
+        chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
         fact = fact if chained or value not in self.mild else None
         own = None
         if operation.call and (fact is None or (fact.healed and not self.misroundings.healed(value))):

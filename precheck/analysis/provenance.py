@@ -37,10 +37,6 @@ FINEST = Limit(2.0**-11, "unit roundoff")
 many float32 roundings without harm. It is judged by what would be harm in float16."""
 
 
-DIGIT = Limit(2.0**-11, "relative error")
-"""The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself."""
-
-
 def effective_roundoff(value: Value) -> float:
     """The unit roundoff for limits on drifts: the value's own, or float16's if that is larger."""
     return max(value.roundoff, FINEST)
@@ -194,14 +190,11 @@ def _kind_of_zero(operation: Operation, value: Value) -> str:
 
 
 def determined(operation: Operation, value: Value) -> bool:
-    """Whether the reference determines a value. A disturbed copy that hardly moves shows it. Else sizes tell: a sum that cancels to less than 2^-17
-    of its terms is rounding noise of float32 itself.
+    """Whether float32 determines a value. A sum that cancels to less than 2^-17 of its terms is rounding noise of float32 itself.
 
     The gradient of a key's bias is such a sum, and that of any bias before a norm. Elementwise products and quotients do not cancel, however small
     their results are: for these the factor with the error is checked.
     """
-    if 0.0 < value.perturbed_drift <= DIGIT:
-        return True
     while operation.base in ops.SCALING:
         source = operation.drifting
         if source is None or source.maker is None:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from precheck.analysis.branches import BRANCHES, MISLED
 from precheck.analysis.enlarged_differences import PLAIN
-from precheck.analysis.errors import SHAKEN, UNSTABLE
+from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
 from precheck.analysis.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
-from precheck.analysis.provenance import DIGIT, elements, percent, placed
+from precheck.analysis.provenance import elements, percent, placed
 from precheck.analysis.recurrence import INDEPENDENT, Repeated
 from precheck.analysis.rounding import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded
 from precheck.analysis.steep_functions import FEW, Exponent, Steep

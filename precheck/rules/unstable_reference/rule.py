@@ -10,11 +10,10 @@ from collections.abc import Iterator, Set
 
 from precheck.analysis.boundaries import UNSTABLE as CONTRADICTED
 from precheck.analysis.drift import UNDETERMINED, Sorted, share
-from precheck.analysis.errors import NOTHING, SHAKEN, UNSTABLE
+from precheck.analysis.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
-from precheck.analysis.provenance import DIGIT
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import of_norm
