@@ -11,7 +11,7 @@ from collections.abc import Set
 from precheck import ops
 from precheck.analysis.branches import WRONG, by_chance
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import effective_roundoff, elements, is_alias, passed, rms
+from precheck.analysis.provenance import effective_roundoff, elements, is_alias, rms
 from precheck.analysis.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -68,30 +68,15 @@ def _has_part(operation: Operation, term: Value) -> bool:
 
 def dropped(observation: Observation) -> set[Value]:
     """Values that the program drops. If the run has gradients: those of a forward pass that the user does not keep, that no gradient depends on, and
-    that no op reads except to make others of this kind. In any run: what was made beside something wanted (`_beside`)."""
-    found, taken = _beside(observation), set[Value]()
+    that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas."""
+    paired = {value for operation in observation.operations if operation.base in ops.PAIRED for value in operation.outputs if not value.alive}
+    found, taken = paired.difference(*(operation.inputs for operation in observation.operations)) if paired else paired, set[Value]()
     for operation in reversed(observation.operations if observation.gradients else ()):
         made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
         found.update(made)
         if not made or len(made) < len(operation.outputs) or operation.in_place or ends(operation):
             taken.update(operation.inputs)
     return found
-
-
-def _beside(observation: Observation) -> set[Value]:
-    """Values that no op reads and nobody keeps, of an op or a loop that was run for others: numbers beside integers, such as frexp's mantissas,
-    factors beside the solution of equations, and what the last turn of a loop leaves for a next one, while the user keeps what it was made from."""
-    wanted = {value for operation in observation.operations for value in operation.inputs}
-    kept = {value for _, value in observation.made() if value.alive}
-    found = {value for _, value in observation.made() if value not in wanted and value not in kept}
-    wanted |= kept
-    return {value for value in found if (maker := value.maker) is not None and _for_others(maker, value, wanted, bool(kept))}
-
-
-def _for_others(maker: Operation, value: Value, wanted: set[Value], kept: bool) -> bool:
-    if maker.base in ops.PAIRED or not wanted.isdisjoint(maker.outputs):
-        return True
-    return kept and _shows(value) and passed(value)[maker.module, maker.source, maker.name] > 1
 
 
 def _nothing(value: Value) -> bool:
@@ -254,16 +239,16 @@ def _multiplies(reader: Operation, value: Value) -> bool:
     return reader.base in ops.SCALING and reader.inputs == (value,) and reader.phase == "forward"
 
 
-def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value], unread: Set[Value] = frozenset()) -> bool:
+def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
     """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
 
     Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it
-    still. `asked`: gradients, which the user gets whatever reads them. `unread`: what the program drops.
+    still. `asked`: gradients, which the user gets whatever reads them.
     """
     walk = Walk([wrong], NEARBY)
     for value in walk:
         reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
-        kept = value.alive or value in asked or (not reading and value not in unread) or any(map(ends, reading))
+        kept = value.alive or value in asked or not reading or any(map(ends, reading))
         if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
             return False
         keeping = ops.SUMS if _shows(value) else ops.SUMS | ops.MOVING | ops.CASTS

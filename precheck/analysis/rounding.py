@@ -217,7 +217,7 @@ class Misroundings:
     def healed(self, value: Value) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
         asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
-        return healed(value, self.readers, asked, self.unread) and not averaged(value, self.readers, self.unread)
+        return healed(value, self.readers, asked) and not averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
