@@ -106,7 +106,7 @@ def multiplier_overflows(bug: bool) -> torch.Tensor:
     """A kernel multiplies by the inverse of the scale, in float16, where the inverse of a small power of two is Inf (sgl-project/sglang#33533)."""
     groups = uneven(48, 4, 32) * torch.exp2(-8 * normal(48, 4, 1, seed=9).abs())
     scale = torch.exp2(torch.ceil(torch.log2(groups.abs().amax(-1, keepdim=True) / 448)))
-    inverse = (1 / scale).half().float() if bug else 1 / scale
+    inverse = (1 / scale).half().float() if bug else 1 / scale  # culprit: multiplier-overflows
     codes = (groups * inverse).clamp(-448, 448).to(E4M3)  # culprit: multiplier-overflows
     dense = codes.float() * scale  # culprit: multiplier-overflows
     return (normal(48, 4, 32, seed=3) * dense / groups.abs().amax(-1, keepdim=True)).sum(-1).to(LOW)
