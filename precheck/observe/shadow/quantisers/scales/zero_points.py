@@ -2,6 +2,9 @@
 
 A product of codes that contain zero points needs corrections: one if one operand has zero points, three if both have (z · Σ w, z' · Σ q, and
 n · z · z'). The copy `plain`, which stands for the data, does not change. As long as a correction is missing, the result is not judged.
+
+A correction may also be a product of the other operand's data and zero points, or a part of one: x @ (q - z) = x @ q - x @ z. Such products may come
+in any number of parts, so each of them is a correction.
 """
 
 from __future__ import annotations
