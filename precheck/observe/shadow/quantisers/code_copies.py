@@ -45,6 +45,7 @@ class Track:
     unsigned: bool = False  # whether the codes have lost their sign, so that some are too large by a power of two
     dense: bool = False  # whether they have gone through a matrix product
     owed: int = 0  # corrections for zero points that are still to be subtracted from that product
+    corrected: float = 0.0  # the norm of those that were products of data and zero points, over that of what they left
     early: int = 0  # multipliers before that product
     read: bool = False  # whether an op has read it
     joined: bool = False  # whether a term that no scale was divided out of has been added to a product of the codes
@@ -119,7 +120,8 @@ def merged(result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plain
         scales=count(track.scales for track in tracks), multipliers=count(track.multipliers for track in tracks),
         sure=all(track.sure for track in tracks), shifted=any(track.shifted for track in tracks), unsigned=any(track.unsigned for track in tracks),
         dense=any(track.dense for track in tracks),
-        owed=max(track.owed for track in tracks), early=count(track.early for track in tracks), last=last,
+        owed=max(track.owed for track in tracks), corrected=max(track.corrected for track in tracks),
+        early=count(track.early for track in tracks), last=last,
         joined=any(track.joined for track in tracks), term=next((track.term for track in tracks if track.term is not None), None),
         others=frozenset().union(*(track.others | {track.rounded} for track in tracks)),
         sources=frozenset().union(*(track.sources for track in tracks)), filled=any(track.filled for track in tracks),

@@ -164,7 +164,7 @@ def _become(
         plains, bys = [*plains, Flat.of(result, torch.nan_to_num(data / bys[0]) + offset)], [*bys, bys[0]]
     units = [Flat.of(result, 1 / by) for by in bys]
     end = torch.finfo(result.dtype).max if result.dtype in FLOATS else math.inf
-    filled = FILLED * end <= float(exact.abs().amax()) if exact.numel() else False
+    filled = FILLED * end <= max(float(exact.abs().amax()), _made_for(scaled)) if exact.numel() else False
     lost = cost(exact, result)
     if not (scaled and scaled.nested):
         codes.gradients.rounded(place.blamed, [each.seen(result) for each in plains], lost[0])
@@ -177,6 +177,12 @@ def _become(
                                    scales=0 if scaled and scaled.written else 1, nested=scaled.nested if scaled else None,
                                    chosen=bool(scaled and scaled.chosen)))  # fmt: skip
     return place
+
+
+def _made_for(scaled: Scaled | None) -> float:
+    """What the scale makes of the extreme that it is made of, which is the largest number of the format that it is made for. 0 if unknown."""
+    greatest = None if scaled is None or scaled.source is None else scaled.source.greatest
+    return 0.0 if scaled is None or greatest is None else abs(float(greatest.reshape(()) * scaled.bys[0].reshape(-1)[0]))
 
 
 def dead(codes: Codes, track: Track) -> None:

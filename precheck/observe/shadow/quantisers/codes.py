@@ -48,6 +48,8 @@ BEGINNING = EXTREMES | AVERAGES | FACTORS.keys() | ops.MULTIPLYING | ops.RECIPRO
 """Ops that may make something that is followed: a scale, a scaled tensor, a rotation."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS | {"norm", "linalg_vector_norm"}
 """Ops that only look at codes, or a norm, over which they need no scale."""
+FEW_BITS = 2.0**-4
+"""Relative error of a product of data and zero points, which may be kept in as few bits as codes are."""
 
 
 class Codes:
@@ -61,6 +63,7 @@ class Codes:
         self.tracks: Storages[Track] = Storages(self.ended, sized=True)
         self.differences: Storages[Track] = Storages(sized=True)  # codes less what was rounded, by what they become when that is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
+        self.corrections: Storages[bool] = Storages()  # products of data and zero points
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
         self.packed, self.bits, self.bit_origins = PackedCodes(self), FloatBits(mode), BitOrigins(self)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
@@ -93,7 +96,7 @@ class Codes:
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
-        own = self.tracks, self.differences, self.scaled, self.origins, self.scales.made, self.scales.averages, self.gradients.coded
+        own = self.tracks, self.differences, self.scaled, self.origins, self.corrections, self.scales.made, self.scales.averages, self.gradients.coded
         parts = self.dequantised.held, self.packed.held, self.bits.held, self.bit_origins.held, self.foldings.held, self.decoded.held
         known = [each for each in (*own, *parts, self.rotations.held, self.rotations.quantised, self.rotations.fast.held) if each]
         keys = [(storage_key(tensor), tensor.element_size()) for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
@@ -144,6 +147,7 @@ class Codes:
         code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
+        zero_points.followed(self, op, inputs, results[0])
         self.bit_origins.follow(given, results[0])
         self.foldings.follow(op, inputs, results[0])
         flushed_scales.follow(self, op, inputs, results)
@@ -227,6 +231,7 @@ class Codes:
         last = track.last or (place if unit and track.filled else None)
         read_off = track.numbered and self.scales.numbered(track.powers)  # a scale may be among the numbers
         remark = uncancelled(track, unit=unit) if track.sure and not track.owed else None
+        remark = None if remark is not None and remark.off <= track.corrected * FEW_BITS else remark
         if remark is not None and last is not None and (track.multipliers or (remark.fault == "left" and not read_off)):
             self.note(last, remark)
 

@@ -80,7 +80,7 @@ class DecodedData:
         given = [made for each in others if scales.made.get(each) and (made := scales.sources.get(each)) is not None]
         extremes = frozenset[int]().union(*(each.extremes for each in given))
         if not known:
-            if given and self.wrong and op.base in SCALED:  # what was read was not yet to be the data
+            if given and self.wrong and op.base in SCALED | ops.PRODUCTS:  # what was read was not yet to be the data
                 self.wrong = {line: each for line, each in self.wrong.items() if each.book.track.sources.isdisjoint(extremes)}
             return
         before = self.held.get(result)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 COARSE = 0.25
 """Relative distance of a forward result from the product. Rounding both operands to four bits makes 0.2, and another function is further off."""
+REGISTER = torch.Tensor.register_hook
 FUNCTIONS: Any = torch.autograd.Function.__mro__[1]
 """The class whose `apply` that of each Function calls."""
 REMEMBERED = 8
@@ -92,10 +93,11 @@ class FunctionGradients:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, each Function of this thread is followed, those too whose `apply` was bound to a name before."""
+        """Inside, each Function of this thread is followed, those too whose `apply` was bound to a name before, and each hook of a tensor that is
+        registered here."""
         with _lock:
             _watching.append(self)
-            FUNCTIONS.apply = classmethod(_applied)
+            FUNCTIONS.apply, torch.Tensor.register_hook = classmethod(_applied), _hooked  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -103,6 +105,7 @@ class FunctionGradients:
                 _watching.remove(self)
                 if not _watching:
                     del FUNCTIONS.apply
+                    torch.Tensor.register_hook = REGISTER  # type: ignore[method-assign]
 
     def rounded(self, line: str, plains: Sequence[torch.Tensor], error: float) -> None:
         """Data was rounded. `plains`: what it may have been before each of its scales."""
@@ -146,6 +149,22 @@ class FunctionGradients:
         node.register_hook(functools.partial(self._returned, own) if product is None else functools.partial(self._ends, product))
         return result
 
+    def hooked(self, call: Callable[[], Any]) -> Any:
+        """Runs a hook, whose gradient takes the place of the one that it is given."""
+        outer, self.returns = self.returns, True
+        try:
+            made = call()
+        finally:
+            self.returns = outer
+        if isinstance(made, torch.Tensor):
+            self._due(made)
+        return made
+
+    def _due(self, gradient: torch.Tensor) -> None:
+        """Scales that have not cancelled in a gradient are due in what is made of it."""
+        if plain(gradient) and (track := self.codes.tracks.get(gradient)) is not None:
+            track.due = self.coded.get(gradient)
+
     def _product(self, y: torch.Tensor, given: Sequence[torch.Tensor], roundings: list[Rounding]) -> Product | None:
         """The product of two inputs that the result is, but for one factor and a bias. The closest, if there are several."""
         wide = [each for each in given if plain(each) and each.is_floating_point() and each.element_size() > 1]
@@ -170,12 +189,11 @@ class FunctionGradients:
         self.returns = True
 
     def _returned(self, own: Sequence[bool], made: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> None:
-        """After it: scales that have not cancelled in a gradient are due in what is made of it. That of a scale itself has another unit: it is not
-        in `own`."""
+        """After it. The gradient of a scale has another unit: it is not in `own`."""
         self.returns = False
         for gradient, data in zip(made, own, strict=False):
-            if gradient is not None and data and plain(gradient) and (track := self.codes.tracks.get(gradient)) is not None:
-                track.due = self.coded.get(gradient)
+            if gradient is not None and data:
+                self._due(gradient)
 
     def _begins(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         """Before the backward pass of a Function."""
@@ -237,3 +255,15 @@ def _applied(cls: Any, *args: Any) -> Any:
     for each in [each for each in _watching if each.codes.mode in active_modes()]:
         call = functools.partial(each.applied, call, args)
     return call()
+
+
+def _hooked(tensor: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Any:
+    """What `register_hook` of each tensor is while a block is watched."""
+
+    def run(gradient: torch.Tensor) -> Any:
+        call: Callable[[], Any] = functools.partial(hook, gradient)
+        for each in [each for each in _watching if each.codes.mode in active_modes()]:
+            call = functools.partial(each.hooked, call)
+        return call()
+
+    return REGISTER(tensor, run)  # type: ignore[no-untyped-call]

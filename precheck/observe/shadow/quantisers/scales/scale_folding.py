@@ -10,6 +10,7 @@ been divided out of a layer before: nothing was divided by it, or what was divid
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,17 +43,23 @@ FEWEST = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Units:
-    """The factors that a tensor was multiplied and divided by, and that have not cancelled."""
+    """The factors that a tensor was multiplied and divided by, and that have not cancelled. `mixed`: it is a sum of what was divided by them and what
+    was not. `lost`: factors of which it is not known, as where a part of it was divided by them."""
 
     times: Factors = frozenset()
     over: Factors = frozenset()
+    mixed: bool = False
+    lost: Factors = frozenset()
 
     def __mul__(self, other: Units) -> Units:
         times, over = self.times | other.times, self.over | other.over
-        return Units(times - over, over - times)
+        return Units(times - over, over - times, (self.mixed or other.mixed) and bool(over - times), self.lost | other.lost)
 
     def inverse(self) -> Units:
-        return Units(self.over, self.times)
+        return dataclasses.replace(self, times=self.over, over=self.times)
+
+    def unknown(self) -> Units:
+        return Units(lost=self.times | self.over | self.lost)
 
 
 class Foldings:
@@ -63,6 +70,7 @@ class Foldings:
         self.held: Storages[Units] = Storages()
         self.named: Storages[Factors] = Storages()
         self.inverse: Storages[bool] = Storages()  # factors that are the inverse of one
+        self.direct: Storages[bool] = Storages()  # what was multiplied or divided by a factor itself, as a quantiser does
         self.divided: set[int] = set()
         self.paired: set[int] = set()  # factors that have cancelled in a product
         self.read: list[tuple[Operation, Factors]] = []  # functions that are not proportional to what had been divided
@@ -71,11 +79,12 @@ class Foldings:
         self.waiting: Track | None = None
 
     def begins(self, base: str, args: tuple[Any, ...]) -> bool:
-        """Whether a vector is divided by, with a number for each channel."""
+        """Whether a vector is divided by, with a number for each channel or row."""
         if base != "div" or not all(isinstance(each, torch.Tensor) for each in args[:2]):
             return False
         data, by = args[:2]
-        return bool(by.dim() == 1 and FEWEST <= by.numel() == data.shape[-1] if data.dim() else False)
+        lengths = zip(data.shape[::-1], by.shape[::-1], strict=False)
+        return FEWEST <= by.numel() and by.dim() <= data.dim() and any(by.numel() == own == length for length, own in lengths)
 
     def settled(self, track: Track) -> None:
         """The scales of codes have cancelled in the result of this op."""
@@ -92,27 +101,38 @@ class Foldings:
             return
         if base in REGISTRY and REGISTRY[base].kind is Kind.NORMALIZATION:
             base, inputs = "add", [each for each in (op.argument("weight"), op.argument("bias")) if isinstance(each, torch.Tensor)]
-        if base in ops.ADDITIONS and len(inputs) == 2:
-            self._summed(op, inputs)
-        units = self._of(base, args, inputs)
+        mixed = self._summed(op, inputs) if base in ops.ADDITIONS and len(inputs) == 2 else None
+        units = mixed or self._of(base, args, inputs, result)
         if units is None or result.dtype is torch.bool or (not whole(result) and self.held.get(result) != units):
-            self.held.drop(result)
+            self._keep(result, functools.reduce(Units.__mul__, filter(None, map(self.held.get, inputs)), Units()).unknown())
             return
         if base in PASSED:
-            self.held.put(result, units)
+            self._keep(result, units)
             if track is not None and units.times and track.last is not None:
                 self.halves.append((track.last, units.times, track.rounded))
-        elif result.is_floating_point() and (base not in REGISTRY or REGISTRY[base].kind in CURVED) and units.over:  # integers are places
-            self.read.append((self.codes.described(op.plan.name), units.over))
+            return
+        if units.over and not units.mixed and result.is_floating_point() and (base not in REGISTRY or REGISTRY[base].kind in CURVED):
+            self.read.append((self.codes.described(op.plan.name), units.over))  # integers are places
+        self._keep(result, units.unknown())
 
-    def _summed(self, op: OpCall, terms: Sequence[torch.Tensor]) -> None:
-        """After a sum: notes factors that one term was divided by and the other was not. A gradient may be added to anything, and what was scaled
-        gets noise or a zero point."""
+    def _keep(self, result: torch.Tensor, units: Units) -> None:
+        if units == Units():
+            self.held.drop(result)
+        else:
+            self.held.put(result, units)
+
+    def _summed(self, op: OpCall, terms: Sequence[torch.Tensor]) -> Units | None:
+        """After a sum: notes factors that one term was divided by and the other was not, and returns them. A product that multiplies the sum by them
+        tells that they were meant. A gradient may be added to anything, and what was scaled by them gets noise or a zero
+        point."""
         made, scaled = self.codes.scales.made, self.codes.scaled
         for term, other in (terms, terms[::-1]) if not op.plan.written and not in_backward() else ():
-            units, apart = self.held.get(term), not (made.get(other) or scaled.get(term) or self.held.get(other))
+            own = scaled.get(term) and self.direct.get(term)
+            units, apart = self.held.get(term), not (made.get(other) or own or self.held.get(other))
             if units is not None and units.over and apart and other.is_floating_point() and bool(other.any()):
                 self.sums.append((self.codes.described(op.plan.name), units.over))
+                return Units(frozenset(), units.over, mixed=True)
+        return None
 
     def _known(self, factor: torch.Tensor) -> Factors:
         """The numbers of a factor. Nothing if it is none."""
@@ -129,17 +149,18 @@ class Foldings:
             self.inverse.put(result, True)
             self.divided |= self._known(inputs[-1])
 
-    def _of(self, base: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor]) -> Units | None:
-        """The units of a result. None if it has none, or if they are not known."""
+    def _of(self, base: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> Units | None:
+        """The units of a result. None if they are not known."""
         if base in ("mul", "div") and len(inputs) == 2:
-            if self.begins(base, args) and not self._known(inputs[1]) and not self.codes.scales.made.get(inputs[0]):
+            if self.begins(base, args) and not self._known(inputs[1]) and not any(map(self.codes.scales.made.get, inputs)):
                 self.named.put(inputs[1], frozenset({next(self.codes.scales.roots.numbers)}))
             for data, factor in (inputs, inputs[::-1])[: 1 if base == "div" else 2]:
                 if (known := self._known(factor)) and not self._known(data):
                     over = (base == "div") != bool(self.inverse.get(factor))
                     self.divided |= known if over else frozenset()
                     made = (self.held.get(data) or Units()) * (Units(frozenset(), known) if over else Units(known))
-                    return made if made != Units() else None
+                    self.direct.put(result, True)
+                    return made
         inputs = inputs[:1] if base == "copysign" else inputs[base in FUSED or base == "copy" :]  # a sign has no factor
         given = [self.held.get(each) for each in inputs]
         if not any(given):
@@ -154,7 +175,7 @@ class Foldings:
         made = Units()
         for each in known_units:
             made = made * each
-        return made if made != Units() else None
+        return made
 
     def finish(self) -> None:
         """At the end of the run."""

@@ -2,6 +2,9 @@
 
 A product of codes that contain zero points needs corrections: one if one operand has zero points, three if both have (z · Σ w, z' · Σ q, and
 n · z · z'). The copy `plain`, which stands for the data, does not change. As long as a correction is missing, the result is not judged.
+
+A correction may also be a product of the other operand's data and zero points, or a part of one: x @ (q - z) = x @ q - x @ z. Such products may come
+in any number of parts, so each of them is a correction.
 """
 
 from __future__ import annotations
@@ -11,17 +14,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.quantisers import straight_through
 from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
 from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales import added_terms
 from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.storages import whole
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
 OWED = (0, 1, 3)
 """Corrections, by the number of operands that contain zero points."""
+MADE = ops.PRODUCTS | ops.SCALING | ops.MOVING | ops.FORMS | ops.WHOLE_COPIES | {"sum", "neg"}
+"""Ops by which a correction is made of zero points and data."""
 
 
 def owed(tracks: Sequence[Track]) -> int:
@@ -37,13 +44,27 @@ def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) ->
         return None
     for product, other in (inputs, inputs[::-1]):
         track, correction = codes.tracks.get(product), codes.tracks.get(other)
-        if track is None or not track.owed or product.shape != result.shape or other.numel() >= product.numel():
+        if track is None or not (track.owed or track.corrected) or product.shape != result.shape:
             continue
-        if (correction is not None and correction.dense) or codes.scales.made.get(other):
+        fewer = other.numel() < product.numel() and ((correction is not None and correction.dense) or codes.scales.made.get(other))
+        of_data = correction is None and bool(codes.corrections.get(other))
+        if of_data:
+            track.corrected += float(other.norm() / track.exact.seen(product).norm().clamp_min(1e-30))
+        if (fewer and track.owed) or of_data:
             if correction is not None:
                 correction.read = True
             return product
     return None
+
+
+def followed(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    """After an op: whether its result is a product of data and zero points, which is subtracted from the product of that data and codes."""
+    given = [bool(codes.corrections.get(each)) for each in inputs]
+    begun = op.base in ops.PRODUCTS | ops.SCALING and any(codes.scales.made.get(each) == "whole" for each in inputs)
+    if op.base in MADE and whole(result) and not codes.scales.made.get(result) and (begun or any(given)) and codes.tracks.get(result) is None:
+        codes.corrections.put(result, True)
+    elif codes.corrections:
+        codes.corrections.drop(result)
 
 
 def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
@@ -77,7 +98,8 @@ def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor
     track, exact = codes.tracks.get(source), copied(codes, op, -1)
     assert track is not None
     made = codes.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
-    if made.owed:
-        made.owed -= 1
+    if made.owed or made.corrected:
+        made.owed = max(made.owed - 1, 0)
+        made.corrected *= max(1.0, float(track.exact.seen(source).norm() / exact.norm().clamp_min(1e-30)))
         codes.settled(made, result)
     return made
