@@ -81,7 +81,7 @@ class Splits:
         """The op's own share of the square of its result's error, and the share of each input."""
         found = self.known.get(made)
         if found is None:
-            carried = {source: _carried(operation, source, self.error) ** 2 for source in causes.computed_from(operation) if self.error(source)}
+            carried = {source: _carried(operation, source, self.error) ** 2 for source in causes.computed_from(operation, made) if self.error(source)}
             if operation.base in INTERPOLATING and len(carried) == 2:
                 averaged, places = carried
                 carried[places] = max(carried[places], self.error(made) ** 2 - carried[averaged])

@@ -50,7 +50,7 @@ def error_source(
         if value.past is not None:
             cause = value.past.rounding or cause
             break
-        source = _carrier(cause, apart=apart)
+        source = _carrier(cause, value, apart=apart)
         if value in known or source is None or cause.opaque or _its_own(cause, value, source):
             break
         if source is since and cause.base in ops.SUMS | ops.MOVING:
@@ -71,9 +71,18 @@ def storage_error(value: Value) -> float:
     return max(value.rounded, subnormal(value)) if value.low else 0.0
 
 
-def computed_from(operation: Operation) -> tuple[Value, ...]:
-    """The inputs that an op computes its result from. The tensor that a copy overwrites does not count."""
-    return operation.inputs[-1:] if operation.base == "copy" else operation.inputs
+def computed_from(operation: Operation, made: Value | None = None) -> tuple[Value, ...]:
+    """The inputs that an op computes its result from. The tensor that a copy overwrites does not count.
+
+    An op on lists of n tensors computes each result from the tensors at the same place of its lists, and from what is in no list.
+    """
+    if operation.base == "copy":
+        return operation.inputs[-1:]
+    many = len(operation.outputs)
+    if made is None or many < 2 or "foreach" not in operation.name or made not in operation.outputs:
+        return operation.inputs
+    lists = len(operation.inputs) // many * many
+    return operation.inputs[operation.outputs.index(made) : lists : many] + operation.inputs[lists:]
 
 
 def only_moved(operation: Operation, value: Value) -> bool:
@@ -135,14 +144,14 @@ def absolute(value: Value) -> float:
     return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
 
 
-def _carrier(operation: Operation, *, apart: bool = False) -> Value | None:
-    """The input that carries most of the error. None for a random draw, which takes only the shape of its input.
+def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value | None:
+    """The input that carries most of the error of the result `made`. None for a random draw, which takes only the shape of its input.
 
     If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: inputs with fewer elements do not count.
     """
     if operation.base in ops.DRAWN:
         return None
-    given = computed_from(operation)
+    given = computed_from(operation, made)
     if apart and operation.base in ops.SUMS and operation.outputs:
         given = tuple(each for each in given if elements(each) >= elements(operation.outputs[0]))
     source = max(given, key=absolute if operation.base in ops.SUMS | ops.MOVING else lambda each: each.drift, default=None)

@@ -131,16 +131,20 @@ def in_noise(candidate: Candidate) -> bool:
     They contain as much if the op rounds what such a module has rounded, by no more than that. Squares add up, so without the op's rounding at
     least 1/√2 of the error is left. That does not hold where the op's function has made the error itself: a difference takes away what neighbouring
     elements share of an input's error, but not a rounding, which is another one in each.
+
+    What an op did in an earlier step comes through the weights, and noise runs update these too. They round gradients as well, where autograd's own
+    ops do.
     """
     operation = candidate.operation
-    if operation.plain or operation.converts:
+    if operation.plain or operation.converts or (operation.derived and operation.step < shown(candidate).step):
         return True
     if _made_in_call(operation, shown(candidate)):
         return False
     carried = operation.drifting if isinstance(candidate.fact, Misrounded) and candidate.fact.how in ("digits lost", "amplified") else None
     if carried is None or attribution.own_error(operation, operation.outputs[0]) > operation.drift_in:
         return False
-    return (behind := causes.error_source(carried)) is not None and behind.plain
+    behind = causes.error_source(carried)
+    return behind is not None and (behind.plain or behind.step < operation.step)
 
 
 def _made_in_call(operation: Operation, showing: Operation) -> bool:

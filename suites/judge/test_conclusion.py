@@ -213,3 +213,13 @@ def test_a_rounding_before_a_function_that_only_the_function_shows_is_told_once(
     assert (found.rule, found.cause_rule) == ("accumulated-drift", "amplified-rounding"), found.message
     assert found.source.endswith(f"test_conclusion.py:{fault}"), found.source
     assert not precheck.measure(WideEmbedding(), positions, precision="bf16-mixed").errors
+
+
+@pytest.mark.parametrize(("derived", "step", "severity"), [(True, 2, "warning"), (False, 2, "error"), (True, 1, "error")])
+def test_what_autograd_does_to_a_step_is_in_the_noise_of_the_next(derived: bool, step: int, severity: str) -> None:
+    """A gradient on line 1 is off by a few roundings. The weight that it moves takes that to line 2. The user's own backward op stays an error."""
+    graph = Graph()
+    gradient = graph.op("sum.dim_IntList", given("float32"), makes={"drift": 2 * ROUNDED}, phase="backward", derived=derived)
+    graph.op("sin.default", gradient, makes={"drift": 80 * ROUNDED, "dead": 0.1, "alive": True}, step=step)
+    (finding,) = [each for each in graph.found() if each.rule == "amplified-rounding"]
+    assert (finding.severity, finding.source) == (severity, "model.py:1")

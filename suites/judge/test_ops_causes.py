@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from graph import Graph, given
+from graph import Graph, given, value
 from scenario import finds, passes, watched
 from torch import nn
 
+import precheck
 from precheck import formats
 from precheck.analysis import causes
+from precheck.judge.watched_runs import RunJudge
+from precheck.observe.shadow.operations import Observation, Operation
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U
@@ -195,3 +198,32 @@ def test_the_smallest_of_many_numbers_has_no_error_of_its_own() -> None:
 
     (error,) = watched(explained).errors
     assert error.message.startswith("aten.add.Tensor"), error.message
+
+
+def test_each_gradient_of_an_op_on_lists_has_the_error_of_its_own_place() -> None:
+    """The scaler divides all gradients in one op. What the second is off by comes of the second's line."""
+    graph = Graph()
+    first, second = stored(graph), graph.op("exp.default", given(), makes={"drift": 30 * ROUNDED})
+    maker = Operation(3, "_amp_foreach_non_finite_check_and_unscale_.default", "data", "", "model.py:3", 1, inputs=(first, second, given(), given()))
+    made = maker.outputs = (value(maker, "float32", drift=ROUNDED), value(maker, "float32", drift=30 * ROUNDED))
+    assert [causes.computed_from(maker, each)[0] for each in made] == [first, second]
+    assert [causes.error_source(each) for each in made] == [first.maker, second.maker]
+
+
+def test_a_gradient_keeps_its_error_when_the_scaler_divides_it() -> None:
+    """Before, the optimizer's first op was taken for what made the error."""
+    weight = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    optimizer, scaler = torch.optim.AdamW([weight], lr=1e-3), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    seen: list[Observation] = []
+    judge = RunJudge.candidates
+    with pytest.MonkeyPatch.context() as patch, precheck.watch():
+        patch.setattr(RunJudge, "candidates", lambda self, observation: (seen.append(observation), judge(self, observation))[1])
+        with torch.autocast("cpu", torch.float16):
+            loss = (weight @ weight.exp()).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    unscaled = next((each for each in seen[-1].operations if "unscale" in each.name), None)
+    assert unscaled is not None
+    assert 0 < unscaled.inputs[0].drift == unscaled.outputs[0].drift
+    assert unscaled.outputs[0].norm == pytest.approx(unscaled.inputs[0].norm / 1024)

@@ -84,7 +84,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: it keeps Inf and NaN
         before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
         if before is not None:
-            value.nonfinite, value.nans, value.beyond = before.nonfinite, before.nans, before.beyond
+            call.mode.later.after(_unscaled, value, before, shadow)
         return
     if call.mode.later.defers(output):
         _measure_later(call, value, output, shadow, perturbed)
@@ -113,6 +113,13 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         value.local = own if math.isfinite(own) else None  # a result that is zero on paper, as the norm of a single number, has no relative error
         if value.local is not None and emulation.quantises(operation.packet):
             value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
+
+
+def _unscaled(value: Value, before: Value, shadow: torch.Tensor) -> None:
+    """A gradient that was divided by the loss scale has the error that it had, and is as large as its shadow is now."""
+    value.nonfinite, value.nans, value.beyond, value.drift, value.dead = before.nonfinite, before.nans, before.beyond, before.drift, before.dead
+    if value.drift:
+        value.norm = norm(shadow)
 
 
 def _in_parts(call: Call, value: Value) -> float | None:
