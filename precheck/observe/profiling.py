@@ -74,7 +74,7 @@ def _of_higher_order(mode: UncompiledMode, func: Any, args: tuple[Any, ...], kwa
 
 
 def _uncompiled(dispatch: Dispatch) -> Dispatch:
-    """Wraps a mode's `__torch_dispatch__` to run without the two hooks. It sees higher-order operators as `UncompiledMode` says, and nothing traced."""
+    """Wraps a mode's `__torch_dispatch__` to run without the two hooks. It sees other operators as `UncompiledMode` says, and no tracing."""
 
     @functools.wraps(dispatch)
     def plain(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
