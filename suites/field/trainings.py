@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from training import Left, Low, Training, loaded
+from run import _plain, _said, recorded
 from trained import differing
-from run import _plain, _said
+from training import Left, Low, Training, loaded
 
 import precheck
 from precheck.autocast import cuda_policy_on_cpu
@@ -37,7 +37,8 @@ def case_lines(case: Training, precision: str) -> list[dict[str, Any]]:
         watched["altered"] = altered = differing(kept, left.tensors())
         if altered:
             watched["unsteady"] = sorted({name for _ in range(2) for name in differing(kept, case.left(precision).tensors())})
-            watched["largest"] = max((float((kept[each].float() - left.tensors()[each].float()).abs().max()) for each in altered if each in kept and each in left.tensors()), default=0.0)
+            own = left.tensors()
+            watched["largest"] = max(float((kept[each].float() - own[each].float()).abs().max()) for each in altered if own.keys() & {each} & kept.keys())
         watched |= _told(report)
     except Exception as error:
         watched["crash"] = _error(error)
@@ -91,7 +92,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    known = {(each["training"], each["precision"]) for each in map(json.loads, asked.lines.read_text().splitlines())} if asked.lines and asked.lines.exists() else set()
+    known = {(each["training"], each["precision"]) for each in recorded(asked.lines)}
     for case in loaded().values():
         if (asked.names and not any(name in (case.name, case.kind) for name in asked.names)) or not case.installed():
             continue
@@ -101,7 +102,7 @@ def main() -> None:
             for line in case_lines(case, precision):
                 said = line.get("unable") or line.get("crash") or "; ".join(f"{each['rule']} {each['via'] or each['source']}" for each in line["errors"])
                 head = "CRASH " if "crash" in line else "UNABLE " if "unable" in line else ""
-                altered = f" ALTERED {line['altered'][:2]} {line.get('largest')}" if line.get("altered") else ""
+                altered = f" ALTERED {line['altered'][:2]}" if line.get("altered") else ""
                 print(f"{case.name} [{precision}, {line.get('way')}] {head}{said}{altered} {line.get('opaque') or ''}", flush=True)
                 if asked.lines:
                     with asked.lines.open("a", encoding="utf8") as file:

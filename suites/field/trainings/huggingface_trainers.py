@@ -15,7 +15,8 @@ TWO = ("bf16-mixed", "bf16-true")
 def gpt2() -> Any:
     import transformers
 
-    config = transformers.GPT2Config(vocab_size=96, n_positions=64, n_embd=64, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2, loss_type="ForCausalLM")
+    sizes = {"vocab_size": 96, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}
+    config = transformers.GPT2Config(**sizes, bos_token_id=1, eos_token_id=2, loss_type="ForCausalLM")
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -34,8 +35,8 @@ def mixtral() -> Any:
         transformers.MixtralConfig(
             vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             num_local_experts=4, output_router_logits=True, router_jitter_noise=0.01,
-        )  # fmt: skip
-    )
+        )
+    )  # fmt: skip
 
 
 def t5() -> Any:
@@ -88,7 +89,8 @@ added("label smoothing", label_smoothing_factor=0.1)
 added("neftune", make=llama, neftune_noise_alpha=5.0)
 added("adafactor", optim="adafactor", learning_rate=1e-2)
 added("group by length, accumulated", gradient_accumulation_steps=2, train_sampling_strategy="group_by_length")
-added("galore", package="galore-torch", make=llama, optim="galore_adamw", optim_target_modules=["q_proj", "v_proj"], optim_args="rank=4,update_proj_gap=2")
+GALORE = {"optim": "galore_adamw", "optim_target_modules": ["q_proj", "v_proj"], "optim_args": "rank=4,update_proj_gap=2"}
+added("galore", package="galore-torch", make=llama, **GALORE)
 added("fused AdamW, cosine restarts, clipped", optim="adamw_torch_fused", lr_scheduler_type="cosine_with_restarts", max_grad_norm=0.1)
 added("SGD, full evaluation in bfloat16", optim="sgd", learning_rate=0.1, eval_strategy="steps", eval_steps=2, bf16_full_eval=True)
 added("schedule-free", package="schedulefree", optim="schedule_free_adamw", lr_scheduler_type="constant")

@@ -51,7 +51,7 @@ def ensemble(low: Low) -> Left:
             out = vmap(one, (0, 0, None))(weights, buffers, low.cast(x))
             loss = nn.functional.cross_entropy(out.float().flatten(0, 1), y.repeat(4))
         low.step(loss, optimizer)
-    left = {name: value for name, value in weights.items()} | {"loss": loss}
+    left = dict(weights) | {"loss": loss}
     return Left(None, left, (lambda x: vmap(one, (0, 0, None))(weights, buffers, x), x))
 
 

@@ -86,7 +86,10 @@ def saved_on_cpu(own: Around, x: torch.Tensor) -> torch.Tensor:
 
 def packed(own: Around, x: torch.Tensor) -> torch.Tensor:
     """Saves for the backward pass in bfloat16."""
-    with torch.autograd.graph.saved_tensors_hooks(lambda each: (each.dtype, each.bfloat16() if each.is_floating_point() else each), lambda kept: kept[1].to(kept[0])):
+    def small(each: torch.Tensor) -> Any:
+        return each.dtype, each.bfloat16() if each.is_floating_point() else each
+
+    with torch.autograd.graph.saved_tensors_hooks(small, lambda kept: kept[1].to(kept[0])):
         return own.net(x)  # type: ignore[no-any-return]
 
 
