@@ -37,8 +37,6 @@ def case_lines(case: Training, precision: str) -> list[dict[str, Any]]:
         watched["altered"] = altered = differing(kept, left.tensors())
         if altered:
             watched["unsteady"] = sorted({name for _ in range(2) for name in differing(kept, case.left(precision).tensors())})
-            own = left.tensors()
-            watched["largest"] = max(float((kept[each].float() - own[each].float()).abs().max()) for each in altered if own.keys() & {each} & kept.keys())
         watched |= _told(report)
     except Exception as error:
         watched["crash"] = _error(error)
@@ -103,7 +101,7 @@ def main() -> None:
                 said = line.get("unable") or line.get("crash") or "; ".join(f"{each['rule']} {each['via'] or each['source']}" for each in line["errors"])
                 head = "CRASH " if "crash" in line else "UNABLE " if "unable" in line else ""
                 altered = f" ALTERED {line['altered'][:2]}" if line.get("altered") else ""
-                print(f"{case.name} [{precision}, {line.get('way')}] {head}{said}{altered} {line.get('opaque') or ''}", flush=True)
+                print(f"{case.name} [{precision}, {line.get('way')}] {head}{said}{altered}", line.get("opaque") or "", flush=True)
                 if asked.lines:
                     with asked.lines.open("a", encoding="utf8") as file:
                         file.write(json.dumps(line) + "\n")

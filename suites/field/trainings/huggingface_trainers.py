@@ -23,8 +23,9 @@ def gpt2() -> Any:
 def llama() -> Any:
     import transformers
 
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+        transformers.LlamaConfig(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, **heads)
     )
 
 
