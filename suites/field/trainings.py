@@ -98,7 +98,8 @@ def main() -> None:
             if (case.name, precision) in known:
                 continue
             for line in case_lines(case, precision):
-                said = line.get("unable") or line.get("crash") or "; ".join(f"{each['rule']} {each['via'] or each['source']}" for each in line["errors"])
+                errors = "; ".join(f"{each['rule']} {each['via'] or each['source']}" for each in line.get("errors", ()))
+                said = line.get("unable") or line.get("crash") or errors
                 head = "CRASH " if "crash" in line else "UNABLE " if "unable" in line else ""
                 altered = f" ALTERED {line['altered'][:2]}" if line.get("altered") else ""
                 print(f"{case.name} [{precision}, {line.get('way')}] {head}{said}{altered}", line.get("opaque") or "", flush=True)
