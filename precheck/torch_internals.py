@@ -55,10 +55,10 @@ try:  # needed
     _MODULE_CODE = torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__  # what calling a module runs
     MODULE_CALLS = frozenset(map(id, _MODULE_CODE))  # by id, since hashing code takes two microseconds
     TorchDispatchMode = _python_dispatch.TorchDispatchMode
-    without_modes = _python_dispatch._disable_current_modes
-    innermost_mode = _python_dispatch._get_current_dispatch_mode
-    active_modes = _python_dispatch._get_current_dispatch_mode_stack
-    without_innermost_mode = _python_dispatch._pop_mode_temporarily
+    innermost_mode, active_modes = _python_dispatch._get_current_dispatch_mode, _python_dispatch._get_current_dispatch_mode_stack
+    tracer = functools.partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY)  # None: no graph is being traced
+    modes_on = torch._C._len_torch_dispatch_stack  # how many modes, without the one that handles an op
+    without_modes, without_innermost_mode = _python_dispatch._disable_current_modes, _python_dispatch._pop_mode_temporarily
     foreach_norm, foreach_sub = torch._foreach_norm, torch._foreach_sub
     overlapping = torch._debug_has_internal_overlap  # 1: some elements share memory
     set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame  # what torch.compile hangs into Python's calls; returns what was there

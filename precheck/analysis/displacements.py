@@ -91,7 +91,8 @@ def _displacement(row: ComparedTensor) -> Displacement:
 def is_lost(update: Update) -> bool:
     """Whether an update is lost. Stochastic rounding makes a share of 1 ± luck arrive. Less than that is no effect of stochastic rounding."""
     share = update_share(update)
-    if not update.wanted or update.gradient_drift >= AIMLESS or share >= LOST:
+    drift = update.gradient_drift if update.moved else update.first_drift  # where nothing moved, the loss itself makes later gradients wrong
+    if not update.wanted or drift >= AIMLESS or share >= LOST:
         return False
     if update.aged is not None:
         return True

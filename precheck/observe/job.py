@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NoReturn
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from precheck.observe.containers import named_items, tensors
 from precheck.words import dtype_name
@@ -104,3 +106,20 @@ class Job:
     def device(self) -> str:
         own = itertools.chain(self.model.parameters(), self.model.buffers(), (tensor for _, tensor in tensors(self.inputs)))
         return next((tensor.device.type for tensor in own), "cpu")
+
+
+@contextlib.contextmanager
+def no_steps() -> Iterator[None]:
+    """A backward pass in which a hook of a weight must step no optimizer: each run would change the weights of the next."""
+
+    def refused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        raise InputError(
+            f"a hook of a weight steps {type(optimizer).__name__} within the backward pass, so each run would change the weights of the next; "
+            "measure the model without this hook, or put precheck.watch() around the training loop"
+        )
+
+    handle = register_optimizer_step_pre_hook(refused)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from precheck.torch_internals import OpOverload, TorchDispatchMode, set_eval_frame, written_out
+from precheck.torch_internals import OpOverload, TorchDispatchMode, modes_on, set_eval_frame, tracer, written_out
 
 __tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
@@ -74,10 +74,12 @@ def _of_higher_order(mode: UncompiledMode, func: Any, args: tuple[Any, ...], kwa
 
 
 def _uncompiled(dispatch: Dispatch) -> Dispatch:
-    """Wraps a mode's `__torch_dispatch__` to run without the two hooks, and to see operators of higher order as `UncompiledMode` says."""
+    """Wraps a mode's `__torch_dispatch__` to run without the two hooks. It sees other operators as `UncompiledMode` says, and no tracing."""
 
     @functools.wraps(dispatch)
     def plain(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if modes_on() and tracer() is not None:  # some of its example numbers are uninitialised memory (`torch.func.linearize`)
+            return func(*args, **(kwargs or {}))
         hook = set_eval_frame(None)
         if not isinstance(func, OpOverload):
             try:

@@ -15,7 +15,7 @@ from precheck.observe.decisions.log import Recording
 from precheck.observe.decisions.modes import undecided
 from precheck.observe.decisions.replay import DecisionReplay
 from precheck.observe.halvings import fewest
-from precheck.observe.job import Job, check_loss, detached_loss, made_optimizer, nothing_to_compare
+from precheck.observe.job import Job, check_loss, detached_loss, made_optimizer, no_steps, nothing_to_compare
 from precheck.observe.listeners import doing
 from precheck.observe.recording.module_hooks import LOW, Boundaries
 from precheck.observe.recording.recorder import Moved
@@ -95,7 +95,7 @@ class Training:
         return True
 
     def _backward(self, loss: torch.Tensor) -> None:
-        with self.led("backward"):
+        with no_steps(), self.led("backward"):
             self.scaler.scale(loss).backward()
 
     def _once_more(self, step: int) -> None:

@@ -95,7 +95,7 @@ def _said(finding: precheck.Finding) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     """Without folders and addresses of this machine."""
-    return re.sub(r"(?:[\w.-]*/)+(?:site-packages|suites/field/cases)/| at 0x[0-9a-f]+", "", text)
+    return re.sub(r"(?:[\w.-]*/)+(?:site-packages|suites/field(?:/cases|/trainings)?)/| at 0x[0-9a-f]+", "", text)
 
 
 def case_lines(case: Case) -> Iterable[dict[str, Any]]:

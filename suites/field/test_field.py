@@ -19,6 +19,7 @@ import evidence
 import fieldcase
 import results
 import run
+import training
 from fieldcase import Calls, Case, Made, square
 from releases import RELEASES
 from trained import cast, differing, trained
@@ -221,3 +222,12 @@ def test_a_release_that_has_mended_its_bug_passes(name: str, line: str) -> None:
     errors = RELEASES[name].report().errors
     assert bool(errors) is bool(line), [error.message for error in errors]
     assert not errors or line in errors[0].source
+
+
+def test_the_record_of_trainings_is_of_those_that_there_are() -> None:
+    """Without their packages, too."""
+    known = training.loaded()
+    lines = run.recorded(results.FOLDER / "trainings_as_found.jsonl")
+    assert len(known) >= 40
+    assert {(line["training"], line["precision"]) for line in lines} == {(name, each) for name, one in known.items() for each in one.precisions}
+    assert f"{len(known)} trainings with {sum(len(one.precisions) for one in known.values())} configurations" in PAGE

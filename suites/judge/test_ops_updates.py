@@ -59,7 +59,8 @@ def test_the_worst_is_named_and_the_others_are_counted() -> None:
     assert found[0].message.endswith("; 5 of 6 parameters lost more than half")
 
 
-@pytest.mark.parametrize("given", [{"arrived": 0.9}, {"held": True}, {"aged": 0.9, "horizon": 300}, {"gradient_drift": 0.7}, {"wanted": 0.0},
+@pytest.mark.parametrize("given", [{"arrived": 0.9}, {"held": True}, {"aged": 0.9, "horizon": 300}, {"gradient_drift": 0.7, "moved": 1},
+                                   {"gradient_drift": 0.7, "first_drift": 0.7}, {"wanted": 0.0},
                                    {"held": True, "aged": 0.9, "horizon": 300}], ids=str)  # fmt: skip
 def test_what_arrives_or_will_or_never_was_is_not_lost(given: dict[str, Any]) -> None:
     assert judged(update(**given)) == []

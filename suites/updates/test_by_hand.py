@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from twin import BF16, ENOUGH, TOO_LITTLE, moved, told, watched, weight
+from twin import BF16, ENOUGH, START, TOO_LITTLE, moved, told, watched, weight
 
 
 def _subtracted(own: nn.Parameter, rate: float) -> None:
@@ -116,3 +116,41 @@ def test_a_climb_that_the_program_takes_back_is_no_step(kept: bool) -> None:
 
     report = watched(code)
     assert bool(report.errors) is not kept, report.summary()
+
+
+def _summed(compensated: bool) -> nn.Parameter:
+    """Steps of a thousandth of what the weight sees. What each has lost is kept for the next, or not; its memory ends with this function."""
+    own, lost = weight(), torch.zeros(64, dtype=BF16)
+    for _ in range(4):
+        own.grad = None
+        (own * torch.ones(64, dtype=BF16)).sum().backward()
+        with torch.no_grad():
+            step = -TOO_LITTLE * own.grad + lost  # type: ignore[operator]
+            new = own + step
+            if compensated:
+                lost.copy_(step - (new - own))
+            own.copy_(new)
+    return own
+
+
+@pytest.mark.parametrize("compensated", [True, False], ids=["kahan", "plain"])
+def test_a_remainder_whose_memory_is_gone_at_the_end(compensated: bool) -> None:
+    kept = []
+    report = watched(lambda: kept.append(_summed(compensated)))
+    assert [each.rule for each in told(report)] == ([] if compensated else ["lost-update"])
+
+
+@pytest.mark.parametrize("rate", [ENOUGH, 0.003], ids=["enough", "too-little"])
+def test_lost_steps_that_make_the_next_gradients_wrong(rate: float) -> None:
+    """The gradient falls by half in 0.003, so float32 has another from its second step on, where the weight has not moved."""
+    own = weight()
+    optimizer = torch.optim.SGD([own], lr=rate)
+
+    def code() -> None:
+        for _ in range(4):
+            optimizer.zero_grad()
+            ((own.float() - START) * 200).exp().sum().div(200).backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert ("lost-update" in [each.rule for each in told(report)]) == (rate < ENOUGH), report.summary()

@@ -81,6 +81,28 @@ class Position:
         self.rounded()
 
 
+class Hook:
+    """A hook of a module whose own code may copy or pickle the module. A copy records as the module does; what is pickled records nothing."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self.call = call
+
+    def __call__(self, *given: Any) -> None:
+        self.call(*given)
+
+    def __deepcopy__(self, memo: Any) -> Hook:
+        return self
+
+    def __reduce__(self) -> Any:
+        return Hook, (nothing,)
+
+
+def nothing(*given: Any) -> None:
+    pass
+
+
 class Boundaries:
     """Records the outputs of the modules of `model`, and their gradients, into `trace`, while `attached`."""
 
@@ -112,8 +134,8 @@ class Boundaries:
             if isinstance(module, torch.jit.ScriptModule):  # accepts no Python hooks
                 continue
             if not self.fast_path:
-                handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.fast_path))
+                handles.append(module.register_forward_pre_hook(Hook(self._entering(name)), with_kwargs=True))
+            handles.append(module.register_forward_hook(Hook(self._leaving(name)), always_call=not self.fast_path))
         try:
             with room(), contextlib.nullcontext() if self.compiled else uncompiled(), interpreted():
                 yield

@@ -45,7 +45,7 @@ from precheck.observe.shadow.training.losses import Losses
 from precheck.observe.shadow.training.scaler_hooks import Scalers
 from precheck.observe.shadow.training.updates import Updates
 from precheck.observe.shadow.window import Iteration, Judge, Window
-from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes
+from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, modes_on, nesting, no_dispatch, without_modes
 from precheck.words import dtype_name
 
 __tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
@@ -204,15 +204,15 @@ class Shadow(UncompiledMode):
                 self.amounts.known.drop(tensor)
 
     def apart(self) -> contextlib.AbstractContextManager[Any]:
-        """A context in which no mode sees the shadow's own ops. Modes from before this one see only the user's."""
-        return without_modes() if self.nested else contextlib.nullcontext()
+        """A context in which no mode sees the shadow's own ops. Modes below it, as torch's tracer always is, see only the user's."""
+        return without_modes() if modes_on() else contextlib.nullcontext()
 
     def unseen(self) -> contextlib.AbstractContextManager[Any]:
         """The same, cheaper, for plain tensors without collectives: it turns dispatch to modes off, and takes no mode off the stack."""
-        return no_dispatch() if self.nested else _NOTHING
+        return no_dispatch() if modes_on() else _NOTHING
 
     def __enter__(self) -> Any:
-        self.nested, self.autocasts = bool(active_modes()), nesting()
+        self.autocasts = nesting()
         self.function_replay.begin()
         return super().__enter__()  # type: ignore[no-untyped-call]
 

@@ -99,6 +99,7 @@ class Update:
     size: float = 0.0  # |parameter|
     sampled: int = 0  # elements that were measured
     gradient_drift: float = 0.0  # of the worst step
+    first_drift: float = 0.0  # of the first step's gradient, made by weights that have lost nothing yet
     held: bool = False  # whether an optimizer state holds the remainder that the parameter lost
     moved: int = 0  # how many of these have changed
     absorbed: float = 0.0  # of the elements that should move in a step, the share that does not, averaged over steps

@@ -63,15 +63,15 @@ class _Seen:
         self.earlier = dataclasses.replace(self.update, states=dict(self.update.states)), self.moved, self.meant
         wide = samples[3].dtype
         was, was_shadow, now, shadow, *states = (sample.to(wide) for sample in samples)
-        update, moved, meant = self.update, now - was, shadow - was_shadow
-        wanted = meant != 0
+        update, moved, meant, wanted = self.update, now - was, shadow - was_shadow, shadow != was_shadow
         if not bool(wanted.any()) and not bool(moved.any()):
             return
         first = self.moved is None or self.meant is None
         self.moved = moved if self.moved is None else self.moved + moved
         self.meant = meant if self.meant is None else self.meant + meant
         update.steps += 1
-        update.gradient_drift = max(update.gradient_drift, gradient.drift if gradient is not None else 0.0)
+        drift = gradient.drift if gradient is not None else 0.0
+        update.first_drift, update.gradient_drift = drift if first else update.first_drift, max(update.gradient_drift, drift)
         common, square = _products(moved, meant)
         update.common += common
         update.wanted += square
@@ -153,14 +153,15 @@ class Updates:
 
     def finish(self, observation: Observation, names: dict[int, str]) -> None:
         """Puts all updates into the observation. Where there were too few steps to tell, the optimizer is continued alone."""
+        self.later.flush()
         for number, was in self.by_hand.items():
-            parameter = was.parameter()
-            if parameter is not None:
+            parameter, seen = was.parameter(), self.seen.get(number)
+            if parameter is not None and not (seen and seen.update.held):  # the remainder of the last step may be gone with its function
                 self._by_hand(parameter, was, names.get(number, ""))
         self.later.flush()
-        seen = [each for each in self.seen.values() if each.update.steps]
-        self._aged([each for each in seen if _unsure(each.update)])
-        observation.updates, observation.optimized = [each.update for each in seen], self.optimized
+        every = [each for each in self.seen.values() if each.update.steps]
+        self._aged([each for each in every if _unsure(each.update)])
+        observation.updates, observation.optimized = [each.update for each in every], self.optimized
         observation.decays = [each.update for each in self.idle.values() if each.update.steps]
 
     def _aged(self, unsure: list[_Seen]) -> None:
@@ -187,8 +188,9 @@ class Updates:
             back, was, between = True, last, _made_of(cell.value, last.content, last.seen)
         if cell is None or not between:
             return
+        owner = optimizer() if optimizer else None
         idle = was.unused and self._unused(parameter)
-        if idle and not decays(optimizer() if optimizer else None, parameter):
+        if idle and not decays(owner, parameter):
             return
         every = self.idle if idle else self.seen
         seen = every.get(number)
@@ -196,18 +198,16 @@ class Updates:
             self.doubtful.add(number)
             return
         if seen is None:
-            update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(optimizer() if optimizer else None, parameter))
+            update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(owner, parameter))
             update.wrote = cell.value.maker.blamed if cell.value.maker is not None else ""
             seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer)
-        seen.last = was
-        gradient = was.gradient
+        seen.last, gradient = was, was.gradient
         if gradient is None and parameter.grad is not None:  # a closure made it during the step
             gradient = self._value(parameter.grad)
-        low = [name if state.dtype in self.low else "" for name, state in states.items()]
         written = ((name, self._value(state)) for name, state in states.items())
         seen.wrote = {name: held.maker.blamed for name, held in written if held is not None and held.maker is not None}
         elsewhere = self._elsewhere(mine, was, list(states.values()))
-        low += [""] * len(elsewhere)
+        low = [name if state.dtype in self.low else "" for name, state in states.items()] + [""] * len(elsewhere)
         samples = [each for state in (*states.values(), *elsewhere) for each in self._sample(state)]
         self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, tuple(low), back))
 
