@@ -6,15 +6,15 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from precheck.analysis import attribution, causes
 from precheck.analysis.facts import Part
-from precheck.analysis.function_errors import OWNED, OwnError
-from precheck.analysis.provenance import low_since, placed, via
-from precheck.analysis.rounding import Misrounded
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.provenance import low_since, placed, via
+from precheck.analysis.rounding.function_errors import OWNED, OwnError
+from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.analysis.watched import RunAnalysis
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.places.source import shortened
 from precheck.rules import classes
 from precheck.rules.rule import Candidate, Rule
 

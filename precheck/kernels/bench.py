@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from precheck import formats
-from precheck.analysis import kernel_floor as floor
+from precheck.analysis.noise_floor import kernel_floor as floor
 from precheck.kernels import memory, nonfinite, number_kinds, reference_error, running, trials
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from precheck.analysis import noise
+from precheck.analysis.noise_floor import noise
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.recording.sketch import distance
 from precheck.pairs.floors import ratio, roundoff

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from precheck.analysis import noise
-from precheck.analysis.noise import STRANGE
+from precheck.analysis.noise_floor import noise
+from precheck.analysis.noise_floor.noise import STRANGE
 from precheck.observe.recording.sketch import distance, sketch
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject

@@ -12,9 +12,9 @@ from typing import Literal
 
 import torch
 
-from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH, LUCK, largest
-from precheck.analysis.noise import STRANGE, VANISHING
+from precheck.analysis.noise_floor import noise
+from precheck.analysis.noise_floor.noise import STRANGE, VANISHING
 from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.distances import Squares, block_counts, block_name, greatest, lengths, same_bits, size, squared_distance
 from precheck.pairs.floors import Floor, ratio

@@ -15,7 +15,7 @@ from scenario import finds, passes
 from torch import nn
 
 from precheck import formats
-from precheck.analysis import causes
+from precheck.analysis.propagation import causes
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Storages, flattened, plain, whole
 from precheck.observe.shadow.quantisers.bit_runs import BITS, COMPUTED, MOVED, Runs, again
 from precheck.observe.shadow.quantisers.scales.scale_roots import ScaleKind, Source
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Storages, flattened, plain, whole
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

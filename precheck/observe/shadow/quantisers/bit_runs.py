@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Storages, flattened, length, plain, whole
+from precheck.observe.shadow.memory.storages import Storages, flattened, length, plain, whole
+from precheck.observe.shadow.replaying.replay import OpCall
 
 SHIFTS = {"__lshift", "__ilshift", "bitwise_left_shift", "__rshift", "__irshift", "bitwise_right_shift"}
 JOINS = {"__or", "__ior", "bitwise_or", "__xor", "__ixor", "bitwise_xor"}

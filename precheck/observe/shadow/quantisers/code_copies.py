@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow import storages
+from precheck.observe.shadow.memory import storages
+from precheck.observe.shadow.memory.storages import Flat
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_notes import Changed, Fault, Uncancelled
 from precheck.observe.shadow.quantisers.scales.scale_roots import Nested, Powers
-from precheck.observe.shadow.storages import Flat
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
 from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import ENDS
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

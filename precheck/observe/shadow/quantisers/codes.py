@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat, Storages, plain
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers import code_copies, code_limits, code_rounding, compound_ops, linear_ops, rounding_costs, straight_through
 from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
@@ -33,8 +34,7 @@ from precheck.observe.shadow.quantisers.scales.rotations import FACTORS, Rotatio
 from precheck.observe.shadow.quantisers.scales.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
 from precheck.observe.shadow.quantisers.scales.settled_data import SettledData
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Flat, Storages, plain
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:

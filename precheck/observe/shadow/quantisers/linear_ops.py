@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import plain
 from precheck.observe.shadow.quantisers import code_limits, code_rounding
 from precheck.observe.shadow.quantisers.code_copies import Track, alternatives
 from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales import zero_points
 from precheck.observe.shadow.quantisers.scales.scale_roots import combined
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import plain
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import plain
+from precheck.observe.shadow.memory.storages import plain
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.ops.registry import REGISTRY
 from precheck.ops.spec import Kind
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from precheck.formats import FP16
-from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import tensors_in
+from precheck.observe.shadow.replaying.replay import tensors_in
 from precheck.observe.shadow.training.loss_scales import Scales
 from precheck.observe.shadow.training.step_records import Backward, ScalingEvent
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from precheck.findings import Loss
-from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.replay import addressable
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.memory.cells import Memory
+from precheck.observe.shadow.places.source import shortened
+from precheck.observe.shadow.replaying.replay import addressable
 from precheck.observe.shadow.training.loss_scales import Scales
 
 _NEAR = 8  # most Python frames between autograd's and this one; function modes add some

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.shadow.module_tracker import ModuleTracker
-from precheck.observe.shadow.replay import addressable, local
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
+from precheck.observe.shadow.replaying.replay import addressable, local
 from precheck.observe.shadow.training.backward import Backwards
 from precheck.observe.shadow.training.loss_scales import Scales
 from precheck.observe.shadow.training.optimizers import parameters, rates, stateless

@@ -13,7 +13,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import counts
-from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

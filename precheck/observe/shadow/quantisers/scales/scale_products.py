@@ -11,7 +11,7 @@ from precheck.observe.shadow.quantisers import code_limits
 from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, LIKE, Track, distance, neutral, signed
 from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import steps
-from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from precheck.observe.shadow.quantisers import straight_through
 from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
 from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales import added_terms
-from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
