@@ -15,7 +15,7 @@ from precheck.analysis.training import displacements, scaling
 from precheck.evidence import shown, undecided
 from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
-from precheck.judge.ranks import merged
+from precheck.judge.watched_runs import merged
 from precheck.observe.job import InputError
 from precheck.observe.models.uncompiled import uncompiled
 from precheck.observe.shadow.distributed.ranks import Ranks, distributed, meet

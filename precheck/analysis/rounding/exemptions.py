@@ -1,7 +1,10 @@
-"""Exemptions of a misrounding: the ops that read its value heal the error, or the value's inputs make it right. Each is a function in the ledger."""
+"""Exemptions of a misrounding: the ops that read its value heal the error, its inputs make it right, or a quotient cancels it. Most are functions in
+the ledger.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from precheck import formats, ops
@@ -10,8 +13,9 @@ from precheck.analysis.decisions.choices import blurred
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.attribution import drift
 from precheck.analysis.propagation.output_impact import ROUNDINGS, ends_wrong, hidden, measured
-from precheck.analysis.propagation.provenance import FINEST, effective_roundoff, rms
+from precheck.analysis.propagation.provenance import FINEST, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back, takes_from_codes
@@ -155,3 +159,20 @@ def as_stored(operation: Operation, value: Value) -> bool:
     stored = [source for source in operation.inputs if source.kept_low]
     given = not value.low and all(causes.given_low(source) for source in stored)
     return takes_back(operation) or takes_from_codes(operation) or (given and not causes.stored_too_soon(operation, value))
+
+
+def abated(cause: Operation | None, value: Value) -> bool:
+    """Whether a value has less error than the op that caused it, because a quotient of two terms with a common error lies between.
+
+    Between the quotient and the value there are only products and moves. Chance makes the square of an error smaller by up to 4/√n of itself: four
+    standard deviations.
+    """
+    if cause is None or drift(value) ** 2 >= (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2:
+        return False
+    maker = value.maker
+    while maker is not None and maker is not cause and maker.base in ops.MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:
+        terms = [term for term in maker.inputs if drift(term)]
+        if maker.base == "div" and len(terms) > 1:
+            return any(map(drift, set.intersection(*(causes.ancestors([term]) for term in terms))))
+        maker = terms[0].maker if len(terms) == 1 else None
+    return False

@@ -18,7 +18,6 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attribution
-from precheck.analysis.propagation.cancelled_errors import abated
 from precheck.analysis.propagation.output_impact import (
     DEAD,
     GARBAGE,
@@ -43,7 +42,7 @@ from precheck.analysis.rounding.enlarged_differences import (
     of_computed_terms,
     picked,
 )
-from precheck.analysis.rounding.exemptions import as_stored, softmax_written_out
+from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
 from precheck.analysis.unrepresentable.zeros import LOST
 from precheck.findings import Severity

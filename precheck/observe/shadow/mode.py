@@ -40,9 +40,8 @@ from precheck.observe.shadow.replaying.function_replay import FunctionReplay
 from precheck.observe.shadow.replaying.replay import LOW, PLAIN, OpCall, Replay, addressable, floats_in, local, plan, wraps
 from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.training import stale_casts
-from precheck.observe.shadow.training.backward import Backwards
 from precheck.observe.shadow.training.loss_scales import Scales
-from precheck.observe.shadow.training.losses import Losses
+from precheck.observe.shadow.training.losses import Backwards, Losses
 from precheck.observe.shadow.training.scaler_hooks import Scalers
 from precheck.observe.shadow.training.updates import Updates
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, nesting, no_dispatch, without_modes

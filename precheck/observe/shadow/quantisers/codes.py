@@ -29,7 +29,7 @@ from precheck.observe.shadow.quantisers.float_bits import FloatBits
 from precheck.observe.shadow.quantisers.fruitless_lines import Lines
 from precheck.observe.shadow.quantisers.function_gradients import FunctionGradients
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
-from precheck.observe.shadow.quantisers.scales import added_terms, flushed_scales, scale_products, zero_points
+from precheck.observe.shadow.quantisers.scales import flushed_scales, scale_products, zero_points
 from precheck.observe.shadow.quantisers.scales.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scales.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
@@ -181,9 +181,9 @@ class Codes:
             zero_points.unmoved(self, op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.shifted(self, op, inputs, tracked[0], result)
-        elif linear and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
+        elif linear and not (base in ops.ADDITIONS and zero_points.other(self, inputs) and not zero_points.without_unit(self, inputs)):
             linear_ops.again(self, op, tracks, result)
-            added_terms.joined(self, op, inputs, result)
+            zero_points.joined(self, op, inputs, result)
         else:
             for track in tracks:
                 self.judged(track, unit=base in WITH_A_UNIT, place=self.described(op.plan.name))

@@ -16,7 +16,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.memory.storages import Storages, plain, whole
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers.bit_runs import BITS
+from precheck.observe.shadow.quantisers.bit_origins import BITS
 from precheck.observe.shadow.quantisers.code_copies import Track
 from precheck.observe.shadow.quantisers.code_notes import Misread
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
