@@ -187,7 +187,7 @@ class Measurement:
             report.facts["layers"] = by_layer(places, name)
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved_results(rows))
-        differing, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
+        differing, total = map(sum, zip((0, 0), *self.reference.flips.values(), strict=True))
         report.facts |= {"noise_runs": len(self.noises) + len(self.early), "decisions": total, "flips": differing}
         self._located(report)
         return report
@@ -296,6 +296,5 @@ class Measurement:
 
     def contradicted(self, rows: dict[str, drift.ComparedTensor], *, early: bool) -> set[str]:
         """Keys of the rows for which the reference is none, since another exact run contradicts it."""
-        if not rows or self.dtype is not torch.float32:
-            return set()
-        return self.others.contradicting(self.low, self.reference, rows, early=early)
+        exact = rows and self.dtype is torch.float32
+        return self.others.contradicting(self.low, self.reference, rows, early=early) if exact else set()

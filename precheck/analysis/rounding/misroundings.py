@@ -16,32 +16,14 @@ from typing import Literal
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation import attribution, causes, output_impact
 from precheck.analysis.propagation.attribution import Attribution
-from precheck.analysis.propagation.output_impact import (
-    DEAD,
-    GARBAGE,
-    ROUNDINGS,
-    averaged,
-    behind_wrong_ends,
-    dropped,
-    exponentials,
-    healed,
-    normalised,
-)
+from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.analysis.propagation.walks import NEARBY
+from precheck.analysis.rounding import enlarged_differences
 from precheck.analysis.rounding.differences import reduced
-from precheck.analysis.rounding.enlarged_differences import (
-    DIGITS,
-    PLAIN,
-    amplification,
-    amplified_before,
-    difference_before,
-    lost_at,
-    of_computed_terms,
-    picked,
-)
+from precheck.analysis.rounding.enlarged_differences import DIGITS, PLAIN, amplification, amplified_before, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
 from precheck.analysis.unrepresentable.zeros import LOST
@@ -99,13 +81,13 @@ class Misroundings:
     def _shown(self, *, infinite: bool = False) -> set[Value]:
         """The values whose errors a wrong end of the run shows. `infinite`: also an end with Inf or NaN, which shows that a number became zero."""
         if infinite not in self.ends:
-            self.ends[infinite] = behind_wrong_ends(self.observation, infinite=infinite)
+            self.ends[infinite] = output_impact.behind_wrong_ends(self.observation, infinite=infinite)
         return self.ends[infinite]
 
     @functools.cached_property
     def unread(self) -> set[Value]:
         """Values that the program drops."""
-        return dropped(self.observation)
+        return output_impact.dropped(self.observation)
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
@@ -120,10 +102,10 @@ class Misroundings:
         together = gain * amplified_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
         if above and subtracts and stored and together >= PLAIN and roundings >= ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if above and gain >= PLAIN and roundings >= ROUNDINGS and of_computed_terms(operation, value):
-            if cause := lost_at(operation, self.observation, self.readers):
+        if above and gain >= PLAIN and roundings >= ROUNDINGS and enlarged_differences.of_computed_terms(operation, value):
+            if cause := enlarged_differences.lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
-        if lost := picked(operation, value, self.readers):
+        if lost := enlarged_differences.picked(operation, value, self.readers):
             return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
         if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)
@@ -171,7 +153,8 @@ class Misroundings:
 
     def _difference(self, operation: Operation, value: Value, roundings: float, gain: float) -> Misrounded | None:
         """The fact on a difference of nearly equal numbers. Its terms may have been rounded much earlier."""
-        shares = [] if value in self._shown() else [normalised(power, self.readers) for power in exponentials(value, self.readers)]
+        powers = () if value in self._shown() else output_impact.exponentials(value, self.readers)
+        shares = [output_impact.normalised(power, self.readers) for power in powers]
         if softmax_written_out(shares):
             return None
         severity: Severity = "error" if shares else self._severity(value)
@@ -226,11 +209,11 @@ class Misroundings:
     def healed(self, value: Value) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
         asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
-        return healed(value, self.readers, asked) and not averaged(value, self.readers, self.unread)
+        return output_impact.healed(value, self.readers, asked) and not output_impact.averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
-        return "error" if value in self._shown(infinite=below) or averaged(value, self.readers, self.unread) else "note"
+        return "error" if value in self._shown(infinite=below) or output_impact.averaged(value, self.readers, self.unread) else "note"
 
     def _storing(self, operation: Operation, term: Value, wanted: Callable[[Operation], bool] = attribution.written) -> tuple[Operation | None, bool]:
         """The `wanted` op that stored the term of a difference, and whether its line or function made most of that error. Found once for a loop."""

@@ -26,11 +26,11 @@ from precheck.torch_internals import CONVERSION, backward_node, graph_task, next
 if TYPE_CHECKING:
     from types import FrameType
 
-PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
+PRECHECK = str(Path(autocast.__file__).resolve().parent) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep  # torchvision lies beside it
 OPTIMIZERS = str(Path(TORCH) / "optim") + os.sep
-RUNNER = tuple(str(Path("observe") / name) for name in ("training.py", "conversion.py"))
-"""Files of precheck that convert and run the user's model. The code that called them is not part of the run."""
+RUNNER = str(Path("observe") / "training.py")
+"""The file of precheck that runs the user's model. The code that called it is not part of the run."""
 AUTOCAST = autocast.__file__
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})

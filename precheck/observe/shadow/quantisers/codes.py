@@ -160,7 +160,7 @@ class Codes:
         linear = base in LINEAR and not op.plan.steps  # a quotient may be rounded
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
-            code_copies.copied(self, inputs, result)
+            code_copies.copied_into(self, inputs, result)
         elif base in compound_ops.FUSED and compound_ops.stepwise(self, op, result):
             return
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):

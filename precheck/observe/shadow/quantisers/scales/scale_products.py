@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.observe.shadow.quantisers import code_limits
-from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, LIKE, Track, distance, neutral, signed
-from precheck.observe.shadow.quantisers.op_copies import copied
+from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, LIKE, Track, distance, neutral, on_copies, signed
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import steps
 from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import in_backward
@@ -23,14 +22,14 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     track = codes.tracks.get(source)
     assert track is not None
     other = next((each for each in inputs if each is not source), None)
-    exact = copied(codes, op, -1, source)
+    exact = on_copies(codes, op, -1, source)
     plains = [each.seen(source).expand(exact.shape) for each in track.plains]
     own = other is not None and (track.bare is None or _own(codes, other, track.bare))
     known = other is not None and own and (codes.scales.known(other) or _nested(codes, other, track))
     if other is not None and _ended(codes, track, other, known, exact, plains, result):
         return
     if not known:
-        again = [copied(codes, op, place, source) for place in range(len(track.plains))]
+        again = [on_copies(codes, op, place, source) for place in range(len(track.plains))]
         number = op.args[1] if other is None else other.detach() if other.numel() == 1 else 1
         if not isinstance(number, torch.Tensor) or number.numel() == 1:
             plains = [-each for each in plains] if number < 0 else plains  # the sign of a number is no scale's

@@ -17,8 +17,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.quantisers import straight_through
-from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
-from precheck.observe.shadow.quantisers.op_copies import copied
+from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance, on_copies
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import counts
 from precheck.observe.shadow.replaying.replay import OpCall
 
@@ -79,7 +78,7 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
 
 def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> Track:
     """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-    track, exact = codes.tracks.get(source), copied(codes, op, -1)
+    track, exact = codes.tracks.get(source), on_copies(codes, op, -1)
     assert track is not None
     made = codes.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
     if made.owed:
