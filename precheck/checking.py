@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from precheck import garbage_collector, interrupts
-from precheck.analysis import drift
+from precheck.analysis.noise_floor import drift
 from precheck.closer_look import FIRST_LOOK
 from precheck.evidence import Evidence, concluded, depth_of, diagnose, gathered, record_depth
 from precheck.findings import Finding, Report

@@ -18,9 +18,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from precheck.analysis import boundaries, labels, noise
+from precheck.analysis import labels
 from precheck.analysis.chance import LUCK
-from precheck.analysis.drift import UNDETERMINED, ComparedTensor
+from precheck.analysis.noise_floor import boundaries, noise
+from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor
 from precheck.observe.records import Record
 
 Rows = dict[str, ComparedTensor]

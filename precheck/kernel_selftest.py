@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from precheck import garbage_collector, interrupts
-from precheck.analysis.kernel_floor import Floor
+from precheck.analysis.noise_floor.kernel_floor import Floor
 from precheck.kernels import dimensions, examples, plan, reduced_example
 from precheck.kernels.bench import Bench
 from precheck.kernels.causes import Search

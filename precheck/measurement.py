@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from precheck import evidence, garbage_collector, interrupts
-from precheck.analysis import boundaries, decisions, drift
-from precheck.analysis.noise_sites import noise_for
+from precheck.analysis.decisions import flips
+from precheck.analysis.noise_floor import boundaries, drift
+from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, CloserLook, is_early, settled, suspicious
 from precheck.evidence import Evidence, diagnose
 from precheck.findings import Finding, Report
@@ -167,7 +168,7 @@ class Measurement:
         if not (self._decided_alike() and (settled(rows) or (not self.brief and closer.at_once()))):
             rows = self._look(FIRST_LOOK)
             narrow = fails or (self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values()))
-            flipping = not narrow and any(place.unsettled(self.precision) for place in decisions.places(self.reference, self.noises))
+            flipping = not narrow and any(place.unsettled(self.precision) for place in flips.places(self.reference, self.noises))
             if flipping:
                 rows = self._look(SECOND_LOOK)
             closer = CloserLook(self, rows, settled=narrow or flipping, halting=halting, fails=fails)
@@ -186,14 +187,14 @@ class Measurement:
             report.facts["layers"] = by_layer(places, name)
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved_results(rows))
-        flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
-        report.facts |= {"noise_runs": len(self.noises) + len(self.early), "decisions": total, "flips": flips}
+        differing, total = map(sum, zip((0, 0), *self.reference.flips.values(), strict=True))
+        report.facts |= {"noise_runs": len(self.noises) + len(self.early), "decisions": total, "flips": differing}
         self._located(report)
         return report
 
     def _decided_alike(self) -> bool:
         """Whether every place has so few flips that a second noise run without flips would not make it doubtful."""
-        found = decisions.places(self.reference, self.noises)
+        found = flips.places(self.reference, self.noises)
         return not any(dataclasses.replace(place, samples=FIRST_LOOK).doubtful(self.precision) for place in found)
 
     def looks(self) -> list[list[drift.ComparedTensor]]:
@@ -278,12 +279,12 @@ class Measurement:
         setting = reference(self.dtype, self.precision, follows=self.log, disturbance=disturbance, compared_with=self.own, functions=self.functions)
         return run(job, dataclasses.replace(setting, early=early, steps=self.borrowed and not self.noises))
 
-    def _flips(self) -> list[decisions.Place]:
+    def _flips(self) -> list[flips.Place]:
         """The places with more flips than rounding at boundaries explains, if the flips change a result."""
-        suspects = [place for place in decisions.places(self.reference, self.noises) if place.too_many(self.precision)]
+        suspects = [place for place in flips.places(self.reference, self.noises) if place.too_many(self.precision)]
         return suspects if suspects and self._flips_matter(suspects) else []
 
-    def _flips_matter(self, suspects: list[decisions.Place]) -> bool:
+    def _flips_matter(self, suspects: list[flips.Place]) -> bool:
         """Whether float32 gives another result, beyond noise, if it takes the run's decisions at these places, and all others by itself."""
         spreads, flipped = drift.spreads(self.reference, self.noises), self.others.without_flips({place.name for place in suspects})
         rows = drift.compare(flipped, self.others.deciding, spreads, self.precision, samples=len(self.noises))
@@ -295,6 +296,5 @@ class Measurement:
 
     def contradicted(self, rows: dict[str, drift.ComparedTensor], *, early: bool) -> set[str]:
         """Keys of the rows for which the reference is none, since another exact run contradicts it."""
-        if not rows or self.dtype is not torch.float32:
-            return set()
-        return self.others.contradicting(self.low, self.reference, rows, early=early)
+        exact = rows and self.dtype is torch.float32
+        return self.others.contradicting(self.low, self.reference, rows, early=early) if exact else set()

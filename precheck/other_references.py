@@ -12,8 +12,8 @@ from collections.abc import Mapping, Set
 
 import torch
 
-from precheck.analysis import drift
-from precheck.analysis.boundaries import UNSTABLE
+from precheck.analysis.noise_floor import drift
+from precheck.analysis.noise_floor.boundaries import UNSTABLE
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Trace

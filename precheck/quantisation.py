@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from precheck import formats, garbage_collector, interrupts
-from precheck.analysis import quantised_results, quantised_weights
+from precheck.analysis.quantisation import quantised_results, quantised_weights
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.observe.job import InputError

@@ -6,7 +6,7 @@ import torch
 
 from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run
-from precheck.observe.shadow.source import Frames, shortened
+from precheck.observe.shadow.places.source import Frames, shortened
 from precheck.precisions import Precision
 
 _PLAIN = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from precheck import garbage_collector, interrupts
-from precheck.analysis.displacements import lost
 from precheck.analysis.labels import module_of
+from precheck.analysis.training.displacements import lost
 from precheck.evidence import depth_of
 from precheck.findings import Report
 from precheck.judge import allowances

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 
 import torch
 
-from precheck.analysis import drift
+from precheck.analysis.noise_floor import drift
 from precheck.closer_look import FIRST_LOOK, is_early
 from precheck.findings import Finding, Report
 from precheck.judge.compared_runs import report_on

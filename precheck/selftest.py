@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from precheck import garbage_collector, interrupts
-from precheck.analysis.displacements import LOST
+from precheck.analysis.training.displacements import LOST
 from precheck.checking import Checking
 from precheck.findings import Report
 from precheck.goldens.file import read

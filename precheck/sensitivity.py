@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from precheck.analysis import drift
-from precheck.analysis.displacements import displacements
 from precheck.analysis.labels import label
+from precheck.analysis.noise_floor import drift
+from precheck.analysis.training.displacements import displacements
 from precheck.checking import Checking
 from precheck.measurement import Measurement
 from precheck.rules.golden_stale.rule import UNLIKE

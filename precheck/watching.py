@@ -11,18 +11,18 @@ from typing import Any
 import torch
 
 from precheck import cuda_blocks, interrupts
-from precheck.analysis import displacements, scaling
+from precheck.analysis.training import displacements, scaling
 from precheck.evidence import shown, undecided
 from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
-from precheck.judge.ranks import merged
+from precheck.judge.watched_runs import merged
 from precheck.observe.job import InputError
 from precheck.observe.models.uncompiled import uncompiled
 from precheck.observe.shadow.distributed.ranks import Ranks, distributed, meet
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.replay import LOW
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
+from precheck.observe.shadow.replaying.replay import LOW
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import without_modes
 

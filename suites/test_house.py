@@ -179,9 +179,11 @@ def test_modules_of_the_suites_have_names_of_their_own() -> None:
     assert not packages & {path.stem for path in alone if path.name not in by_path}
 
 
-@pytest.mark.parametrize("folder", ["analysis", "pairs", "kernels", "."])
+@pytest.mark.parametrize("folder", ["analysis", "observe/shadow", "pairs", "kernels", "."])
 def test_the_tour_says_what_each_module_is_for(folder: str) -> None:
     start, end = ("The modules of `precheck/`", "\n\nImports") if folder == "." else (f"## Where in `{folder}`", "\n## ")
     tour = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf8").partition(start)[2].partition(end)[0]
-    files = {path.stem for path in (PACKAGE / folder).glob("*.py")} - {"__init__"}
-    assert set(re.findall(r"`(\w+)`", tour)) - {"analysis", "Finding", "Report"} == files
+    parts = [path for path in (PACKAGE / folder).rglob("*.py") if path.name != "__init__.py"]
+    files = {path.stem for path in parts if folder != "." or path.parent == PACKAGE}
+    folders = {path.parent.relative_to(PACKAGE / folder).as_posix() for path in parts if folder != "."} - {"."}
+    assert set(re.findall(r"`([\w/]+)`", tour)) - {"analysis", "observe/shadow", "Operation", "Finding", "Report"} == files | folders

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 
-from precheck.analysis.provenance import Origins
+from precheck.analysis.propagation.provenance import Origins
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 

@@ -6,11 +6,12 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection
 
-from precheck.analysis import exceptions, nonfinite, quantisers, zeros
-from precheck.analysis.errors import Errors
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.provenance import Origins
-from precheck.analysis.recurrence import Recurrence
+from precheck.analysis.propagation.provenance import Origins
+from precheck.analysis.quantisation import quantisers
+from precheck.analysis.rounding.errors import Errors
+from precheck.analysis.rounding.recurrence import Recurrence
+from precheck.analysis.unrepresentable import exceptions, nonfinite, zeros
 from precheck.observe.shadow.operations import Observation, Value
 
 

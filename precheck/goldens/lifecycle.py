@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 
 from precheck import garbage_collector, interrupts
-from precheck.analysis import drift
-from precheck.analysis.noise_sites import noise_for
+from precheck.analysis.noise_floor import drift
+from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.dense_parts import parts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference

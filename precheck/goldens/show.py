@@ -14,7 +14,7 @@ from precheck.words import one_line
 
 STILL = 2.0**-20
 """A tensor has not moved if its distance is at most this share of its norm, by which float32 may differ between machines
-(precheck.analysis.noise.REASSOCIATED)."""
+(precheck.analysis.noise_floor.noise.REASSOCIATED)."""
 _COLUMNS = {
     "kind": 18, "tensor": 40, "step": 4, "shape": 14, "dtype": 8, "norm": 12, "amax": 12, "zeros": 8, "nonfinite": 9, "floor mixed": 11,
     "floor true": 10,

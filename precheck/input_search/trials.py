@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from precheck.analysis import drift
-from precheck.analysis.decisions import SHARE
+from precheck.analysis.decisions.flips import SHARE
+from precheck.analysis.noise_floor import drift
 from precheck.closer_look import FIRST_LOOK
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report

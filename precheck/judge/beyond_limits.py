@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from precheck.analysis import noise
-from precheck.analysis.displacements import LOST, lost
 from precheck.analysis.labels import module_of, phase_of
+from precheck.analysis.noise_floor import noise
+from precheck.analysis.training.displacements import LOST, lost
 from precheck.findings import Report
 from precheck.judge.known_failures import Fault, Observed, Reach
 

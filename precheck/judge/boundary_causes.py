@@ -6,17 +6,17 @@ import dataclasses
 import math
 
 from precheck import ops
-from precheck.analysis import attribution
-from precheck.analysis.attribution import Attribution, Splits
-from precheck.analysis.function_errors import ADDED, OWN, error_in
-from precheck.analysis.nonfinite import Broken
-from precheck.analysis.provenance import determined, effective_roundoff, low_since, placed, via
-from precheck.analysis.zeros import Missed
+from precheck.analysis.propagation import attribution
+from precheck.analysis.propagation.attribution import Attribution, Splits
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, low_since, placed, via
+from precheck.analysis.rounding.function_errors import ADDED, OWN, error_in
+from precheck.analysis.unrepresentable.nonfinite import Broken
+from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.findings import Finding
 from precheck.judge.watched_runs import finding_of, required, shown
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.places.source import shortened
 from precheck.rules.advice import kept, widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate

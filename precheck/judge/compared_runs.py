@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy
 import torch
 
-from precheck.analysis import drift
-from precheck.analysis.displacements import displacements
-from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import module_of
+from precheck.analysis.noise_floor import drift
+from precheck.analysis.noise_floor.drift import ComparedTensor
+from precheck.analysis.training.displacements import displacements
 from precheck.findings import Finding, Loss, Report, Row
 from precheck.observe.recording.sketch import inner, sketch
 from precheck.observe.records import Record, Trace

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from precheck.analysis.choices import BY_DIFFERENCE
+from precheck.analysis.decisions.choices import BY_DIFFERENCE
 from precheck.findings import Finding, Row
 from precheck.judge import boundary_causes
 from precheck.judge.watched_runs import AMPLIFIED, distinct, finding_of, in_noise, shown

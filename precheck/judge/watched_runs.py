@@ -1,20 +1,20 @@
-"""Runs every rule on a watched run, and returns one finding for each rule and line: the earliest of the most severe."""
+"""Runs every rule on a watched run, and returns one finding for each rule and line: the earliest of the most severe. Merges those of all ranks."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from precheck.analysis import attribution, causes
 from precheck.analysis.facts import Part
-from precheck.analysis.function_errors import OWNED, OwnError
-from precheck.analysis.provenance import low_since, placed, via
-from precheck.analysis.rounding import Misrounded
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.provenance import low_since, placed, via
+from precheck.analysis.rounding.function_errors import OWNED, OwnError
+from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.analysis.watched import RunAnalysis
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.places.source import shortened
 from precheck.rules import classes
 from precheck.rules.rule import Candidate, Rule
 
@@ -164,3 +164,25 @@ def _warned(candidate: Candidate) -> Candidate:
         return candidate
     text = f"{candidate.message}; the precision asks for this rounding, and measure() tells whether noise runs explain what it does"
     return dataclasses.replace(candidate, severity="warning", message=text)
+
+
+def merged(findings: Mapping[int, Sequence[Finding]], size: int) -> list[Finding]:
+    """Returns the findings of all ranks. Those of the same rule and line become one, with the words of the first rank."""
+    by_place: dict[tuple[object, ...], dict[int, Finding]] = {}
+    for rank in sorted(findings):
+        for finding in findings[rank]:
+            place = finding.rule, finding.severity, finding.phase, finding.source, finding.via
+            by_place.setdefault(place, {}).setdefault(rank, finding)
+    return [_named(found, size) for found in by_place.values()]
+
+
+def _named(found: dict[int, Finding], size: int) -> Finding:
+    ranks, first = tuple(found), next(iter(found.values()))
+    head, *rest = first.message.split("\n")
+    return dataclasses.replace(first, ranks=ranks, message="\n".join([f"{head} ({_words(ranks, size)})", *rest]))
+
+
+def _words(ranks: tuple[int, ...], size: int) -> str:
+    if len(ranks) == size:
+        return f"on all {size} ranks" if size > 2 else "on both ranks"
+    return f"on rank {ranks[0]}" if len(ranks) == 1 else f"on ranks {', '.join(map(str, ranks))}"

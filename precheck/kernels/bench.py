@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from precheck import formats
-from precheck.analysis import kernel_floor as floor
+from precheck.analysis.noise_floor import kernel_floor as floor
 from precheck.kernels import memory, nonfinite, number_kinds, reference_error, running, trials
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
+from precheck.kernels.memory import poisoned
 from precheck.kernels.noise import base_roundoff
-from precheck.kernels.poison import poisoned
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, surplus, values_of
 from precheck.kernels.trials import Made, Trial

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck.analysis.cut_off import CUT_OFF
+from precheck.analysis.noise_floor.cut_off import CUT_OFF
 from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, unmasked
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, explained, has_mask, inputs_of

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from precheck import formats, ops
-from precheck.analysis.kernel_floor import ROUNDINGS
+from precheck.analysis.noise_floor.kernel_floor import ROUNDINGS
 from precheck.kernels.stored_results import StoredResults
 from precheck.observe.exact import widened, written
 from precheck.observe.profiling import UncompiledMode

@@ -1,15 +1,16 @@
-"""Tests a kernel's behaviour over several calls: what it keeps, where it writes, whether it gives the same result again."""
+"""Tests a kernel's behaviour over several calls: what it keeps, where it writes, whether it gives the same again, on another CUDA stream too."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from precheck.kernels import memory, running, streams
+from precheck.kernels import memory, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.call_profiling import profiled
 from precheck.kernels.trial_result import Fault, Judged
@@ -138,13 +139,13 @@ def streamed(bench: Bench) -> Judged | None:
 
     Whole numbers are 0 until then, since they may be indices. None if no input lies on a CUDA device.
     """
-    device = streams.device_of([leaf.tensor for leaf in bench.example.leaves])
+    device = cuda_device([leaf.tensor for leaf in bench.example.leaves])
     if device is None:
         return None
     trial = Trial(seed=98)
     values = bench.make(trial).values
     held = buffers([torch.full_like(each, math.nan if each.is_floating_point() or each.is_complex() else 0) for each in values], trial)
-    with streams.another(device):
+    with another_stream(device):
         for buffer, each in zip(held, values, strict=True):
             buffer.write(each)
         return bench.judge(trial, buffers=held)
@@ -178,3 +179,31 @@ def _codes(function: Any) -> set[Any]:
         codes.add(getattr(type(function).forward, "__code__", None))
     return codes - {None}
 
+
+_SIZE, _PRODUCTS = 4096, 16
+"""The new stream multiplies matrices of this size at first: 2 · 10¹² operations, some 40 milliseconds. What does not wait for it reads too early."""
+
+
+def cuda_device(tensors: Sequence[torch.Tensor]) -> torch.device | None:
+    """The CUDA device that a tensor lies on. None if there is none."""
+    return next((each.device for each in tensors if each.device.type == "cuda"), None)
+
+
+@contextlib.contextmanager
+def another_stream(device: torch.device) -> Iterator[None]:
+    """Inside, the device's work goes to a new stream, which waits for the present one. Afterwards the present one waits for the new one."""
+    present, new = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    new.wait_stream(present)
+    try:
+        with torch.cuda.stream(new):
+            keep_busy(device)
+            yield
+    finally:
+        present.wait_stream(new)
+
+
+def keep_busy(device: torch.device) -> None:
+    """Gives the current stream work. The caller does not wait for it."""
+    square = torch.zeros(_SIZE, _SIZE, device=device)
+    for _ in range(_PRODUCTS):
+        square = square @ square

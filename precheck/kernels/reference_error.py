@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.analysis.kernel_floor import UNSURE
+from precheck.analysis.noise_floor.kernel_floor import UNSURE
 from precheck.dense_parts import continuous
 from precheck.kernels import running
 from precheck.kernels.trials import Made, Trial

@@ -7,8 +7,8 @@ import math
 
 import torch
 
-from precheck.analysis import kernel_floor as floor
-from precheck.analysis.kernel_floor import Distance
+from precheck.analysis.noise_floor import kernel_floor as floor
+from precheck.analysis.noise_floor.kernel_floor import Distance
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
 from precheck.words import counted, of_norm

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from precheck.observe.recording.module_hooks import LOW
-from precheck.observe.shadow.source import Frames
-from precheck.observe.shadow.storages import Storages
+from precheck.observe.shadow.memory.storages import Storages
+from precheck.observe.shadow.places.source import Frames
 from precheck.shared_changes import overrides
 from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
 

@@ -18,8 +18,8 @@ import torch
 
 from precheck.dense_parts import composed, with_values
 from precheck.formats import FP16, ONE_ROUNDING, Format
-from precheck.observe.shadow.numpy_views import ROOM, lent_and_seen, scratch
-from precheck.observe.shadow.storages import Storages
+from precheck.observe.shadow.comparing.numpy_views import ROOM, lent_and_seen, scratch
+from precheck.observe.shadow.memory.storages import Storages
 from precheck.recipes import Recipe
 from precheck.torch_internals import in_backward, no_class_code, no_dispatch, version
 

@@ -28,11 +28,11 @@ from precheck.observe.recording.digest import Digest, numbers, wished
 from precheck.observe.recording.module_hooks import LOW, Boundaries, Disturbance, Position
 from precheck.observe.recording.recorder import Witness
 from precheck.observe.records import Trace
+from precheck.observe.shadow.memory.window import Judge
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.reference import Reference
-from precheck.observe.shadow.window import Judge
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 from precheck.torch_internals import innermost_mode, no_dispatch, without_innermost_mode, without_modes

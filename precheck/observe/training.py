@@ -20,7 +20,7 @@ from precheck.observe.listeners import doing
 from precheck.observe.recording.module_hooks import LOW, Boundaries
 from precheck.observe.recording.recorder import Moved
 from precheck.observe.recording.reduce import thinned
-from precheck.observe.shadow.statistics import finite_everywhere, sampled
+from precheck.observe.shadow.comparing.statistics import finite_everywhere, sampled
 from precheck.observe.shadow.training import optimizer_rollout
 from precheck.precisions import Precision
 from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precheck.analysis import noise
+from precheck.analysis.noise_floor import noise
 from precheck.observe.listeners import doing
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject, subjects

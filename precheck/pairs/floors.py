@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH, freedom
+from precheck.analysis.noise_floor import noise
 from precheck.formats import FP64, ONE_ROUNDING
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Of, Subject

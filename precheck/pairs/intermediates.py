@@ -15,7 +15,7 @@ from precheck.dense_parts import continuous
 from precheck.observe.decisions.log import outputs_of
 from precheck.observe.decisions.natures import nature
 from precheck.observe.profiling import UncompiledMode
-from precheck.observe.shadow.source import Frames, shortened
+from precheck.observe.shadow.places.source import Frames, shortened
 from precheck.torch_internals import in_backward, no_dispatch, schema, storage_key
 
 if TYPE_CHECKING:

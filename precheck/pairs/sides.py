@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck.analysis.noise_sites import noise_for
+from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.formats import FP64
 from precheck.observe.containers import tensors
 from precheck.observe.decisions.log import DecisionLog

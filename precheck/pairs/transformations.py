@@ -13,10 +13,10 @@ import torch
 
 from precheck import ops
 from precheck.pairs import changes
+from precheck.pairs.changes import Change, cures
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.first_difference import Place
 from precheck.pairs.intermediates import Made, View, alike
-from precheck.pairs.interventions import Change, cures
 from precheck.pairs.layouts import equal
 
 MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})

@@ -12,9 +12,9 @@ from typing import Literal
 
 import torch
 
-from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH, LUCK, largest
-from precheck.analysis.noise import STRANGE, VANISHING
+from precheck.analysis.noise_floor import noise
+from precheck.analysis.noise_floor.noise import STRANGE, VANISHING
 from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.distances import Squares, block_counts, block_name, greatest, lengths, same_bits, size, squared_distance
 from precheck.pairs.floors import Floor, ratio
@@ -99,18 +99,8 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     exact_other = floor.exact if sided.exact_other is None else sided.exact_other
     own, rival = squared_distance(sided.other, exact_other), squared_distance(sided.model, floor.exact)
     found = _Row(subject, sided.other, floor, own)
-    if sided.free_other is not None and sided.free_model is not None and sided.free_other.shape == sided.free_model.shape:
-        between = squared_distance(sided.free_other, sided.free_model)
-        bound = _bound(floor, sided.free_model)
-        r, where, limit = _drowned(between, bound, floor, samples) if floor.drowned else _beyond(between, bound, found.shape)
-        if between.excess or r > limit:
-            return found.told("different", math.inf if between.excess else r, limit, where, between)
-        if fine is not None and not floor.drowned:
-            sharp, where, limit = _beyond(between, _bound(fine, sided.free_model), found.shape)
-            if sharp > limit:
-                return found.told("undecidable", r, noise.FAIL, where, own)
-    elif sided.free_other is not None or sided.free_model is not None:
-        return dataclasses.replace(found.told("different", math.inf, noise.FAIL, "", own), why="only one of the exact runs has it")
+    if (apart := _apart(found, sided, floor, fine, samples)) is not None:
+        return apart
     limit = _allowed(sided.other.numel(), samples, floor.free.whole)
     extra, lost = max(0, own.excess - rival.excess), max(0, rival.excess - own.excess)
     r, r_rival = ratio(own.whole, floor.square.whole), ratio(rival.whole, floor.square.whole)
@@ -134,6 +124,23 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     if r_rival > limit and ratio(rival.whole, max(floor.square.whole, own.whole)) > limit:
         return found.told("model less accurate", r_rival, limit, "", rival)
     return dataclasses.replace(found.told("rounding", r, limit, "", own), clear=clear)
+
+
+def _apart(found: _Row, sided: Sided, floor: Floor, fine: Floor | None, samples: int) -> Judged | None:
+    """The verdict by the exact runs of both sides, whose difference no rounding excuses. None if they agree, or if there are none."""
+    ours, theirs = sided.free_model, sided.free_other
+    if ours is None and theirs is None:
+        return None
+    if ours is None or theirs is None or ours.shape != theirs.shape:
+        return dataclasses.replace(found.told("different", math.inf, noise.FAIL, "", found.own), why="only one of the exact runs has it")
+    between, bound = squared_distance(theirs, ours), _bound(floor, ours)
+    r, where, limit = _drowned(between, bound, floor, samples) if floor.drowned else _beyond(between, bound, found.shape)
+    if between.excess or r > limit:
+        return found.told("different", math.inf if between.excess else r, limit, where, between)
+    if fine is None or floor.drowned:
+        return None
+    sharp, where, limit = _beyond(between, _bound(fine, ours), found.shape)
+    return found.told("undecidable", r, noise.FAIL, where, found.own) if sharp > limit else None
 
 
 def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from precheck import ops
-from precheck.analysis.provenance import placed
+from precheck.analysis.propagation.provenance import placed
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.places.source import shortened
 
 _WIDENING = {"float32": ".float()", "float64": ".double()"}
 

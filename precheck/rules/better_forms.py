@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from precheck import ops
-from precheck.analysis import causes
 from precheck.analysis.facts import Readers
+from precheck.analysis.propagation import causes
 from precheck.observe.shadow.operations import Operation, Value
 
 _FAR = 4

@@ -7,18 +7,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import ClassVar
 
 from precheck import ops
-from precheck.analysis import boundaries
-from precheck.analysis.drift import ComparedTensor
-from precheck.analysis.exceptions import Decided
 from precheck.analysis.facts import Fact, Part, Readers
-from precheck.analysis.function_errors import OwnError
 from precheck.analysis.labels import label, module_of, phase_of
 from precheck.analysis.limit import Limit
-from precheck.analysis.nonfinite import Broken
-from precheck.analysis.provenance import percent, placed
-from precheck.analysis.recurrence import Repeated
-from precheck.analysis.rounding import Misrounded
-from precheck.analysis.zeros import Missed
+from precheck.analysis.noise_floor import boundaries
+from precheck.analysis.noise_floor.drift import ComparedTensor
+from precheck.analysis.propagation.provenance import percent, placed
+from precheck.analysis.rounding.function_errors import OwnError
+from precheck.analysis.rounding.misroundings import Misrounded
+from precheck.analysis.rounding.recurrence import Repeated
+from precheck.analysis.unrepresentable.exceptions import Decided
+from precheck.analysis.unrepresentable.nonfinite import Broken
+from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.findings import Finding, RuleInfo, Severity
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Operation, Value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from precheck.analysis.chance import CHANCE, LUCK
-from precheck.analysis.cut_off import APART, NUMBERS
-from precheck.analysis.kernel_floor import BLOCK, CANCELLED, CHOICES, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
-from precheck.analysis.noise import FAIL, REASSOCIATED, STRANGE, VANISHING, WARN
+from precheck.analysis.noise_floor.cut_off import APART, NUMBERS
+from precheck.analysis.noise_floor.kernel_floor import BLOCK, CANCELLED, CHOICES, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
+from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, STRANGE, VANISHING, WARN
 
 KERNELS = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE, CHOICES, APART, NUMBERS)
 PAIRS = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK, STRANGE, VANISHING)

@@ -12,7 +12,7 @@ from ratios import Call, medians
 from sized import GPT, Trained, adamw, loss_of, made
 
 import precheck
-from precheck.analysis.noise_sites import noise_for
+from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.checking import Checking
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, encode

@@ -11,8 +11,7 @@ import torch
 
 from precheck.measurement import job_of
 from precheck.observe.job import InputError
-from precheck.observe.timing.clocks import CpuClock, clock_for, device_of
-from precheck.observe.timing.cuda import LEAST_FLUSHED, CudaClock
+from precheck.observe.timing.clocks import LEAST_FLUSHED, CpuClock, CudaClock, clock_for, device_of
 
 MEGABYTE = 2**20
 

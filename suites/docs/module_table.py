@@ -20,8 +20,10 @@ A line for every module, taken from its docstring. [Architecture](architecture.m
 """
 FOLDERS = (
     "", "formats", "ops", "recipes", "observe", "observe/models", "observe/recording", "observe/decisions", "observe/timing", "observe/shadow",
+    "observe/shadow/replaying", "observe/shadow/comparing", "observe/shadow/memory", "observe/shadow/places",
     "observe/shadow/probes", "observe/shadow/training", "observe/shadow/quantisers", "observe/shadow/quantisers/scales",
-    "observe/shadow/distributed", "analysis", "rules", "judge",
+    "observe/shadow/distributed", "analysis", "analysis/propagation", "analysis/rounding", "analysis/unrepresentable", "analysis/decisions",
+    "analysis/training", "analysis/noise_floor", "analysis/quantisation", "rules", "judge",
     "goldens", "pairs", "kernels", "input_search", "strategies", "report", "plugin",
 )  # fmt: skip
 """In the order in which imports run; the verbs, which stand in the package itself, come first."""

@@ -10,7 +10,7 @@ import numpy
 import pytest
 from samples import everything, golden, record
 
-from precheck.analysis.noise import REASSOCIATED
+from precheck.analysis.noise_floor.noise import REASSOCIATED
 from precheck.goldens.file import Golden, decode, encode
 from precheck.goldens.show import STILL, circumstances, describe, difference, show
 

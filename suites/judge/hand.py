@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from precheck.analysis.drift import ComparedTensor
+from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.findings import Finding
 from precheck.observe.recording.reduce import reduced
 from precheck.observe.records import Kind, Record, Trace

@@ -10,10 +10,10 @@ import torch
 from graph import Graph, given
 from scenario import finds, passes
 
-from precheck.analysis import attribution, causes
-from precheck.analysis.attribution import OFTEN, Attempts, Attribution, Splits
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.attribution import OFTEN, Attempts, Attribution, Splits
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.source import Function
+from precheck.observe.shadow.places.source import Function
 
 LOW = torch.bfloat16
 

@@ -18,7 +18,7 @@ from precheck.judge import conclusion
 from precheck.judge.watched_runs import RunJudge
 from precheck.observe.records import Trace
 from precheck.observe.shadow.op_notes import Flips
-from precheck.observe.shadow.source import Function
+from precheck.observe.shadow.places.source import Function
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U

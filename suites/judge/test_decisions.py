@@ -6,9 +6,9 @@ import numpy
 import pytest
 from hand import trace
 
-from precheck.analysis import decisions
-from precheck.analysis.decisions import CHANCE, Place
-from precheck.analysis.noise import FAIL
+from precheck.analysis.decisions import flips as decisions
+from precheck.analysis.decisions.flips import CHANCE, Place
+from precheck.analysis.noise_floor.noise import FAIL
 from precheck.precisions import PRECISIONS
 from precheck.rules.decision_flip.rule import flipped
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hand import beside, normal, record, trace
 
-from precheck.analysis import drift, noise
-from precheck.analysis.drift import ComparedTensor
+from precheck.analysis.noise_floor import drift, noise
+from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.judge import compared_runs
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record

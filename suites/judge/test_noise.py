@@ -9,7 +9,7 @@ import pytest
 import torch
 from hand import normal, record
 
-from precheck.analysis import noise
+from precheck.analysis.noise_floor import noise
 from precheck.formats import BF16, E4M3FN, FP16
 from precheck.observe.noise import ONE_ROUNDING
 

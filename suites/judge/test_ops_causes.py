@@ -16,7 +16,7 @@ from torch import nn
 
 import precheck
 from precheck import formats
-from precheck.analysis import causes
+from precheck.analysis.propagation import causes
 from precheck.judge.watched_runs import RunJudge
 from precheck.observe.shadow.operations import Observation, Operation
 

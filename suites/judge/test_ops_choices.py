@@ -15,7 +15,7 @@ from scenario import finds, passes
 from torch import nn
 
 from precheck import formats
-from precheck.analysis import choices
+from precheck.analysis.decisions import choices
 from precheck.observe.shadow.op_notes import Flips
 from precheck.rules.decision_flip.rule import SHARE
 

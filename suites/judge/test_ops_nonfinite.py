@@ -14,7 +14,8 @@ from graph import Graph, above, below, given
 from scenario import finds, passes
 from torch import nn
 
-from precheck.analysis import nonfinite, rounding, zeros
+from precheck.analysis.rounding import misroundings as rounding
+from precheck.analysis.unrepresentable import nonfinite, zeros
 
 LARGEST = 65504.0
 TINIEST = 2.0**-24  # float16's smallest subnormal; half of it and less rounds to zero

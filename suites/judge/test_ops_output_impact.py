@@ -14,7 +14,7 @@ from scenario import finds, passes, watched
 from torch import nn
 
 from precheck import formats
-from precheck.analysis import output_impact
+from precheck.analysis.propagation import output_impact
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 SPOILT = {"drift": 0.9, "dead": 0.9}

@@ -14,7 +14,7 @@ from graph import Graph, above, below, given, value
 from scenario import finds, passes, watched
 from torch import nn
 
-from precheck.analysis.provenance import Origins, descendants, determined, zero_origin
+from precheck.analysis.propagation.provenance import Origins, descendants, determined, zero_origin
 from precheck.observe.shadow.operations import Operation
 
 TINIEST = 2.0**-24

@@ -15,9 +15,10 @@ from scenario import finds, passes
 from torch import nn
 
 from precheck import formats
-from precheck.analysis import ledger, rounding
-from precheck.analysis.attribution import Attribution
-from precheck.analysis.function_errors import ADDED, OWN
+from precheck.analysis import ledger
+from precheck.analysis.propagation.attribution import Attribution
+from precheck.analysis.rounding import misroundings as rounding
+from precheck.analysis.rounding.function_errors import ADDED, OWN
 from precheck.observe.shadow.operations import Operation, Value
 
 RECURRENT = int(rounding.RECURRENT)

@@ -10,7 +10,7 @@ import math
 import pytest
 from graph import above, below
 
-from precheck.analysis import scaling
+from precheck.analysis.training import scaling
 from precheck.formats import FP16
 from precheck.judge.watched_runs import RunJudge
 from precheck.observe.shadow.operations import Observation, Operation

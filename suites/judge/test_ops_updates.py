@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from precheck.analysis import displacements
+from precheck.analysis.training import displacements
 from precheck.judge.watched_runs import RunJudge
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.training.step_records import State, Update

@@ -15,7 +15,7 @@ from scenario import finds, passes, watched
 from torch import nn
 
 from precheck import formats
-from precheck.analysis import rounding
+from precheck.analysis.rounding import misroundings as rounding
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U  # what one rounding costs in relative L2

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.analysis.function_errors import outside
+from precheck.analysis.rounding.function_errors import outside
 from precheck.findings import Finding
 
 LOW = torch.bfloat16

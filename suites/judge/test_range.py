@@ -8,8 +8,9 @@ import pytest
 import torch
 from hand import beside, normal, record, trace
 
-from precheck.analysis import drift, labels
-from precheck.analysis.drift import ComparedTensor
+from precheck.analysis import labels
+from precheck.analysis.noise_floor import drift
+from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.observe.records import Kind, Trace
 from precheck.precisions import PRECISIONS
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from precheck.findings import Finding
-from precheck.judge.ranks import merged
+from precheck.judge.watched_runs import merged
 
 LOST = Finding("overflow", "error", "aten.exp.default at train.py:8: 1e+09 is beyond float16\nsecond line", source="train.py:8")
 

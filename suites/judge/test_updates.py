@@ -8,8 +8,9 @@ import pytest
 import torch
 from hand import normal, record, trace
 
-from precheck.analysis import displacements, drift
-from precheck.analysis.displacements import Displacement
+from precheck.analysis.noise_floor import drift
+from precheck.analysis.training import displacements
+from precheck.analysis.training.displacements import Displacement
 from precheck.findings import Finding
 from precheck.precisions import PRECISIONS
 from precheck.rules.lost_update.rule import lost_updates

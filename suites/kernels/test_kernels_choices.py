@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.analysis.kernel_floor import CHOICES, combined, distance
+from precheck.analysis.noise_floor.kernel_floor import CHOICES, combined, distance
 
 X = torch.randn(8, 13, generator=torch.Generator().manual_seed(0))
 PLACES = torch.arange(64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.analysis import kernel_floor as floor
+from precheck.analysis.noise_floor import kernel_floor as floor
 from precheck.kernels import clock, contents, lower_intermediates
 from precheck.kernels.noise import Rounded
 from precheck.kernels.parts import Parts

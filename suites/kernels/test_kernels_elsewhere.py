@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.kernels import streams
+from precheck.kernels import protocol
 
 X = torch.linspace(-2, 2, 24).view(4, 6)
 ROWS = {
@@ -52,8 +52,8 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         yield
         there.clear()
 
-    monkeypatch.setattr(streams, "device_of", lambda tensors: torch.device("cpu"))
-    monkeypatch.setattr(streams, "another", another)
+    monkeypatch.setattr(protocol, "cuda_device", lambda tensors: torch.device("cpu"))
+    monkeypatch.setattr(protocol, "another_stream", another)
     return there
 
 
@@ -90,8 +90,8 @@ def test_the_other_stream_waits_for_this_one_is_busy_and_is_waited_for(monkeypat
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name="present"))
     monkeypatch.setattr(torch.cuda, "stream", inside)
-    monkeypatch.setattr(streams, "keep_busy", lambda device: said.append("busy"))
-    with streams.another(torch.device("cuda")):
+    monkeypatch.setattr(protocol, "keep_busy", lambda device: said.append("busy"))
+    with protocol.another_stream(torch.device("cuda")):
         said.append("call")
     assert said == ["new waits for present", "on new", "busy", "call", "off new", "present waits for new"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.analysis import kernel_floor
+from precheck.analysis.noise_floor import kernel_floor
 from precheck.kernels import contents, dimensions, examples, masks, memory, protocol, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.running import Outcome, Wishes

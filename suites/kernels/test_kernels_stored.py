@@ -8,8 +8,8 @@ from sets import BROKEN_BY_NAME, REWRITES_BY_NAME
 
 import precheck
 from precheck import formats
-from precheck.analysis import kernel_floor
-from precheck.analysis.cut_off import cut_off
+from precheck.analysis.noise_floor import kernel_floor
+from precheck.analysis.noise_floor.cut_off import cut_off
 from precheck.kernels import dimensions, examples, noise
 from precheck.kernels.bench import Bench
 from precheck.kernels.running import Wishes

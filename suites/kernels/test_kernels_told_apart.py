@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.analysis import kernel_floor as floor
+from precheck.analysis.noise_floor import kernel_floor as floor
 from precheck.kernels import memory
 
 Kernel = Callable[..., Any]

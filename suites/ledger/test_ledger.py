@@ -68,9 +68,9 @@ ROWS = """| exemption | rules | reason | accused without it |
 
 | limit | value | halved | doubled |
 | --- | --- | --- | --- |
-| `OWN` (analysis/function_errors.py) | 0.75 share | – | 1 accused |
+| `OWN` (analysis/rounding/function_errors.py) | 0.75 share | – | 1 accused |
 | `MOST` (rules/decision_flip/rule.py) | 0.5 share | – | – |
-| `SEEN` (analysis/quantisers.py) | 0.02 share | not moved yet | not moved yet |
+| `SEEN` (analysis/quantisation/quantisers.py) | 0.02 share | not moved yet | not moved yet |
 """
 
 
@@ -79,7 +79,7 @@ def test_rows_that_are_named_or_missing_are_made_again_and_others_kept(tmp_path:
     page.write_text(ROWS, encoding="utf8")
     kept = runpy.run_path(str(Path(__file__).with_name("__main__.py")))["_kept"](page, ["MOST", "drawn"])
     assert kept["unread"] == ("unread", "integer-rounding", "a table that nobody reads", "absolute-keys")
-    assert kept["`OWN` (analysis/function_errors.py)"] == ("`OWN` (analysis/function_errors.py)", "0.75 share", "–", "1 accused")
+    assert kept["`OWN` (analysis/rounding/function_errors.py)"] == ("`OWN` (analysis/rounding/function_errors.py)", "0.75 share", "–", "1 accused")
     assert not any(name in label for label in kept for name in ("drawn", "MOST", "SEEN"))
 
 

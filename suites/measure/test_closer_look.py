@@ -13,8 +13,8 @@ from torch import nn
 
 import precheck
 from precheck import measurement
-from precheck.analysis import noise
-from precheck.analysis.drift import UNDETERMINED, ComparedTensor
+from precheck.analysis.noise_floor import noise
+from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor
 from precheck.closer_look import CloserLook, certain, is_early, settled
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import precheck
-from precheck.analysis.noise_sites import noise_for
+from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.measurement import job_of
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.recording.sketch import distance

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.analysis.noise_sites import noise_for
+from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.recording.sketch import distance

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from precheck.analysis import drift
+from precheck.analysis.noise_floor import drift
 from precheck.measurement import Measurement, job_of
 from precheck.precisions import resolve
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.analysis import noise
+from precheck.analysis.noise_floor import noise
 
 PRECISIONS = ("bf16-true", "bf16-mixed", "16-true", "16-mixed")
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

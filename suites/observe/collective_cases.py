@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from precheck.observe.shadow.distributed.exchange import _Caught
 from precheck.observe.shadow.distributed.ranks import meet
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
-from precheck.observe.shadow.replay import OpCall, plan
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
+from precheck.observe.shadow.replaying.replay import OpCall, plan
 
 # torch 2.9 knows these under their first names; 2.15 warns of those
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.comparing.deferred import Deferred
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 

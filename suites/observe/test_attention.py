@@ -10,8 +10,8 @@ import torch
 from beside import normal, off
 from torch.nn.functional import scaled_dot_product_attention
 
-from precheck.observe.shadow.attention import REPLAYED, Unfollowable
-from precheck.observe.shadow.replay import OpCall, plan
+from precheck.observe.shadow.replaying.attention import REPLAYED, Unfollowable
+from precheck.observe.shadow.replaying.replay import OpCall, plan
 
 KERNELS = ("flash", "efficient", "cudnn")
 CLOSE = 1e-12

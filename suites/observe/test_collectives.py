@@ -17,7 +17,7 @@ from forked_ranks import launch
 from precheck.observe.shadow.distributed import ranks
 from precheck.observe.shadow.distributed.collectives import Collectives
 from precheck.observe.shadow.distributed.ranks import Ranks
-from precheck.observe.shadow.replay import OpCall, plan
+from precheck.observe.shadow.replaying.replay import OpCall, plan
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
 

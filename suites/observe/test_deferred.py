@@ -12,11 +12,11 @@ from torch import nn
 
 from precheck.findings import Finding
 from precheck.judge import watched_runs
-from precheck.observe.shadow import deferred
-from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.comparing import deferred
+from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
 
 
 def observed(code: Callable[[], Any], *, always: bool) -> Observation:

@@ -18,9 +18,9 @@ from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
 from precheck.observe.recording import exponents
 from precheck.observe.recording.exponents import counted, tally
-from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
 
 
 def binades(values: torch.Tensor, scale: float = 1.0) -> Binades:

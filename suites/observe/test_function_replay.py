@@ -13,8 +13,8 @@ from torch import nn
 
 import precheck
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
 
 LOW = torch.bfloat16
 

@@ -10,11 +10,12 @@ from beside import normal, same, seen, shadow_now
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import precheck
-from precheck.observe.shadow import memory, window
-from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.memory import cells as memory
+from precheck.observe.shadow.memory import window
+from precheck.observe.shadow.memory.cells import Memory
+from precheck.observe.shadow.memory.window import Window
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.window import Window
 from precheck.torch_internals import located, storage_key
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.training import optimizer_rollout
 from precheck.torch_internals import innermost_mode
 

@@ -18,7 +18,7 @@ from precheck.observe.recording import reduce
 from precheck.observe.recording.reduce import as_reduced, facts, numbers, reduced
 from precheck.observe.records import Record, Trace
 from precheck.observe.run import low, run
-from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.precisions import resolve
 
 

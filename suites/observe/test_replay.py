@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.observe.shadow.replay import LOW, OpCall, Replay, plan
+from precheck.observe.shadow.replaying.replay import LOW, OpCall, Replay, plan
 
 aten = torch.ops.aten
 RUNS: list[torch.dtype] = []
@@ -92,7 +92,7 @@ def test_a_failing_look_at_the_inputs_reaches_nobody(monkeypatch: pytest.MonkeyP
     def broken(*given: Any) -> Any:
         raise RuntimeError("out of bounds")
 
-    monkeypatch.setattr("precheck.observe.shadow.memory.Memory.view", broken)
+    monkeypatch.setattr("precheck.observe.shadow.memory.cells.Memory.view", broken)
     x = normal(8).bfloat16()
     with precheck.watch() as report:
         watched = x * 2

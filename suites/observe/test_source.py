@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.shadow.source import _kind, shortened
+from precheck.observe.shadow.places.source import _kind, shortened
 
 HERE = Path(__file__).name
 

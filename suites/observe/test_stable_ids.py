@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.observe.shadow.stable_ids import Identities
+from precheck.observe.shadow.memory.stable_ids import Identities
 
 
 def drawn() -> torch.Tensor:

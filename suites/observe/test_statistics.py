@@ -10,9 +10,9 @@ from beside import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precheck.observe.shadow import statistics
+from precheck.observe.shadow.comparing import statistics
+from precheck.observe.shadow.comparing.statistics import DOUBTFUL, SAMPLE, apart, compare, finite, norm, ratio, sampled
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, apart, compare, finite, norm, ratio, sampled
 
 BF16 = 2.0**-8
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import precheck
 from precheck.observe.run import trains_recurrent
-from precheck.observe.shadow.replay import OpCall, Replay
+from precheck.observe.shadow.replaying.replay import OpCall, Replay
 
 
 class Amplified(nn.Module):

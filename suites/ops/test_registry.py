@@ -84,7 +84,10 @@ def test_nearly_every_row_is_held_against_calls(calls: Calls) -> None:
     assert unseen <= ELSEWHERE, f"no call of {sorted(unseen - ELSEWHERE)} is known; give one in conftest.py"
 
 
-TABLES = {"precheck/autocast.py": "CUDA's policy, which op runs in which dtype", "precheck/observe/shadow/attention.py": "definitions of kernels"}
+TABLES = {
+    "precheck/autocast.py": "CUDA's policy, which op runs in which dtype",
+    "precheck/observe/shadow/replaying/attention.py": "definitions of kernels",
+}
 """Files outside the registry that may list ops, and what of these they say."""
 
 

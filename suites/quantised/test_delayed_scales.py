@@ -12,7 +12,7 @@ from float8_by_hand import normal
 from torch import nn
 
 import precheck
-from precheck.analysis.quantisers import CHANCE, chance_of_records
+from precheck.analysis.quantisation.quantisers import CHANCE, chance_of_records
 from precheck.findings import RULES
 from precheck.recipes.delays import fits
 

@@ -13,7 +13,7 @@ from layers_by_hand import FAULTS, INT8_FAULTS, Int4, Int8, converted, model
 from torch import nn
 
 import precheck
-from precheck.analysis import quantised_weights
+from precheck.analysis.quantisation import quantised_weights
 from precheck.formats import E2M1, E2M3, E4M3FN, integers, mx, nvfp4, scaled
 
 X = normal(64, 128, seed=3)

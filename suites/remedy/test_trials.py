@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.analysis.noise_sites import noise_for
+from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.models import float32_parts

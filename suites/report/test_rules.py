@@ -66,7 +66,7 @@ def test_every_limit_belongs_to_a_rule() -> None:
 
 def test_a_rule_uses_the_limits_that_it_lists() -> None:
     """Each is read by its own folder, or by an analysis; what several rules list, they list in one file."""
-    sources = [path.read_text(encoding="utf8") for folder in ("analysis", "rules") for path in (ROOT / "precheck" / folder).glob("*.py")]
+    sources = [path.read_text(encoding="utf8") for folder in ("analysis", "rules") for path in (ROOT / "precheck" / folder).rglob("*.py")]
     for name in RULES:
         own = [path.read_text(encoding="utf8") for path in example(name).parent.glob("*.py")]
         for limit in limits_of(name):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.observe.shadow import window
+from precheck.observe.shadow.memory import window
 from precheck.observe.shadow.operations import Operation, Value
 
 SMALL = 96  # operations in a window: some six turns of the loops below

@@ -14,9 +14,9 @@ from precheck.checking import check
 from precheck.findings import Loss
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
-from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.module_tracker import ModuleTracker
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
 
 
 def trained(dtype: torch.dtype, steps: int, sign: float = 1.0, given: torch.dtype = torch.bfloat16) -> list[float]:

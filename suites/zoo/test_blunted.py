@@ -11,7 +11,10 @@ import test_bugs
 from bugs import ALL
 from bugs.bug import Bug
 
-from precheck.analysis import choices, function_errors, rounding, zeros
+from precheck.analysis.decisions import choices
+from precheck.analysis.rounding import function_errors
+from precheck.analysis.rounding import misroundings as rounding
+from precheck.analysis.unrepresentable import zeros
 from precheck.judge import watched_runs
 from precheck.rules.absorption import rule as absorption
 from precheck.rules.decision_flip import rule as decision_flip

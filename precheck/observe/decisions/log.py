@@ -25,11 +25,11 @@ from precheck.observe.decisions.natures import Nature, nature
 from precheck.observe.decisions.op_sequence import Program
 from precheck.observe.kernel_fixes import Dropout, substitute
 from precheck.observe.recording.module_hooks import LOW, Position
-from precheck.observe.shadow.attention import unseeing_rows
-from precheck.observe.shadow.replay import OpCall, plan
-from precheck.observe.shadow.source import Frames
-from precheck.observe.shadow.stable_ids import is_parameter
-from precheck.observe.shadow.storages import Storages
+from precheck.observe.shadow.memory.stable_ids import is_parameter
+from precheck.observe.shadow.memory.storages import Storages
+from precheck.observe.shadow.places.source import Frames
+from precheck.observe.shadow.replaying.attention import unseeing_rows
+from precheck.observe.shadow.replaying.replay import OpCall, plan
 from precheck.torch_internals import in_backward, storage_key
 
 aten = torch.ops.aten

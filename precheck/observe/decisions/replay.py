@@ -28,9 +28,9 @@ from precheck.observe.decisions.op_sequence import Program
 from precheck.observe.exact import WIDE
 from precheck.observe.listeners import Progress
 from precheck.observe.recording.module_hooks import LOW, Position
-from precheck.observe.shadow.attention import without_rows
-from precheck.observe.shadow.replay import OpCall, chosen, plan
-from precheck.observe.shadow.source import Frames
+from precheck.observe.shadow.places.source import Frames
+from precheck.observe.shadow.replaying.attention import without_rows
+from precheck.observe.shadow.replaying.replay import OpCall, chosen, plan
 from precheck.torch_internals import in_backward, schema
 
 HALVES = {**dict.fromkeys(LOW, torch.float32), torch.complex32: torch.complex64}

@@ -13,7 +13,7 @@ import torch
 
 from precheck import float32, ops
 from precheck.observe.recording.module_hooks import Position
-from precheck.observe.shadow.source import Frames, shortened
+from precheck.observe.shadow.places.source import Frames, shortened
 from precheck.torch_internals import TorchDispatchMode, in_backward, without_modes
 
 _FACTORS = {getattr(torch.ops.aten, name): places for name, places in ops.MATRIX_PRODUCTS.items()}

@@ -16,13 +16,13 @@ import numpy
 import torch
 
 from precheck.findings import Binades
-from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.measuring import SUSPECT
-from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.measuring import SUSPECT
+from precheck.observe.shadow.comparing.statistics import FEW, sampled
+from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import addressable
-from precheck.observe.shadow.source import shortened
-from precheck.observe.shadow.statistics import FEW, sampled
+from precheck.observe.shadow.places.source import shortened
+from precheck.observe.shadow.replaying.replay import addressable
 from precheck.observe.shadow.training.loss_scales import Scales
 from precheck.torch_internals import no_dispatch
 from precheck.words import dtype_name

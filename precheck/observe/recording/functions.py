@@ -22,7 +22,7 @@ from precheck.dense_parts import holds_numbers
 from precheck.observe import profiling
 from precheck.observe.containers import tensors
 from precheck.observe.recording.recorder import Recorder
-from precheck.observe.shadow.source import Frames
+from precheck.observe.shadow.places.source import Frames
 from precheck.torch_internals import in_backward, is_transformed, no_class_code, version
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from precheck.observe.recording import reduce
 from precheck.observe.recording.reduce import SAMPLE, Sample, facts, real, thinned
 from precheck.observe.recording.sketch import BLOCK, WIDTH
 from precheck.observe.records import Kind, Record, Trace
-from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.statistics import sampled
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.statistics import sampled
 from precheck.torch_internals import foreach_norm, foreach_sub, no_dispatch, set_grad_enabled
 
 _TOGETHER = 16 * SAMPLE  # elements that are reduced together: 1 to 4 MB

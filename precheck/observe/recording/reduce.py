@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from precheck.observe.recording.sketch import BLOCK, WIDTH, Folding, space, stacked
-from precheck.observe.shadow.statistics import prime_below
+from precheck.observe.shadow.comparing.statistics import prime_below
 from precheck.words import dtype_name
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}

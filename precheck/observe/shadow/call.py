@@ -8,20 +8,20 @@ import torch
 
 from precheck import ops
 from precheck.dense_parts import continuous
-from precheck.observe.shadow import measuring
-from precheck.observe.shadow.memory import Cell
+from precheck.observe.shadow.comparing import measuring
+from precheck.observe.shadow.comparing.statistics import compare
+from precheck.observe.shadow.memory.cells import Cell
+from precheck.observe.shadow.memory.stable_ids import is_parameter
+from precheck.observe.shadow.memory.storages import whole
 from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.probes import casts, draws, flips, masks, partial_writes, perturbation
-from precheck.observe.shadow.replay import OpCall, addressable, tensors_in, with_written
-from precheck.observe.shadow.stable_ids import is_parameter
-from precheck.observe.shadow.statistics import compare
-from precheck.observe.shadow.storages import whole
+from precheck.observe.shadow.replaying.replay import OpCall, addressable, tensors_in, with_written
 from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
 
 if TYPE_CHECKING:
-    from precheck.observe.shadow.function_replay import Called
     from precheck.observe.shadow.mode import Shadow
     from precheck.observe.shadow.probes.accumulation import Samples
+    from precheck.observe.shadow.replaying.function_replay import Called
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 

@@ -19,32 +19,31 @@ from precheck.dense_parts import continuous
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.recording.exponents import Exponents
-from precheck.observe.shadow import prod_gradient
 from precheck.observe.shadow.call import Call
-from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.distributed.collectives import Collectives
-from precheck.observe.shadow.function_replay import FunctionReplay
-from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.module_tracker import ModuleTracker
+from precheck.observe.shadow.memory.cells import Memory
+from precheck.observe.shadow.memory.stable_ids import is_parameter
+from precheck.observe.shadow.memory.window import Iteration, Judge, Window
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
+from precheck.observe.shadow.places.source import Lines
 from precheck.observe.shadow.probes import partial_writes, perturbation, python_numbers
 from precheck.observe.shadow.probes.accumulation import Accumulation
 from precheck.observe.shadow.probes.integers import IntegerAmounts, Places
 from precheck.observe.shadow.probes.wide_numbers import WideNumbers
 from precheck.observe.shadow.quantisers.codes import Codes
 from precheck.observe.shadow.quantisers.scales.delayed_scales import DelayedScales
-from precheck.observe.shadow.replay import LOW, PLAIN, OpCall, Replay, addressable, floats_in, local, plan, wraps
-from precheck.observe.shadow.source import Lines
-from precheck.observe.shadow.stable_ids import is_parameter
+from precheck.observe.shadow.replaying import prod_gradient
+from precheck.observe.shadow.replaying.function_replay import FunctionReplay
+from precheck.observe.shadow.replaying.replay import LOW, PLAIN, OpCall, Replay, addressable, floats_in, local, plan, wraps
 from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.training import stale_casts
-from precheck.observe.shadow.training.backward import Backwards
 from precheck.observe.shadow.training.loss_scales import Scales
-from precheck.observe.shadow.training.losses import Losses
+from precheck.observe.shadow.training.losses import Backwards, Losses
 from precheck.observe.shadow.training.scaler_hooks import Scalers
 from precheck.observe.shadow.training.updates import Updates
-from precheck.observe.shadow.window import Iteration, Judge, Window
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, modes_on, nesting, no_dispatch, without_modes
 from precheck.words import dtype_name
 

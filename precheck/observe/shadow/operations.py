@@ -15,8 +15,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck.findings import Binades, Loss
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.op_notes import Flips, LetThrough, LostBound, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.places.source import Function, shortened
 from precheck.observe.shadow.quantisers.code_notes import Remark
-from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
 from precheck.ops import names_of
 

@@ -13,7 +13,7 @@ import torch
 
 from precheck.observe.recording.recorder import Moved, Recorder, Witness, without_fill
 from precheck.observe.records import Trace
-from precheck.observe.shadow.replay import addressable
+from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import no_dispatch
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 // What of each parameter's update arrived; and the facts of how all of it was measured.
 
 const WIDE = 1.25; // the share at the right end of a track: a little more than all of it may arrive
-const LOST = 0.5; // as judge/updates.py has it
+const LOST = 0.5; // as analysis/training/displacements.py has it
 const FIRST = 20; // parameters shown before the rest is asked for
 let rendered = 0; // parameters shown now
 

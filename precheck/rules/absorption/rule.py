@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterator
 
 from precheck import ops
-from precheck.analysis import causes
-from precheck.analysis.causes import SWALLOWED
-from precheck.analysis.displacements import INTENDED, UPDATES
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import ROUNDINGS
-from precheck.analysis.provenance import effective_roundoff, elements, is_alias, percent, read_at
+from precheck.analysis.propagation import causes
+from precheck.analysis.propagation.causes import SWALLOWED
+from precheck.analysis.propagation.output_impact import ROUNDINGS
+from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
+from precheck.analysis.training.displacements import INTENDED, UPDATES
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back
 from precheck.rules.advice import since, widened

@@ -11,16 +11,16 @@ import math
 from collections.abc import Iterator, Sequence, Set
 
 from precheck.analysis import chance
-from precheck.analysis.boundaries import PLAIN
-from precheck.analysis.drift import ComparedTensor, Sorted, share
 from precheck.analysis.facts import Fact, Part, Readers
-from precheck.analysis.function_errors import ADDED, OWN
 from precheck.analysis.labels import label, module_of
-from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
-from precheck.analysis.output_impact import GARBAGE, ROUNDINGS
-from precheck.analysis.provenance import elements, percent, read_at
-from precheck.analysis.recurrence import INDEPENDENT, Carried
-from precheck.analysis.rounding import RECURRENT, Misrounded
+from precheck.analysis.noise_floor.boundaries import PLAIN
+from precheck.analysis.noise_floor.drift import ComparedTensor, Sorted, share
+from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS
+from precheck.analysis.propagation.provenance import elements, percent, read_at
+from precheck.analysis.rounding.function_errors import ADDED, OWN
+from precheck.analysis.rounding.misroundings import RECURRENT, Misrounded
+from precheck.analysis.rounding.recurrence import INDEPENDENT, Carried
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation

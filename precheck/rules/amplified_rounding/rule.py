@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.analysis.branches import BRANCHES, MISLED
-from precheck.analysis.enlarged_differences import PLAIN
-from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
+from precheck.analysis.decisions.branches import BRANCHES, MISLED
 from precheck.analysis.facts import Fact, Part, Readers
-from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
-from precheck.analysis.provenance import elements, percent, placed
-from precheck.analysis.recurrence import INDEPENDENT, Repeated
-from precheck.analysis.rounding import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded
-from precheck.analysis.steep_functions import FEW, Exponent, Steep
+from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
+from precheck.analysis.propagation.provenance import elements, percent, placed
+from precheck.analysis.rounding.enlarged_differences import PLAIN
+from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
+from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.misroundings import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded
+from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.rounding.steep_functions import FEW, Exponent, Steep
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.provenance import percent
-from precheck.analysis.quantisers import AGAIN, REPEATED, SKEWED, VANISHED, Miscoded
+from precheck.analysis.propagation.provenance import percent
+from precheck.analysis.quantisation.quantisers import AGAIN, REPEATED, SKEWED, VANISHED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
 from precheck.rules.rule import Candidate, Rule
 

@@ -7,17 +7,17 @@ the difference show whether it does harm: if all their results are right up to a
 from __future__ import annotations
 
 from precheck import ops
-from precheck.analysis.attribution import GROWN
-from precheck.analysis.branches import BRANCHES, MISLED, WRONG
 from precheck.analysis.chance import CHANCE
-from precheck.analysis.differences import RESULTS, TERMS
-from precheck.analysis.enlarged_differences import DIGITS, PLAIN
-from precheck.analysis.errors import UNSTABLE
+from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
-from precheck.analysis.provenance import given_back, percent, placed
-from precheck.analysis.rounding import Misrounded
+from precheck.analysis.propagation.attribution import GROWN
+from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
+from precheck.analysis.propagation.provenance import given_back, percent, placed
+from precheck.analysis.rounding.differences import RESULTS, TERMS
+from precheck.analysis.rounding.enlarged_differences import DIGITS, PLAIN
+from precheck.analysis.rounding.errors import UNSTABLE
+from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate, Rule, difference

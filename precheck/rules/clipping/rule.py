@@ -10,8 +10,8 @@ from collections.abc import Set
 
 from precheck.analysis.chance import CHANCE
 from precheck.analysis.facts import Fact
-from precheck.analysis.provenance import percent
-from precheck.analysis.quantisers import CLIPPED, MOSTLY, SEEN, WASTED, Miscoded
+from precheck.analysis.propagation.provenance import percent
+from precheck.analysis.quantisation.quantisers import CLIPPED, MOSTLY, SEEN, WASTED, Miscoded
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
 from precheck.rules.rule import Candidate, Rule

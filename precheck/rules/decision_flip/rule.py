@@ -11,15 +11,18 @@ import math
 from collections.abc import Iterable, Iterator
 
 from precheck import ops
-from precheck.analysis import causes, chance, choices, decisions, nonfinite
-from precheck.analysis.branches import BRANCHES
-from precheck.analysis.choices import BLUR, BLURRED, ROWS
-from precheck.analysis.decisions import SHARE as OF_DECISIONS
-from precheck.analysis.decisions import Place
+from precheck.analysis import chance
+from precheck.analysis.decisions import choices, flips
+from precheck.analysis.decisions.branches import BRANCHES
+from precheck.analysis.decisions.choices import BLUR, BLURRED, ROWS
+from precheck.analysis.decisions.flips import SHARE as OF_DECISIONS
+from precheck.analysis.decisions.flips import Place
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.noise import FAIL
-from precheck.analysis.provenance import Origins, elements, placed
+from precheck.analysis.noise_floor.noise import FAIL
+from precheck.analysis.propagation import causes
+from precheck.analysis.propagation.provenance import Origins, elements, placed
+from precheck.analysis.unrepresentable import nonfinite
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Flips, Skew
 from precheck.observe.shadow.operations import Operation, Value
@@ -159,6 +162,6 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
             f"{op_words(first.op)} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) differ under "
             f"{precision} from those in float32, where correct rounding explains {first.expected / first.samples:.2g}",
             op=first.op, module=first.call.split("#")[0], measured=float(first.flipped),
-            limit=float(decisions.most_by_chance(first.expected, first.samples)),
+            limit=float(flips.most_by_chance(first.expected, first.samples)),
         )
     ]  # fmt: skip

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.analysis import promotion
-from precheck.analysis.errors import BorrowedEpsilon
-from precheck.analysis.exceptions import Mixed
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label, module_of
-from precheck.analysis.output_impact import ROUNDINGS
-from precheck.analysis.promotion import LARGE, Island, Lowered, Widened
-from precheck.analysis.provenance import placed
+from precheck.analysis.propagation.output_impact import ROUNDINGS
+from precheck.analysis.propagation.provenance import placed
+from precheck.analysis.rounding import promotion
+from precheck.analysis.rounding.errors import BorrowedEpsilon
+from precheck.analysis.rounding.promotion import LARGE, Island, Lowered, Widened
+from precheck.analysis.unrepresentable.exceptions import Mixed
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import label
-from precheck.analysis.noise import FAIL, REASSOCIATED
+from precheck.analysis.noise_floor.drift import ComparedTensor
+from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED
 from precheck.findings import Finding
 from precheck.precisions import Precision
 from precheck.rules.rule import Rule, at

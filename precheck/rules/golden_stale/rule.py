@@ -14,10 +14,10 @@ from typing import Any
 import numpy
 import torch
 
-from precheck.analysis import drift, noise
-from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.labels import label, phase_of
 from precheck.analysis.limit import Limit
+from precheck.analysis.noise_floor import drift, noise
+from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.findings import Finding
 from precheck.formats import BF16
 from precheck.observe.recording.sketch import distance

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator
 
 from precheck import formats
-from precheck.analysis.boundaries import FLUSHED, NOTED, lost_share, needed, quantised, starved
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.zeros import LOST, Starved
+from precheck.analysis.noise_floor.boundaries import FLUSHED, NOTED, lost_share, needed, quantised, starved
+from precheck.analysis.unrepresentable.zeros import LOST, Starved
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Observation
 from precheck.rules.rule import Candidate, Compared, Rule, at

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.provenance import placed
-from precheck.analysis.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
+from precheck.analysis.propagation.provenance import placed
+from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
 from precheck.rules.advice import uncast, widened
 from precheck.rules.rule import Candidate, Rule
 

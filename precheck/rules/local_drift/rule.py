@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from precheck import formats
-from precheck.analysis.drift import ComparedTensor
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
-from precheck.analysis.output_impact import ROUNDINGS
-from precheck.analysis.provenance import percent
-from precheck.analysis.rounding import Misrounded
+from precheck.analysis.noise_floor.drift import ComparedTensor
+from precheck.analysis.propagation.output_impact import ROUNDINGS
+from precheck.analysis.propagation.provenance import percent
+from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.findings import Finding
 from precheck.observe.decisions.selections import Selection
 from precheck.observe.recording.sketch import distance

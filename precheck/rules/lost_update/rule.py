@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from precheck import formats
-from precheck.analysis.displacements import (
+from precheck.analysis.facts import Fact, Part, Readers
+from precheck.analysis.labels import module_of
+from precheck.analysis.training.displacements import (
     AIMLESS,
     INTENDED,
     LOST,
@@ -24,8 +26,6 @@ from precheck.analysis.displacements import (
     placed_at,
     update_share,
 )
-from precheck.analysis.facts import Fact, Part, Readers
-from precheck.analysis.labels import module_of
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import Update

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from precheck import ops
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.labels import label
-from precheck.analysis.nonfinite import FILLS, WRONG, Broken
+from precheck.analysis.unrepresentable.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.analysis.boundaries import NEAR
-from precheck.analysis.exceptions import Unstorable
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.nonfinite import FILLS, WRONG, Broken
+from precheck.analysis.noise_floor.boundaries import NEAR
+from precheck.analysis.unrepresentable.exceptions import Unstorable
+from precheck.analysis.unrepresentable.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from precheck import formats
 from precheck.analysis.facts import Part
-from precheck.analysis.scaling import HALF_MAX, fits_later, safe
+from precheck.analysis.training.scaling import HALF_MAX, fits_later, safe
 from precheck.findings import Finding
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Compared, Rule

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.scaling import OFTEN, count
+from precheck.analysis.training.scaling import OFTEN, count
 from precheck.findings import Severity
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Rule

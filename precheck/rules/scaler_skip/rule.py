@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.provenance import placed
-from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, fits_later, longest, power, safe, updates
+from precheck.analysis.propagation.provenance import placed
+from precheck.analysis.training.scaling import HALF_MAX, OFTEN, burst, count, fits_later, longest, power, safe, updates
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precheck.analysis.facts import Part
-from precheck.analysis.provenance import percent, placed
+from precheck.analysis.propagation.provenance import percent, placed
 from precheck.observe.shadow.op_notes import Outdated
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.rule import Candidate, Rule

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.analysis.displacements import placed_at
-from precheck.analysis.enlarged_differences import PLAIN
 from precheck.analysis.facts import Fact, Part, Readers
-from precheck.analysis.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.limit import Limit
-from precheck.analysis.nonfinite import WRONG, Broken
-from precheck.analysis.output_impact import GARBAGE
-from precheck.analysis.provenance import percent, placed
-from precheck.analysis.rounding import FAIR, PLAIN_ROUNDINGS, STARVED, Misrounded
-from precheck.analysis.zeros import LOST, Flooded
+from precheck.analysis.propagation.output_impact import GARBAGE
+from precheck.analysis.propagation.provenance import percent, placed
+from precheck.analysis.rounding.enlarged_differences import PLAIN
+from precheck.analysis.rounding.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.misroundings import FAIR, PLAIN_ROUNDINGS, STARVED, Misrounded
+from precheck.analysis.training.displacements import placed_at
+from precheck.analysis.unrepresentable.nonfinite import WRONG, Broken
+from precheck.analysis.unrepresentable.zeros import LOST, Flooded
 from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form

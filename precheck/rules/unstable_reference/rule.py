@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Set
 
-from precheck.analysis.boundaries import UNSTABLE as CONTRADICTED
-from precheck.analysis.drift import UNDETERMINED, Sorted, share
-from precheck.analysis.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
-from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.noise_floor.boundaries import UNSTABLE as CONTRADICTED
+from precheck.analysis.noise_floor.drift import UNDETERMINED, Sorted, share
+from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.rounding.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import of_norm

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precheck import formats, ops
-from precheck.analysis.enlarged_differences import PLAIN
 from precheck.analysis.facts import Fact, Part, Readers
-from precheck.analysis.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
-from precheck.analysis.nonfinite import WRONG, Broken
-from precheck.analysis.output_impact import ROUNDINGS
-from precheck.analysis.provenance import percent, placed, rounded_bound
-from precheck.analysis.recurrence import INDEPENDENT, Repeated
-from precheck.analysis.rounding import FELT, RECURRENT, Misrounded
-from precheck.analysis.zeros import Missed
+from precheck.analysis.propagation.output_impact import ROUNDINGS
+from precheck.analysis.propagation.provenance import percent, placed, rounded_bound
+from precheck.analysis.rounding.enlarged_differences import PLAIN
+from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
+from precheck.analysis.rounding.misroundings import FELT, RECURRENT, Misrounded
+from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.unrepresentable.nonfinite import WRONG, Broken
+from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.observe.shadow.op_notes import LostBound
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened

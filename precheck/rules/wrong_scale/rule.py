@@ -12,13 +12,13 @@ import math
 
 from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.provenance import percent
-from precheck.analysis.quantised_results import KERNEL
-from precheck.analysis.quantised_weights import BIAS, FACTOR, FOUND, OFFSET, SHARE, UNLIKE, Fit
-from precheck.analysis.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
+from precheck.analysis.propagation.provenance import percent
+from precheck.analysis.quantisation.quantised_results import KERNEL
+from precheck.analysis.quantisation.quantised_weights import BIAS, FACTOR, FOUND, OFFSET, SHARE, UNLIKE, Fit
+from precheck.analysis.quantisation.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
 from precheck.findings import Finding
+from precheck.observe.shadow.places.source import shortened
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
-from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Candidate, Rule
 
 

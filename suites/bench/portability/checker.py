@@ -24,7 +24,7 @@ import pytest
 import torch
 from verdicts import Margin, Verdict, line, verdict_of
 
-from precheck.analysis.drift import ComparedTensor
+from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.checking import Checking
 from precheck.evidence import Evidence
 from precheck.findings import Report

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from precheck.analysis.noise import REASSOCIATED
+from precheck.analysis.noise_floor.noise import REASSOCIATED
 
 BEGIN, END = "<!-- figures: made by python suites/bench/portability -->\n", "<!-- end of figures -->\n"
 EVERY = "all together"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy
 
-from precheck.analysis.drift import ComparedTensor
+from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.goldens.file import Golden, read
 from precheck.goldens.lifecycle import outdated
 from precheck.observe.records import Trace

@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 import torch
 
-from precheck.analysis.noise import REASSOCIATED
+from precheck.analysis.noise_floor.noise import REASSOCIATED
 from precheck.observe.noise import ONE_ROUNDING
 
 TERMS = (1024, 4096, 16384, 65536, 262144)

@@ -24,7 +24,7 @@ from travels import REPOSITORY, adopt, environment, facts, pairs
 from verdicts import Margin, Verdict, line, read, total, travel, verdict_of
 
 from precheck import Report
-from precheck.analysis.noise import REASSOCIATED
+from precheck.analysis.noise_floor.noise import REASSOCIATED
 from precheck.findings import Finding, Row
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, GoldenRecord, write

@@ -17,7 +17,7 @@ from precheck.dense_parts import continuous
 from precheck.observe.shadow.distributed import ranks as company
 from precheck.observe.shadow.distributed.exchange import Exchange, works
 from precheck.observe.shadow.distributed.ranks import Ranks
-from precheck.observe.shadow.replay import OpCall, addressable, tensors_in
+from precheck.observe.shadow.replaying.replay import OpCall, addressable, tensors_in
 from precheck.torch_internals import awaited, finished_work, in_backward
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import torch.distributed as dist
 
 from precheck import ops
 from precheck.observe.shadow.call import Call
+from precheck.observe.shadow.comparing.measuring import relative_error
+from precheck.observe.shadow.comparing.statistics import compare
 from precheck.observe.shadow.distributed import ranks as company
 from precheck.observe.shadow.distributed.ranks import Ranks
-from precheck.observe.shadow.measuring import relative_error
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.statistics import compare
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.torch_internals import TorchDispatchMode, awaited, group_named, located
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.memory import Cell, Memory
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
+from precheck.observe.shadow.memory.cells import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes import additions, stored_states
-from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.training.decayed_weights import DecayedWeights
 from precheck.observe.shadow.training.gradients import Gradients
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
-    from precheck.observe.shadow.replay import OpPlan
+    from precheck.observe.shadow.replaying.replay import OpPlan
 
 SAMPLE = 1024
 ABSORBING = 0.5

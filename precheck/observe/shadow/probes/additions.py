@@ -12,9 +12,9 @@ import torch
 
 from precheck import ops
 from precheck.dense_parts import continuous
+from precheck.observe.shadow.comparing.statistics import sampled
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import OpCall, tensors_in, with_written
-from precheck.observe.shadow.statistics import sampled
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_written
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow import measuring
+from precheck.observe.shadow.comparing import measuring
+from precheck.observe.shadow.memory.storages import length
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.stored_states import made_of
-from precheck.observe.shadow.storages import length
 from precheck.words import dtype_name
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import formats, ops
+from precheck.observe.shadow.memory.stable_ids import is_parameter
 from precheck.observe.shadow.op_notes import Skew, Tail
-from precheck.observe.shadow.replay import LOW
-from precheck.observe.shadow.stable_ids import is_parameter
+from precheck.observe.shadow.replaying.replay import LOW
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

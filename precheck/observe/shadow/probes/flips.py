@@ -12,12 +12,12 @@ import torch
 
 from precheck import ops
 from precheck.dense_parts import continuous
-from precheck.observe.shadow import eigenvectors
+from precheck.observe.shadow.comparing.statistics import WHOLES, norm, ratio, sampled, share
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes import draws, lost_bounds, masks, thresholds
-from precheck.observe.shadow.replay import OpCall, chosen
-from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
+from precheck.observe.shadow.replaying import eigenvectors
+from precheck.observe.shadow.replaying.replay import OpCall, chosen
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

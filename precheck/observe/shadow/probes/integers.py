@@ -19,10 +19,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
+from precheck.observe.shadow.comparing.statistics import WHOLES, sampled
+from precheck.observe.shadow.memory.storages import Storages, whole
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.replay import OpCall, OpPlan, tensors_in
-from precheck.observe.shadow.statistics import WHOLES, sampled
-from precheck.observe.shadow.storages import Storages, whole
+from precheck.observe.shadow.replaying.replay import OpCall, OpPlan, tensors_in
 from precheck.torch_internals import in_backward
 
 ARITHMETIC = (ops.SUMS | ops.SCALING | ops.CUTS | ops.STEPS | ops.REDUCTIONS | ops.ORDERINGS | ops.GUARDS | ops.CASTS) - ops.SCATTERING

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.statistics import finite
+from precheck.observe.shadow.comparing.statistics import finite
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

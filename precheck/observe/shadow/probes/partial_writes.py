@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow import measuring
+from precheck.observe.shadow.comparing import measuring
+from precheck.observe.shadow.comparing.statistics import compare
+from precheck.observe.shadow.memory.storages import length
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.statistics import compare
-from precheck.observe.shadow.storages import length
 from precheck.torch_internals import storage_at
 from precheck.words import dtype_name
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
-    from precheck.observe.shadow.memory import Cell
+    from precheck.observe.shadow.memory.cells import Cell
 
 KEPT = 32
 """Values of one storage that are kept: those with Inf, NaN or zeros first, then those with the largest errors."""

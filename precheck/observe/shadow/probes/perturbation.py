@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import measuring
+from precheck.observe.shadow.comparing import measuring
 from precheck.observe.shadow.probes import draws, flips
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 
-from precheck.observe.shadow import measuring
 from precheck.observe.shadow.call import Call
+from precheck.observe.shadow.comparing import measuring
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import OpCall, addressable, plan
+from precheck.observe.shadow.replaying.replay import OpCall, addressable, plan
 from precheck.observe.shadow.torch_wrappers import Wrapped, Wrappers, watching
 from precheck.torch_internals import CAST, active_modes
 

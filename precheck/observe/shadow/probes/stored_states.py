@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.memory import Cell
+from precheck.observe.shadow.memory.cells import Cell
 from precheck.observe.shadow.operations import Operation, Value
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from precheck import ops
+from precheck.observe.shadow.comparing.statistics import WHOLES
 from precheck.observe.shadow.op_notes import Flips
 from precheck.observe.shadow.probes.masks import MASKED
-from precheck.observe.shadow.statistics import WHOLES
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

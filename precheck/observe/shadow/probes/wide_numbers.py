@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Storages
+from precheck.observe.shadow.memory.storages import Storages
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 
 AS_BEFORE = ops.UNROUNDED | ops.MOVING | ops.CASTS
 """Ops that compute no new numbers, or a constant of one number."""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
-from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost
+from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost, on_copies
 from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
-from precheck.observe.shadow.quantisers.op_copies import copied
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import ENDS
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -29,7 +28,7 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     if not track.units:
         _saturated(codes, track, source, result, low, high)
         return
-    exact, before = copied(codes, op, -1), track.exact.seen(source)
+    exact, before = on_copies(codes, op, -1), track.exact.seen(source)
     moved = zip(track.plains, track.units, strict=True)
     made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat, length, whole
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import rounding_costs
@@ -16,8 +17,7 @@ from precheck.observe.shadow.quantisers.code_copies import FLOATS, Track, cost
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
 from precheck.observe.shadow.quantisers.scales import flushed_scales
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import CHAIN, Scaled, counts, scale_of, written
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, length, whole
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:

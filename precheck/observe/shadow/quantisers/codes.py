@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat, Storages, plain
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers import code_copies, code_limits, code_rounding, compound_ops, linear_ops, rounding_costs, straight_through
 from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
@@ -28,13 +29,12 @@ from precheck.observe.shadow.quantisers.float_bits import FloatBits
 from precheck.observe.shadow.quantisers.fruitless_lines import Lines
 from precheck.observe.shadow.quantisers.function_gradients import FunctionGradients
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
-from precheck.observe.shadow.quantisers.scales import added_terms, flushed_scales, scale_products, zero_points
+from precheck.observe.shadow.quantisers.scales import flushed_scales, scale_products, zero_points
 from precheck.observe.shadow.quantisers.scales.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scales.scale_folding import Foldings
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
 from precheck.observe.shadow.quantisers.scales.settled_data import SettledData
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Flat, Storages, plain
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Codes:
         linear = base in LINEAR and not op.plan.steps  # a quotient may be rounded
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
-            code_copies.copied(self, inputs, result)
+            code_copies.copied_into(self, inputs, result)
         elif base in compound_ops.FUSED and compound_ops.stepwise(self, op, result):
             return
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
@@ -185,9 +185,9 @@ class Codes:
             zero_points.unmoved(self, op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.shifted(self, op, inputs, tracked[0], result)
-        elif linear and not (base in ops.ADDITIONS and added_terms.other(self, inputs) and not added_terms.without_unit(self, inputs)):
+        elif linear and not (base in ops.ADDITIONS and zero_points.other(self, inputs) and not zero_points.without_unit(self, inputs)):
             linear_ops.again(self, op, tracks, result)
-            added_terms.joined(self, op, inputs, result)
+            zero_points.joined(self, op, inputs, result)
         else:
             for track in tracks:
                 self.judged(track, unit=base in WITH_A_UNIT, place=self.described(op.plan.name))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.replay import OpCall, plan, tensors_in
-from precheck.observe.shadow.storages import plain
+from precheck.observe.shadow.memory.storages import plain
+from precheck.observe.shadow.replaying.replay import OpCall, plan, tensors_in
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Storages, plain, whole
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers.bit_runs import BITS
+from precheck.observe.shadow.quantisers.bit_origins import BITS
 from precheck.observe.shadow.quantisers.code_copies import Track
 from precheck.observe.shadow.quantisers.code_notes import Misread
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Storages, plain, whole
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck.observe.shadow.memory.storages import Flat, Storages
 from precheck.observe.shadow.quantisers.code_notes import Skewed
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, Storages
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow

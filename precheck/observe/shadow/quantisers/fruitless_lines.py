@@ -14,7 +14,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.quantisers.code_copies import FLOATS
-from precheck.observe.shadow.replay import OpCall, tensors_in
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 
 OFTEN = 8
 """How often an op of one line is followed in a program without codes. A helper that several layers share may come to a quantiser only then."""

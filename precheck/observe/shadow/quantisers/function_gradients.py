@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Storages, plain
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import distance
 from precheck.observe.shadow.quantisers.code_notes import Derived
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Storages, plain
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import active_modes, is_transformed, version, without_modes
 
 if TYPE_CHECKING:

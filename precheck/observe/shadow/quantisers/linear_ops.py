@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import plain
 from precheck.observe.shadow.quantisers import code_limits, code_rounding
-from precheck.observe.shadow.quantisers.code_copies import Track, alternatives
-from precheck.observe.shadow.quantisers.op_copies import copied
+from precheck.observe.shadow.quantisers.code_copies import Track, alternatives, on_copies
 from precheck.observe.shadow.quantisers.scales import zero_points
 from precheck.observe.shadow.quantisers.scales.scale_roots import combined
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import plain
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -27,14 +26,14 @@ def again(codes: Codes, op: OpCall, tracks: list[Track], result: torch.Tensor) -
         for each in filter(plain, op.tensors()):
             if (track := codes.tracks.get(each)) is not None:
                 code_limits.changed(codes, op, track, each)
-    plains = [copied(codes, op, place) for place in range(alternatives(tracks))]
+    plains = [on_copies(codes, op, place) for place in range(alternatives(tracks))]
     others = [each for each in filter(plain, op.tensors()) if codes.tracks.get(each) is None] if op.base in PRODUCTS else []
     beside = [found for each in others if (found := codes.scaled.get(each)) is not None]
     factors = sum(codes.scales.made.get(each) == "scale" for each in others)
     for nth in range(max((len(each.bys) for each in beside), default=min(factors, 1))):
-        plains += [copied(codes, op, place, without=nth) for place in range(alternatives(tracks))]
+        plains += [on_copies(codes, op, place, without=nth) for place in range(alternatives(tracks))]
     product = op.base in PRODUCTS or op.base == "mul"
-    kept = codes.put(result, tracks, copied(codes, op, -1), plains, product=product)
+    kept = codes.put(result, tracks, on_copies(codes, op, -1), plains, product=product)
     if op.base == "where":
         code_rounding.chosen(codes, op.args, kept, result)
     if op.base not in PRODUCTS | ops.MOVING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.quantisers.bit_runs import BITS, COMPUTED, MOVED, Runs, again
+from precheck.observe.shadow.memory.storages import Flat, Storages, flattened, plain
+from precheck.observe.shadow.quantisers.bit_origins import BITS, COMPUTED, MOVED, Runs, again
 from precheck.observe.shadow.quantisers.code_copies import Track
 from precheck.observe.shadow.quantisers.code_notes import Mixed
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Flat, Storages, flattened, plain
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

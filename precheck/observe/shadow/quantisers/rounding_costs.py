@@ -12,7 +12,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, cost
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Skewed, Vanished
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import Scaled
-from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

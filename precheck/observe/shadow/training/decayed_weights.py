@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.statistics import sampled
+from precheck.observe.shadow.comparing.statistics import sampled
 from precheck.observe.shadow.training.optimizers import decays
 from precheck.observe.shadow.training.step_records import UnchangedProducts
 

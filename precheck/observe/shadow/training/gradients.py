@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.statistics import norm, ratio
+from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.probes import partial_writes
-from precheck.observe.shadow.statistics import norm, ratio
-from precheck.observe.shadow.storages import Storages
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

@@ -16,8 +16,8 @@ import torch
 
 from precheck import ops
 from precheck.dense_parts import continuous
-from precheck.observe.shadow.replay import OpCall, tensors_in
-from precheck.observe.shadow.storages import Storages
+from precheck.observe.shadow.memory.storages import Storages
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.observe.shadow.training.operands import CLOSE, digits, guards, is_number, matters, nothing, part, quotient, same
 from precheck.observe.shadow.training.step_records import ScalingEvent
 from precheck.torch_internals import in_backward, storage_key

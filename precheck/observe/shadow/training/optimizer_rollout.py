@@ -20,8 +20,8 @@ import torch
 
 from precheck.observe import state
 from precheck.observe.listeners import doing
-from precheck.observe.shadow.replay import LOW, local
-from precheck.observe.shadow.statistics import norm, sampled
+from precheck.observe.shadow.comparing.statistics import norm, sampled
+from precheck.observe.shadow.replaying.replay import LOW, local
 from precheck.torch_internals import no_dispatch, version
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.shadow.replay import addressable, local
+from precheck.observe.shadow.replaying.replay import addressable, local
 
 
 def states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.shadow.module_tracker import ModuleTracker
-from precheck.observe.shadow.replay import addressable, local
-from precheck.observe.shadow.training.backward import Backwards
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
+from precheck.observe.shadow.replaying.replay import addressable, local
 from precheck.observe.shadow.training.loss_scales import Scales
+from precheck.observe.shadow.training.losses import Backwards
 from precheck.observe.shadow.training.optimizers import parameters, rates, stateless
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.torch_internals import found_inf, made_scale, scale_of, storage_key, version, without_modes

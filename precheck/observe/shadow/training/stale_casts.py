@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.op_notes import Outdated
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes.partial_writes import Region, region
-from precheck.observe.shadow.replay import addressable
-from precheck.observe.shadow.statistics import norm, ratio, sampled, share
+from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import address, storage_at, storage_key
 
 if TYPE_CHECKING:

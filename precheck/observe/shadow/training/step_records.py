@@ -11,8 +11,8 @@ from precheck.formats import FP16
 if TYPE_CHECKING:
     import torch
 
+    from precheck.observe.shadow.memory.stable_ids import Reference
     from precheck.observe.shadow.operations import Operation, Value
-    from precheck.observe.shadow.stable_ids import Reference
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

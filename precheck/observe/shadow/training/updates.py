@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from precheck import formats, ops
-from precheck.observe.shadow.deferred import SAMPLE as LATER
-from precheck.observe.shadow.deferred import Deferred
-from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.comparing.deferred import SAMPLE as LATER
+from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
+from precheck.observe.shadow.memory.cells import Memory
+from precheck.observe.shadow.memory.stable_ids import Identities, Reference
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.replay import addressable, local
-from precheck.observe.shadow.stable_ids import Identities, Reference
-from precheck.observe.shadow.statistics import norm, ratio, sampled, share
+from precheck.observe.shadow.replaying.replay import addressable, local
 from precheck.observe.shadow.training import optimizer_rollout
 from precheck.observe.shadow.training.optimizers import decays, parameters, rate, states
 from precheck.observe.shadow.training.step_records import Before, State, Update

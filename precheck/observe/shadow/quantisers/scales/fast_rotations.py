@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat, Storages, flattened
 from precheck.observe.shadow.quantisers.code_copies import AGREE
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, Storages, flattened
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import storage_key
 
 if TYPE_CHECKING:

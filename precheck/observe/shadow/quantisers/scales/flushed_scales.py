@@ -11,7 +11,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_notes import Flushed
-from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat, Storages, length, whole
 from precheck.observe.shadow.quantisers.code_copies import AGREE
 from precheck.observe.shadow.quantisers.code_notes import Unrotated
 from precheck.observe.shadow.quantisers.scales.fast_rotations import FastTransforms, Stages, pairs
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, Storages, length, whole
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import storage_key, version
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Storages, whole
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import Track
 from precheck.observe.shadow.quantisers.code_notes import Unfolded
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Storages, whole
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.ops.registry import REGISTRY
 from precheck.ops.spec import Kind
 from precheck.torch_internals import in_backward

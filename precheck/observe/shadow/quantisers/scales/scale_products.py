@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.observe.shadow.quantisers import code_limits
-from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, LIKE, Track, distance, neutral, signed
-from precheck.observe.shadow.quantisers.op_copies import copied
+from precheck.observe.shadow.quantisers.code_copies import AGREE, ALTERNATIVES, LIKE, Track, distance, neutral, on_copies, signed
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import steps
-from precheck.observe.shadow.replay import OpCall
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:
@@ -23,27 +22,14 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     track = codes.tracks.get(source)
     assert track is not None
     other = next((each for each in inputs if each is not source), None)
-    exact = copied(codes, op, -1, source)
+    exact = on_copies(codes, op, -1, source)
     plains = [each.seen(source).expand(exact.shape) for each in track.plains]
-    own = other is not None and track.bare is not None and _own(codes, other, track.bare)
-    known = other is not None and (track.bare is None or own) and (codes.scales.known(other) or _nested(codes, other, track))
-    if known and other is not None and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other):
-        if distance(exact, plains[0]) <= AGREE:  # codes of a float format, which was rounded by hand, under the scale before
-            code_limits.remeasured(codes.put(result, [track], exact, plains[1:]), result)
-            codes.casts.dequantised(track)
-            return
-    if known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains):
-        track.read = True  # the data, up to rounding
-        codes.dequantised.settled(track, result)
-        codes.casts.dequantised(track)
-        codes.tracks.drop(result)
-        return
-    if not known and other is not None and in_backward() and signed(other) and track.multipliers < track.scales:
-        track.read = True  # the gradient of a scale is that of the result times what the scale was multiplied by
-        codes.tracks.drop(result)
+    own = other is not None and (track.bare is None or _own(codes, other, track.bare))
+    known = other is not None and own and (codes.scales.known(other) or _nested(codes, other, track))
+    if other is not None and _ended(codes, track, other, known, exact, plains, result):
         return
     if not known:
-        again = [copied(codes, op, place, source) for place in range(len(track.plains))]
+        again = [on_copies(codes, op, place, source) for place in range(len(track.plains))]
         number = op.args[1] if other is None else other.detach() if other.numel() == 1 else 1
         if not isinstance(number, torch.Tensor) or number.numel() == 1:
             plains = [-each for each in plains] if number < 0 else plains  # the sign of a number is no scale's
@@ -62,6 +48,26 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     if known or not track.scales:
         codes.casts.dequantised(track)
     codes.settled(made, result)
+
+
+def _ended(
+    codes: Codes, track: Track, other: torch.Tensor, known: bool, exact: torch.Tensor, plains: list[torch.Tensor], result: torch.Tensor,
+) -> bool:  # fmt: skip
+    """Whether the codes end in this product: it is the data again, codes of another scale, or the gradient of a scale."""
+    if known and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other) and distance(exact, plains[0]) <= AGREE:
+        code_limits.remeasured(codes.put(result, [track], exact, plains[1:]), result)  # codes of a float format, rounded by hand
+        codes.casts.dequantised(track)
+        return True
+    data = known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains)
+    # the gradient of a scale is that of the result times what the scale was multiplied by
+    if not data and (known or not in_backward() or not signed(other) or track.multipliers >= track.scales):
+        return False
+    track.read = True
+    if data:
+        codes.dequantised.settled(track, result)
+        codes.casts.dequantised(track)
+    codes.tracks.drop(result)
+    return True
 
 
 def _nested(codes: Codes, other: torch.Tensor, track: Track) -> bool:

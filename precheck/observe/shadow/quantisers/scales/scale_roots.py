@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.storages import Storages
+from precheck.observe.shadow.memory.storages import Storages
 
 Powers = dict[frozenset[int], float]
 """The power of each extreme. An extreme has a number. What is made of several in another way than by a product has theirs, and one of its own, which

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat, Storages, length
 from precheck.observe.shadow.probes.partial_writes import Region, region
 from precheck.observe.shadow.quantisers.code_copies import AGREE, LIKE, SATURATED
 from precheck.observe.shadow.quantisers.scales.scale_roots import Nested, Powers, ScaleKind, ScaleRoots, Source, combined
-from precheck.observe.shadow.storages import Flat, Storages, length
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
 AVERAGES = ops.AVERAGES | {"std", "var"}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import Flat, Storages, whole
 from precheck.observe.shadow.quantisers.code_copies import Track
 from precheck.observe.shadow.quantisers.scales.scale_roots import Powers
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import Flat, Storages, whole
+from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import in_backward
 
 if TYPE_CHECKING:

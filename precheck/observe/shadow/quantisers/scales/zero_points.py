@@ -1,10 +1,14 @@
-"""Follows zero points that are subtracted after a product, by sums of codes: (q - z) @ w = q @ w - z · Σ w.
+"""Follows what is added to a product of codes: zero points, by sums of codes, (q - z) @ w = q @ w - z · Σ w; and other terms, before the product is
+multiplied by its scales, (q @ k + b) · s = q @ k · s + b · s.
 
 A product of codes that contain zero points needs corrections: one if one operand has zero points, three if both have (z · Σ w, z' · Σ q, and
 n · z · z'). The copy `plain`, which stands for the data, does not change. As long as a correction is missing, the result is not judged.
 
 A correction may also be a product of the other operand's data and zero points, or a part of one: x @ (q - z) = x @ q - x @ z. Such products may come
 in any number of parts, so each of them is a correction.
+
+A term must be in the unit of the codes: a bias in whole numbers, or one that was divided by the scales. If the scales are computed from data of this
+run, a term that was divided by none of them is in another unit. So the copy `plain` gets that term unchanged.
 """
 
 from __future__ import annotations
@@ -15,12 +19,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.memory.storages import whole
 from precheck.observe.shadow.quantisers import straight_through
-from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance
-from precheck.observe.shadow.quantisers.op_copies import copied
-from precheck.observe.shadow.quantisers.scales import added_terms
-from precheck.observe.shadow.replay import OpCall
-from precheck.observe.shadow.storages import whole
+from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance, on_copies
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import counts
+from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -85,7 +88,7 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
     if other is not None and (other.numel() >= source.numel() or (not zero and bool((other.float() % 1 != 0).any()))):
         own = other.shape == source.shape and any(distance(each.seen(source), other.float()) <= LIKE for each in track.plains)
         own = own or sum((track.begun or {}).values()) <= -2  # codes in the unit of a product of two scales, as a bias in int32 is
-        codes.judged(track, unit=not track.multipliers and added_terms.real(codes, other), own=own, place=codes.described(op.plan.name))
+        codes.judged(track, unit=not track.multipliers and real(codes, other), own=own, place=codes.described(op.plan.name))
         codes.tracks.drop(result)
         return
     made = unmoved(codes, op, source, result)
@@ -95,7 +98,7 @@ def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: to
 
 def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> Track:
     """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
-    track, exact = codes.tracks.get(source), copied(codes, op, -1)
+    track, exact = codes.tracks.get(source), on_copies(codes, op, -1)
     assert track is not None
     made = codes.put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
     if made.owed or made.corrected:
@@ -103,3 +106,45 @@ def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor
         made.corrected *= max(1.0, float(track.exact.seen(source).norm() / exact.norm().clamp_min(1e-30)))
         codes.settled(made, result)
     return made
+
+
+FUSED = {"addmm", "baddbmm"}
+"""Products that add their first operand."""
+
+
+def other(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a tensor that holds no codes is added. Zeros do not count, since a sum may start from them."""
+    return any(codes.tracks.get(each) is None and bool(each.any()) for each in inputs)
+
+
+def without_unit(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether one operand of a sum is a product of codes, whose scales are still to come, and the other a term without a unit."""
+    if len(inputs) != 2:
+        return False
+    for product, term in (inputs, inputs[::-1]):
+        track = codes.tracks.get(product)
+        if track is not None and track.dense and track.multipliers == track.early < track.scales and codes.tracks.get(term) is None:
+            return real(codes, term)
+    return False
+
+
+def joined(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+    """Marks the result of an op that has added a term before all scales were multiplied by. If the term may be in the codes' unit, nothing is said of
+    the result."""
+    made = codes.tracks.get(result)
+    if made is None or op.base not in ops.ADDITIONS | FUSED or made.multipliers >= made.scales:
+        return
+    term = op.args[0] if op.base in FUSED else next((each for each in inputs if codes.tracks.get(each) is None), None)
+    if not isinstance(term, torch.Tensor) or codes.tracks.get(term) is not None or not bool(term.any()):
+        return
+    made.joined, known = True, real(codes, term)
+    made.sure = made.sure and known
+    made.term = codes.described(op.plan.name) if known and made.dense else None
+
+
+def real(codes: Codes, term: torch.Tensor) -> bool:
+    """Whether a term is certainly in no unit of codes: real numbers, from no scale, and no mask, which has one number beside 0."""
+    if codes.scaled.get(term) is not None or codes.scales.made.get(term) or not term.is_floating_point() or counts(term):
+        return False
+    values = term.detach().float()
+    return bool(values.isfinite().all()) and len(torch.unique(values[values != 0])) > 1

@@ -1,0 +1,82 @@
+"""Recognises comparisons on whose answers a program branches by chance, and those that only ask whether a loop has come to rest.
+
+Near the end of a loop |x_n - x_(n-1)| is rounding, and chance says in which iteration it falls below the limit. So this answer is no result of the
+program. What the loop gives is a result, and shows the harm if the loop ended too early.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from precheck import ops
+from precheck.analysis.limit import Limit
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+MISLED = Limit(0.25, "share of the answers")
+"""A program branches on garbage if at least this share of the answers of a comparison's line, in all its calls, differ from the reference, and if
+most of what is compared is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do."""
+BRANCHES = Limit(8, "answers")
+"""The fewest answers of a line that differ. A loop that ends one iteration early or late has one."""
+WRONG = Limit(0.5, "relative error")
+"""A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself."""
+PASSED = ops.MOVING | ops.SCALING | ops.REDUCTIONS | ops.EXTREMES | ops.ROOTS
+"""Ops between the size of a difference and the number that is compared: a share of the state's size, the largest element, a mean, a root."""
+
+
+def by_chance(observation: Observation) -> set[Operation]:
+    """The comparisons whose answers differ from the reference because most of a number is error, on lines with many such answers."""
+    asked, last, differing = Counter[tuple[str, str]](), dict[tuple[str, str], int](), defaultdict[tuple[str, str], list[Operation]](list)
+    for operation in observation.operations:
+        if operation.flips is not None and operation.base in ops.COMPARED:
+            asked[operation.line] += operation.flips.total
+            if misled(operation) and not at_rest(operation, last.get(operation.line, 0)):
+                differing[operation.line].append(operation)
+            last[operation.line] = operation.number
+    often = (found for line, found in differing.items() if sum(map(answers, found)) >= max(BRANCHES, MISLED * asked[line]))
+    return {operation for found in often for operation in found}
+
+
+def misled(comparison: Operation) -> bool:
+    """Whether a comparison has other answers than in the reference, and most of what it compares is error."""
+    return answers(comparison) > 0 and comparison.drift_in > WRONG
+
+
+def answers(comparison: Operation) -> int:
+    """How many of a comparison's answers differ from the reference: one at most, or one for each element."""
+    return comparison.flips.changed if comparison.flips is not None else 0
+
+
+def at_rest(comparison: Operation, before: int) -> bool:
+    """Whether a comparison reads the size of the difference between a number and that of an earlier iteration.
+
+    `before`: the number of the op that last compared on this line. A sign says more than a size does: which of two numbers is larger.
+    """
+    walk, sized = Walk(comparison.inputs, NEARBY), False
+    for value in walk:
+        maker = value.maker
+        if maker is None:
+            continue
+        sized |= maker.base in ops.SIZES
+        if maker.base in ops.SIZES | PASSED:
+            walk.follow(maker.inputs)
+        elif sized and maker.base in ops.SUBTRACTIONS and len(maker.inputs) == 2 and _iterated(*maker.inputs, before):
+            return True
+    return False
+
+
+def _iterated(one: Value, other: Value, between: int) -> bool:
+    """Whether the same line and op made both numbers, one before the op number `between` and the other after it."""
+    earlier, later = ({(op.line, op.name, op.number < between) for op in _makers(value)} for value in (one, other))
+    return any((line, name, not first) in later for line, name, first in earlier)
+
+
+def _makers(value: Value) -> Iterator[Operation]:
+    """The ops that made what was moved, kept or chosen to become the value."""
+    walk = Walk([value], NEARBY)
+    for each in walk:
+        if each.maker is not None and each.maker.base in ops.MOVING:
+            walk.follow(each.maker.inputs)
+        elif each.maker is not None:
+            yield each.maker

@@ -1,0 +1,273 @@
+"""Follows an error to the ends of a watched run (results, gradients, numbers that Python reads), and says whether they show it.
+
+Later ops may heal the error. The error of a logarithm is absolute, and the exponential of it has a small relative error again. A sum of many terms
+averages errors out. The error of a step is small beside its weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from precheck import ops
+from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance
+from precheck.analysis.limit import Limit
+from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, rms
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+ROUNDINGS = Limit(8.0, "unit roundoffs")
+"""A result is wrong, and a difference of nearly equal numbers cancels, from this error on. A few ordinary ops make less, and a
+sum of a thousand terms makes as much (0.25 √1024)."""
+DEAD = Limit(0.01, "share of the elements")
+"""A result is wrong, and an op has lost digits, if at least this share of its elements have no correct digit. Healthy ops that amplify errors 8 times
+or more leave at most 0.15 %. The mildest bug leaves 7.6 %."""
+GARBAGE = Limit(0.5, "share of the elements")
+"""A tensor is lost if at least this share of its elements have no correct digit. Healthy programs reach 0.073. So is a step, however large the weight
+to which it is added: the weight shows such an error only after many steps."""
+PART = Limit(2.0**-10, "roundings of the sum")
+"""The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by chance,
+to be as much as one rounding of the sum."""
+
+
+def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:
+    """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
+
+    Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
+    parameters. A comparison is no end unless it decides by chance (`by_chance`), since the shadow takes its outcome from the run. `infinite`: Inf and
+    NaN at an end count. They have causes of their own (`nonfinite`), so they show zeros, and not that a finite number on the way has lost digits.
+    """
+
+    def wrong(value: Value) -> bool:
+        return (infinite and bool(value.nonfinite)) or _shows(value)
+
+    reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
+    read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
+    unread = dropped(observation)
+    found = {value for _, value in observation.made() if value not in read and value not in unread and wrong(value)}
+    found |= {value for _, value, _ in observation.gradients.values() if wrong(value)}
+    branching = by_chance(observation)
+    lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
+    for operation in reversed(reading):
+        lasting.update(value for value in operation.outputs if value.alive)
+        if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
+            lasting.add(operation.inputs[0])
+        onwards = any(value in found and not _nothing(value) for value in operation.outputs)
+        last = ends(operation) or operation in branching
+        thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
+        going = {value for value in operation.inputs if onwards and _has_part(operation, value)}
+        found.update(value for value in operation.inputs if value in going or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
+    return found
+
+
+def _has_part(operation: Operation, term: Value) -> bool:
+    """Whether the error of an op's input may contribute to that of its result. The error of a small term does not, if the low sum has no digits for
+    it: the error of the sum then comes from another term, or from its own rounding."""
+    spacing = max((made.rounded * rms(made) for made in operation.outputs if made.low), default=0.0) if operation.base in ops.SUMS else 0.0
+    return not term.drift * rms(term) < PART * spacing  # an error beside a reference of zero is infinite, and its product NaN
+
+
+def dropped(observation: Observation) -> set[Value]:
+    """Values that the program drops. If the run has gradients: those of a forward pass that the user does not keep, that no gradient depends on, and
+    that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas."""
+    paired = {value for operation in observation.operations if operation.base in ops.PAIRED for value in operation.outputs if not value.alive}
+    found, taken = paired.difference(*(operation.inputs for operation in observation.operations)) if paired else paired, set[Value]()
+    for operation in reversed(observation.operations if observation.gradients else ()):
+        made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
+        found.update(made)
+        if not made or len(made) < len(operation.outputs) or operation.in_place or ends(operation):
+            taken.update(operation.inputs)
+    return found
+
+
+def _nothing(value: Value) -> bool:
+    """Whether a value is zero everywhere in the run and in float32, as a term with a weight of zero. Nothing of what it was made from goes on."""
+    return value.norm == value.drift == value.nonfinite == 0
+
+
+def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    made = [result for reader in readers.get(value, ()) for result in reader.outputs]
+    return bool(made) and all(map(_nothing, made))
+
+
+def ends(reader: Operation) -> bool:
+    """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over, and so are whole numbers of
+    which many are others than in the reference, as with answers of a comparison (`MISLED`). Comparisons are not."""
+    elsewhere = reader.recut is not None and reader.recut.count >= MISLED * reader.recut.total
+    return bool(reader.reads or reader.opaque or elsewhere or (not reader.outputs and reader.base not in ops.COMPARED))
+
+
+def _shows(value: Value) -> bool:
+    return value.drift >= ROUNDINGS * effective_roundoff(value) or value.dead >= DEAD or _joins_wrong(value)
+
+
+def _joins_wrong(value: Value) -> bool:
+    """Whether a value joins terms that are off by more than half of themselves. An error is measured of a tensor as a whole, where large terms hide
+    that of small ones. But each term is a result of its own."""
+    terms = value.maker.inputs if value.maker is not None and value.maker.base in ("stack", "cat") else ()
+    return sum(elements(term) for term in terms if term.drift > WRONG) >= DEAD * elements(value) > 0
+
+
+def thrown_off(reader: Operation, step: Value) -> bool:
+    """Whether an op adds a step in place, and most of the step has no correct digit."""
+    return reader.in_place and reader.base in ops.SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
+
+
+def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
+    """The exponentials of a value, which may be moved or scaled before. Those that are only multiplied by zero are left out."""
+    walk, found = Walk([value]), list[Value]()
+    for held in walk:
+        for reader in readers.get(held, ()):
+            if reader.base in ops.EXPONENTIALS:
+                found += [power for power in reader.outputs if not _weightless(power, readers)]
+            elif reader.base in ops.MOVING or (reader.base == "mul" and reader.phase == "forward"):
+                walk.follow(reader.outputs)
+    return found
+
+
+def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a written-out softmax uses the exponential: its results are divided by each other, or a logarithm is taken of its sum.
+
+    A single ratio (an exponential of a difference) does not count. Near one it is right up to a rounding, but the program is interested in how far
+    it is from one.
+    """
+    walk = Walk([exponential], NEARBY)
+    for held in walk:
+        for reader in readers.get(held, ()):
+            if reader.phase not in ("forward", "data"):
+                continue  # an optimizer also divides values that were made from a ratio
+            summed = any(source.maker is not None and source.maker.base in ops.REDUCTIONS for source in reader.inputs)
+            divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
+            if divided or (reader.base in ops.LOGARITHMS and summed):
+                return True
+            walk.follow(reader.outputs)
+    return False
+
+
+def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value] = frozenset()) -> bool:
+    """Whether half of the elements still have no correct digit where a forward pass sums or averages them. `unread`: what the program drops.
+
+    A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
+    exponential after a logarithm. Its result is right again, and is not followed.
+    """
+    walk = Walk([value] if value.dead >= GARBAGE else [])
+    for wrong in walk:
+        for reader in readers.get(wrong, ()):
+            if reader.phase == "forward" and not reader.in_optimizer:
+                if reader.base in ops.AVERAGES and any(made not in unread for made in reader.outputs):
+                    return True
+                walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
+    return False
+
+
+def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
+    """Whether all readers of whole numbers take them as measures (pixels, or products that happen to be whole), and not as positions or counts.
+
+    `weighed`: only the readers in the forward pass count, and all must need only how large each number is (`_as_amounts`), perhaps after a Python
+    number has scaled it or was added to it.
+    """
+    walk = Walk([value], NEARBY)
+    for held in walk:
+        consumers = [reader for reader in readers.get(held, ()) if (not weighed or reader.phase == "forward") and not is_alias(reader, held)]
+        wrong = any(made.drift >= ROUNDINGS * value.roundoff for reader in consumers for made in reader.outputs)
+        if wrong or not consumers or not all(reader.outputs for reader in consumers):
+            return False
+        for reader in consumers if weighed else ():
+            if reader.base in ops.MOVING or (reader.base in ops.ADDITIONS | ops.SCALING and len(reader.inputs) == 1):
+                walk.follow(reader.outputs)
+            elif not _as_amounts(reader, held):
+                return False
+    return walk.whole
+
+
+def _as_amounts(reader: Operation, value: Value) -> bool:
+    """Whether an op needs of whole numbers only how large they are: a root, an exponential, a logarithm, a norm, a share, a product with weights. (A
+    table of frequencies is no weight. Nobody takes the root of a position. An exponential that amplifies is off by more than a few roundings.)"""
+    return reader.base in ops.ROOTS | ops.NORMS | ops.EXPONENTIALS | ops.LOGARITHMS or _weighed(reader, value) or _share(reader, value)
+
+
+def _weighed(reader: Operation, value: Value) -> bool:
+    weights = [source.maker for source in reader.inputs if source is not value and source.maker is not None]
+    return reader.base in ops.PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
+
+
+def _share(reader: Operation, value: Value) -> bool:
+    """Whether an op makes shares: each number is divided by one of its own, as clicks by views, or all by their own norm, which makes a direction.
+
+    What follows is right up to the roundings of both. A position is divided by a length that its whole row has, and is compared with its neighbours.
+    """
+    if reader.base != "div" or len(reader.inputs) != 2:
+        return False
+    number, divisor = reader.inputs
+    other = number if divisor is value else divisor
+    maker = other.maker
+    if other.shape == value.shape and elements(value) > 1 and (maker is None or maker.base in ops.CASTS):
+        return True
+    walk = Walk([divisor], NEARBY)
+    for each in walk:
+        if each.maker is not None and each.maker.base in ops.NORMS and number in each.maker.inputs:
+            return True
+        walk.follow(each.maker.inputs if each.maker is not None and each.maker.base in ops.MOVING | ops.GUARDS else ())
+    return False
+
+
+def dominated(reader: Operation, result: Value, value: Value) -> bool:
+    """Whether a sum hides the error of a value, since the other term is larger: the relative error is at most half of that before."""
+    small = result.drift < ROUNDINGS * effective_roundoff(result) and result.dead < DEAD
+    return reader.base in ops.SUMS and small and 2 * result.drift <= value.drift
+
+
+def hidden(wrong: Value, readers: dict[Value, list[Operation]], *, multiples: bool = False) -> bool:
+    """Whether something large is added to a wrong value wherever it is read, perhaps moved or cast before, so that no result shows its error.
+
+    `multiples`: or a multiple of it is read, such as a step that is halved until it is subnormal. A step of a weight is never hidden, since
+    it is taken again and again. (The next iteration may subtract again what a difference was added to.)
+    """
+    walk, sums = Walk([wrong]), list[bool]()
+    for value in walk:
+        reading = readers.get(value, ())
+        if any((value is not wrong or reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in reading):
+            return False
+        passing = [reader for reader in reading if reader.base in ops.MOVING or (multiples and _multiplies(reader, value))]
+        walk.follow(made for reader in passing for made in reader.outputs)
+        others = [(reader, made) for reader in reading if reader not in passing for made in reader.outputs if made is not value]
+        if not others and value is not wrong and (value.alive or len(reading) > len(passing)):
+            return False
+        sums += [dominated(reader, made, value) for reader, made in others]
+    return bool(sums) and all(sums)
+
+
+def _multiplies(reader: Operation, value: Value) -> bool:
+    """Whether an op multiplies a value by a number, or divides it by one."""
+    return reader.base in ops.SCALING and reader.inputs == (value,) and reader.phase == "forward"
+
+
+def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
+    """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
+
+    Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it
+    still. `asked`: gradients, which the user gets whatever reads them.
+    """
+    walk = Walk([wrong], NEARBY)
+    for value in walk:
+        reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
+        kept = value.alive or value in asked or not reading or any(map(ends, reading))
+        if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
+            return False
+        keeping = ops.SUMS if _shows(value) else ops.SUMS | ops.MOVING | ops.CASTS
+        for reader in reading:
+            right = [result for result in reader.outputs if not (result.nonfinite or _shows(result))]
+            if reader.base in ops.MOVING and any(elements(result) > elements(value) for result in right):
+                return False
+            walk.follow(result for result in reader.outputs if result not in right or reader.base in keeping)
+    return walk.whole
+
+
+def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
+    walk = Walk([value])
+    for made in walk:
+        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not is_alias(reader, made)]
+        if made.drift > WRONG and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
+            return True
+        walk.follow(result for reader in consumers for result in reader.outputs)
+    return False

@@ -1,0 +1,299 @@
+"""Finds the error that a call of a user function makes itself: how far its result is from float32's on the same inputs.
+
+A carefully written function rounds its result, and where the precision rounds. The functions of 18 healthy networks have an own error of up to one
+unit roundoff, and of 3.8 if a low product passes a softmax. In one with a larger error, later ops amplify a rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Set
+from typing import Literal
+
+from precheck import formats, ops
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
+from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding import own_casts
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.places.source import Function
+from precheck.observe.shadow.probes.additions import takes_from_codes
+
+ADDED = Limit(4.0, "unit roundoffs")
+"""The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
+have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
+ROUNDED = Limit(13.0, "unit roundoffs")
+"""The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
+32 times 0.42 unit roundoffs, as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
+OWNED = Limit(0.5, "share of the square of the error")
+"""An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
+well."""
+OWN = Limit(0.75, "share of the square of the error")
+"""A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
+COARSE = Limit(2.0**-8, "unit roundoff")
+"""The unit roundoff for the error of a subnormal number, or of one that became zero. It is bfloat16's, since a subnormal number has as few bits as
+bfloat16."""
+
+Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
+_MECHANISM: dict[Making, str] = {
+    "a difference": "cancellation", "the op itself": "local-drift", "small numbers": "underflow", "a rounding": "amplified-rounding",
+    "a constant": "vanished-constant",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class OwnError(Fact):
+    """An error that a call of a user function makes itself, and its cause. Errors are relative."""
+
+    function: str  # its name, or "" if unknown
+    made: Making
+    shown: Operation  # the op whose result leaves the function
+    off: float
+    own: float  # the error of the blamed op itself
+
+    @property
+    def found(self) -> str:
+        """The error of the function, in words."""
+        name = f"{self.function}()" if self.function else "the function"
+        if not math.isfinite(self.off):
+            return f"{name} gives nothing right on the inputs that it gets: "
+        return f"{name} is {percent(self.off)}% off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
+
+
+class Calls:
+    """Judges the calls of user functions in a part of a run."""
+
+    def __init__(self, observation: Observation, readers: Readers) -> None:
+        self.observation, self.functions, self.readers = observation, observation.functions, readers
+        self.operations: dict[int, list[Operation]] = defaultdict(list)
+        for operation in observation.operations:
+            if operation.call:
+                self.operations[operation.call].append(operation)
+        self.splits: dict[int, Splits] = {}
+        self.attempts = Attempts()
+        self.cancelled: set[Value] = set()  # sums whose terms cancel, and values made from them
+
+    def error(self, operation: Operation, value: Value, *, given: bool = False) -> OwnError | None:
+        """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error.
+
+        `given`: what else is wrong comes from the run's inputs, as the precision stores them. An amplified rounding in an optimizer's step does not
+        count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
+        """
+        line = operation.call, operation.name, operation.blamed
+        if not self._its_own(operation, value, 0.0 if given else OWN) or not self.attempts.due(line):
+            return None
+        splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
+        made = Attribution(value, self.operations[operation.call], splits)
+        constant = _coarse_addition(made, value)
+        cause = self._owner(made, added=constant is None)
+        if cause is None:
+            self.attempts.failed(line)
+            return None
+        off, limit, unit = value.call_error, self._limit(cause, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
+        constant = constant if _of_small_numbers(cause) else None
+        if off <= limit * (max(unit, COARSE) if _of_small_numbers(cause) and constant is None else unit):
+            return None
+        own = self._described(operation, value, cause, made, off / unit, limit, constant)
+        return None if operation.in_optimizer and own.made == "a rounding" else own
+
+    def on_purpose(self, operation: Operation, value: Value) -> OwnError | None:
+        """The same for a value whose error the reference has too, since the program rounds there and back on one line (`casts.rounds_on_purpose`).
+
+        Without a float32 run nobody knows whether that makes the rounding too. But a program rounds data on purpose, or a result, and does not
+        amplify what it rounds in the same function. Only the difference of a number and its own rounding is amplified on purpose: without the
+        rounding it is zero, so its relative error is infinite.
+        """
+        unknown = self.observation.imposed is None and math.isfinite(value.call_error)
+        own = self.error(operation, value) if unknown else None
+        return own if own is not None and own.operation.source in self.observation.meant else None
+
+    def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
+        """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
+        cancelled = self._cancels(operation, value)
+        if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
+            return False
+        return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
+
+    def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
+        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
+        What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
+        cause = made.cause()
+        if cause is not None and not self._together(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
+            cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
+            cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
+        if cause is None or not attribution.written(cause) or takes_from_codes(cause):
+            return None
+        return None if added and any(each.absorbed is not None and each.line == cause.line for each in made.shares) else cause
+
+    def _described(
+        self, operation: Operation, value: Value, cause: Operation, taken: Attribution, roundings: float, limit: float, constant: Operation | None,
+    ) -> OwnError:  # fmt: skip
+        own, place = attribution.own_error(cause, cause.outputs[0]), self.functions.get(operation.blamed)
+        difference = taken.difference(cause, self.functions)
+        made: Making = "a rounding"
+        if constant is not None:
+            difference, made = constant, "a constant"
+        elif difference is not None:
+            made = "a difference"
+        elif not own or own == cause.outputs[0].local:
+            made = "the op itself"
+        elif _of_small_numbers(cause) or taken.subnormal(cause):
+            made = "small numbers"
+        return OwnError(
+            mechanism=_MECHANISM[made], operation=difference or cause, measured=roundings, limit=limit,
+            function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
+        )  # fmt: skip
+
+    def _limit(self, cause: Operation, made: Attribution) -> float:
+        """How many unit roundoffs the result of a call may be off by."""
+        if any(reader.base in ops.PRODUCTS for reader in self.readers.get(cause.outputs[0], ())):
+            return ROUNDED
+        if causes.casts_wide(cause):
+            return ADDED
+        return ROUNDED if own_casts.asked(made) else min(ROUNDED, max(ADDED, own_casts.unamplified(made)))
+
+    def _together(self, made: Attribution) -> bool:
+        """Whether all roundings of a call are judged together, by how many they are: without a loop, and if all low numbers are the author's."""
+        call = next((operation.call for operation in made.shares), 0)
+        return not (own_casts.asked(made) or own_casts.repeats(made, self.operations[call]))
+
+    def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
+        """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
+
+        A value may be joined, cast or moved before it leaves. It does not count if its wrong elements are dropped on the way. A sum does not count if
+        the wrong elements are zeros, which should have added almost nothing, or if the program drops it (`unread`), or if the next op makes it right
+        again. What an optimizer computes leaves it as a step. A state is no result, since a step may divide one by another.
+        """
+        stepping = value.maker is not None and value.maker.in_optimizer
+        here = operation.call, self.functions.get(operation.blamed)
+        plainly = value.call_error > ROUNDED * effective_roundoff(value)
+        summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
+        walk = Walk([value], NEARBY)
+        for held in walk:
+            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            if not readers and held.alive and not stepping:
+                return True  # for now: `stays` checks again when it has been read
+            for reader in readers:
+                outside = (reader.call, self.functions.get(reader.blamed)) != here
+                if reader.reads or (_steps(reader, held) if stepping else outside):
+                    return True
+                wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
+                if reader.base in summed and any(made not in unread and self._felt(made, decides=plainly) for made in wrong):
+                    return True
+                walk.follow(wrong if reader.base in ops.MOVING else ())
+        return False
+
+    def _felt(self, total: Value, *, decides: bool) -> bool:
+        """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too, or
+        if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides)."""
+        if elements(total) == 1 or total.maker is None:
+            return True
+        walk = Walk([total], NEARBY)
+        for held in walk:
+            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
+            if not readers or any(ends(reader) or (decides and not reader.outputs) or reader.call != total.maker.call for reader in readers):
+                return True  # it leaves the function, Python reads it, or it decides
+            if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
+                return True
+            walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
+        return False
+
+    def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
+        """Exemption: only its own function reads the value after all."""
+        self.readers = readers
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped(self.observation))
+
+    def _cancels(self, operation: Operation, value: Value) -> bool:
+        """Whether a value is a sum whose terms cancel, or is made from one.
+
+        A sum of n numbers of one sign is at least as large as their norm. So its relative error is no larger than theirs, except for lost numbers.
+        Its own rounding is that of partial sums, which are as large as the terms, so this counts relative to the terms.
+        """
+        error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
+        before = max((error(source) for source in operation.inputs), default=0.0)
+        emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in ops.PRODUCTS
+        grown = error(value) > 2 * max(before, attribution.own_error(operation, value) * min(1.0, remaining(operation, value)))
+        made = operation.base in ops.REDUCTIONS - ops.SUMS and grown and not emptied
+        if handed or made:
+            self.cancelled.add(value)
+        return handed or made
+
+
+def outside(cause: Operation, operation: Operation, value: Value, observation: Observation) -> Operation:
+    """Returns the op that made the error of a result: `cause`, or an op outside the function if the function is right on the inputs that it gets.
+
+    Where a result is right to `ADDED` unit roundoffs on the inputs of its call, the call amplifies no rounding: the error came with the inputs.
+    """
+    right = 0 < value.call_error <= ADDED * effective_roundoff(value)
+    if not right or not cause.call or cause.call != operation.call:
+        return cause
+    return Attribution(value, observation.operations).cause(lambda each: each.call != operation.call) or cause
+
+
+def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Function]) -> bool:
+    """Whether the line of `cause` made most of an error, or the user's lines of its function did. `functions`: the function of each line.
+
+    If neither did, correcting the line changes little: torch's own modules made the error, or many functions together.
+    """
+    if cause is None or made.of_line(cause) >= OWNED:
+        return cause is not None
+    here = functions.get(cause.blamed)
+    theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
+    return here is not None and sum(theirs) >= OWN
+
+
+def _steps(reader: Operation, step: Value) -> bool:
+    """Whether an op adds a step to its weight in place, or one without a correct digit to a state. A sum that is larger does not show the error."""
+    adds = reader.in_place and bool(reader.parameter) and step is not reader.inputs[0]
+    return adds or thrown_off(reader, step)
+
+
+def _user(reader: Operation) -> bool:
+    """Whether a reader is the user's own code or an optimizer: a forward pass, the backward pass of a custom autograd function, or a step."""
+    return reader.phase in ("forward", "data", "optimizer") or (reader.phase == "backward" and not reader.derived)
+
+
+def remaining(operation: Operation, value: Value) -> float:
+    """The norm of a sum over that of its terms; of a mean as if it were a sum. Below 1 the terms cancel."""
+    terms = operation.inputs[0] if operation.inputs else value
+    count = elements(terms) / max(1, elements(value)) if operation.base == "mean" else 1.0
+    return count * value.norm / terms.norm if terms.norm else 1.0
+
+
+def _of_small_numbers(cause: Operation) -> bool:
+    """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
+    made = cause.outputs[0]
+    return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)
+
+
+def _coarse_addition(made: Attribution, value: Value) -> Operation | None:
+    """The last op that adds a number with too few bits, among those that most of a value's error passed through. None if the value is as small."""
+    if rms(value) < smallest_normal(value):
+        return None
+    passed = (operation for operation, part in made.through.items() if part >= attribution.TOGETHER and coarse_number(operation) is not None)
+    return max(passed, key=attribution.number, default=None)
+
+
+def coarse_number(operation: Operation) -> tuple[float, float] | None:
+    """A Python number that an op adds, of which the format keeps no bit or few, and what it keeps. Only if it is most of the result.
+
+    It is no rounding of a small result: a coefficient of a polynomial is multiplied by large numbers later.
+    """
+    value = operation.outputs[0] if operation.outputs else None
+    if value is None or operation.base not in ops.SUMS or not value.low or not value.norm:
+        return None
+    kept, size = formats.of_dtype(value.dtype), rms(value)
+    added = ((scalar, kept.round(scalar)) for scalar in operation.scalars if abs(scalar) >= OWNED * size)
+    return next(((number, held) for number, held in added if abs(held - number) > ROUNDED * value.roundoff * abs(number)), None)
+
+
+def error_in(call: int) -> Callable[[Value], float]:
+    """A function that returns the error of the call's values, and 0 for others."""
+    return lambda value: value.call_error if value.maker is not None and value.maker.call == call else 0.0

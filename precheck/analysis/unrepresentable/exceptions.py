@@ -1,0 +1,104 @@
+"""Finds the likely cause of an exception in the watched block: a number that became zero, a comparison whose answer differs, a refused dtype."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+from precheck import formats
+from precheck.analysis.facts import Fact
+from precheck.analysis.propagation.causes import rule_for
+from precheck.analysis.propagation.provenance import placed
+from precheck.analysis.unrepresentable.nonfinite import moved_by
+from precheck.analysis.unrepresentable.zeros import missed
+from precheck.observe.shadow.op_notes import Refused
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.places.source import shortened
+
+REFUSALS = frozenset({"ZeroDivisionError", "ValueError", "AssertionError", "FloatingPointError", "OverflowError"})
+"""Exceptions that Python code raises for a number that it has read and cannot use. Other exceptions may have other causes."""
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Unstorable(Fact):
+    """A Python number that is too large for the format of a tensor to be filled: -1e20 for a float16 mask, which torch refuses."""
+
+    scalar: float
+    dtype: str
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Decided(Fact):
+    """A rounding that gives a comparison another answer than in the reference, after which the block raised."""
+
+    comparison: Operation
+    raised: str
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Mixed(Fact):
+    """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
+
+    refused: Operation
+    dtype: str
+    widened: bool  # whether the block itself made the wide one from a low tensor, at the op that is blamed
+
+
+def behind(observation: Observation) -> list[Fact]:
+    """At most one fact: on the last comparison, read or op before the block raised.
+
+    Comparisons and reads after the last op that made floats have led to the exception. The op to blame made a zero that the reference does not have,
+    or else a rounding that changes the answer of a comparison. If there is none, it is a read of such a zero.
+    """
+    if not observation.raised or not observation.operations:
+        return []
+    last = observation.operations[-1]
+    if last.refused is not None:
+        return _unstorable(last, last.refused) or _mixed(observation, last, last.refused)
+    last_ops = list(itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations)))
+    zeros = [(operation, [value for value in operation.inputs if value.zeros and value.maker is not None]) for operation in last_ops]
+    decisions = [(operation, found[0]) for operation, found in zeros if found]
+    for operation, zero in decisions:
+        if operation.flips is not None and operation.flips.changed:
+            return [missed(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
+    for operation in last_ops:
+        cause = moved_by(operation, observation) if operation.flips is not None and operation.flips.changed else None
+        if cause is not None:
+            off, limit = operation.drift_in, cause.outputs[0].rounded
+            return [Decided(mechanism=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
+    for operation, zero in decisions:
+        if operation.reads and observation.raised in REFUSALS:
+            return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
+    return []
+
+
+def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:
+    greatest = formats.of_dtype(refused.dtype).max if refused.dtype else math.inf
+    beyond = next((scalar for scalar in operation.scalars if greatest < abs(scalar) < math.inf), None)
+    if beyond is None:
+        return []
+    return [Unstorable(mechanism="overflow", operation=operation, measured=abs(beyond), limit=greatest, scalar=beyond, dtype=refused.dtype)]
+
+
+def _mixed(observation: Observation, operation: Operation, refused: Refused) -> list[Fact]:
+    wide = next((place for place, dtype in enumerate(refused.types) if dtype == "float32"), None)
+    if wide is None or not refused.dtype:
+        return []
+    cause = _widened(observation, operation.inputs[wide])
+    return [
+        Mixed(
+            mechanism="dtype-leak", operation=cause or operation, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype,
+            widened=cause is not None,
+        )
+    ]  # fmt: skip
+
+
+def _widened(observation: Observation, value: Value) -> Operation | None:
+    """The op that made a float32 value from a low one: a cast, or a promotion."""
+    if value.low:  # a cast that widens makes no new value
+        return next((each for each in reversed(observation.operations) if value in each.inputs and value in each.outputs), None)
+    maker = value.maker
+    while maker is not None and not any(source.low for source in maker.inputs):
+        maker = next((source.maker for source in maker.inputs if source.roundoff and source.maker is not maker), None)
+    return maker

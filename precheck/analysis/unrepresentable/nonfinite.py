@@ -1,0 +1,242 @@
+"""Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
+
+They are healed if all results made from them are finite and right (a mask before a softmax, a clamp). They do harm if NaN or a wrong finite result
+follows, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
+is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Set
+from typing import Literal
+
+from precheck import formats, ops
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.ledger import exempts
+from precheck.analysis.limit import Limit
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.provenance import bounded, descendants, is_alias, largest, placed, underflow_threshold, zero_origin
+from precheck.analysis.unrepresentable import zeros
+from precheck.analysis.unrepresentable.zeros import LOST
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.places.source import Function
+from precheck.words import digits
+
+WRONG = Limit(0.25, "relative error")
+"""Inf or NaN does harm if a result made from it is at least this far off: not one digit of the result is right."""
+FILLS = Limit(3, "different numbers")
+"""A mask of -Inf stands for at most so many different numbers in the reference: its constant, and sums of two or three such masks. Data that overflow
+have as many different numbers as elements."""
+
+How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "not a number", "infinite"]
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Broken(Fact):
+    """Inf or NaN that does harm: the value where it appeared first, and how it was made."""
+
+    how: How
+    root: Value
+
+    @property
+    def what(self) -> str:
+        """Inf or NaN, and the reference's number, in words."""
+        return f"{_kind(self.root)}, in the reference {digits(self.root.beyond)}"
+
+    @property
+    def where(self) -> str:
+        """The op that made it, in words."""
+        return placed(self.root.maker) if self.root.maker is not None else "the block's input"
+
+
+class Spread:
+    """Follows Inf and NaN from where they first appear (their root), and collects the values that harmful ones spoil."""
+
+    def __init__(self) -> None:
+        self.carriers: dict[Value, Value] = {}  # for each non-finite value its root
+        self.spoiled: set[Value] = set()
+        self.reported: set[Value] = set()  # roots that have done harm
+
+    def roots(self, observation: Observation, readers: Readers) -> list[Value]:
+        """The roots that do harm. Each is returned once."""
+        _carry(self.carriers, observation.judged)
+        carriers = dict(self.carriers)
+        _carry(carriers, observation.ahead)
+        opened: dict[Value, list[Value]] = {root: [] for root in self.carriers.values()}
+        for value, root in carriers.items():
+            if root in opened:
+                opened[root].append(value)
+        unreported = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.reported)
+        harmful = (root for root, carried in unreported if _harmful(root, carried, readers, observation))
+        found = [root for root in harmful if not skipped_by_scaler(root, observation)]
+        self.reported.update(found)
+        self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
+        return found
+
+    @property
+    def open(self) -> set[Value]:
+        """Roots that may still do harm."""
+        return set(self.carriers.values()) - self.reported
+
+    def keep(self, values: Set[Value]) -> None:
+        """Forgets all other values, which no later op can read."""
+        self.carriers = {value: root for value, root in self.carriers.items() if value in values}
+        self.spoiled &= values
+        self.reported &= set(self.carriers.values())
+
+
+def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        for value in operation.outputs:
+            if value.nonfinite and value not in carriers:
+                carriers[value] = next((carriers[given] for given in operation.inputs if given in carriers), value)
+
+
+@exempts(
+    "overflow", "nan", reason="the scaler handles such gradients: it skips the step and lowers the scale",
+    needed_by=("scaler-of-each-epoch (mended)", "schedule-through-skips (mended)"),
+)  # fmt: skip
+def skipped_by_scaler(root: Value, observation: Observation) -> bool:
+    """A gradient that is too large only because of the loss scale, at a scale of 1 or a smaller one at which the run goes on."""
+    operation = _maker(root)
+    if operation.phase != "backward" or largest(root) == math.inf:
+        return False
+    held = [step.scale for step in observation.steps if not step.skipped and step.last > operation.number]
+    reached = min(1.0, *held) if held else 1.0
+    return operation.scale > reached and root.beyond / operation.scale * reached <= largest(root)
+
+
+def _harmful(root: Value, carried: list[Value], readers: Readers, observation: Observation) -> bool:
+    maker, open_ends = _maker(root), []
+    for value in carried:
+        readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
+        consumers = [reader for reader in readings if not is_alias(reader, value)]
+        if any(_harms(reader) for reader in consumers) or _descends(value, maker, observation):
+            return True
+        if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
+            open_ends.append(value)
+    return any(not mask_fill(root, maker, end) for end in open_ends if not observation.undecided(end))
+
+
+@exempts(
+    "overflow", "nan", reason="-Inf in a mask is intended, and hides the numbers that it is combined with",
+    needed_by=("masks_handed_out", "logged_copies"),
+)  # fmt: skip
+def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
+    """Whether an Inf that nothing reads comes from a constant, or from its sum with something: it is a mask, or a masked tensor.
+
+    Gradients are no constants, and NaN masks nothing. A mask lies below all scores. So Inf that is still alive when the block ends is no mask if it
+    stands for more than `FILLS` different numbers, or if one of them is above zero. A fill occurs several times, or beside numbers that need no
+    rounding. An infinite number that occurs once, among rounded numbers, belongs to the data.
+    """
+    if root.drift and root.nonfinite <= root.distinct_overflows:
+        return False
+    if maker.base not in ops.CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
+        return False
+    if root.distinct_overflows and end.alive and (root.distinct_overflows > FILLS or not root.negative):
+        return False
+    return end.maker.base in ops.CONSTANTS or (end.maker.base in ops.SUMS and root.negative and root.distinct_overflows <= FILLS)
+
+
+def _harms(reader: Operation) -> bool:
+    computes = reader.phase in ("forward", "optimizer", "data")
+    for value in reader.outputs:
+        if value.nans:
+            return True
+        if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and computes:
+            return True
+        if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
+            continue
+        # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.
+        if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
+            return True  # a sum with Inf is infinite, and its zeros are made of other terms
+    return bool(reader.reads)
+
+
+def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
+    """Whether Inf of the forward pass becomes a parameter's gradient.
+
+    On the way a derivative may heal it, as the function itself does. That of erf squares Inf, and is zero there.
+    """
+    return maker.phase == "forward" and any(value is gradient for _, gradient, _ in observation.gradients.values())
+
+
+def made_by(root: Value, observation: Observation) -> Fact:
+    """The fact on the op that made Inf or NaN from finite values at `root`."""
+    operation, limit = _maker(root), largest(root)
+    zero = _zero(operation)
+    divisor = operation.inputs[-1] if operation.inputs else None
+    normal = formats.of_dtype(divisor.dtype).min_normal if divisor is not None and divisor.low else 0.0
+    if not root.nans and 0 < operation.starved < normal:
+        return Broken(mechanism="underflow", operation=operation, measured=operation.starved, limit=normal, how="small divisor", root=root)
+    at_pole = zero is not None and operation.base in ops.POLES
+    if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
+        return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
+    if zero is not None and (operation.base not in ops.POLYNOMIAL or any(source.nonfinite for source in operation.inputs)):
+        return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
+    if operation.base.removesuffix("_backward") in ops.POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
+        guard = _failed_guard(operation)
+        if guard is not None:
+            return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
+        cause = _stored(moved_by(operation, observation) or operation, observation.functions)
+        return Broken(mechanism=causes.rule_for(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
+    if root.nans and not any(source.nonfinite for source in operation.inputs):
+        return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
+    return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+
+
+def moved_by(operation: Operation, observation: Observation) -> Operation | None:
+    """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
+    in it, whichever is later."""
+    source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
+    if source is None:
+        return None
+    return attribution.later(causes.error_source(source), attribution.Attribution(source, observation.operations).cause())
+
+
+def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
+    """Returns `cause`. If that is a difference in float32, which is exact, returns the op that stored its term low.
+
+    If one function has both, and the difference is a variance by moments (`attribution.moments`), the code should be changed at the difference.
+    """
+    if cause.base not in ops.SUMS or not cause.inputs or cause.outputs[0].low:
+        return cause
+    stored = causes.error_source(max(cause.inputs, key=causes.absolute))
+    if stored is None or not stored.outputs[0].low or not attribution.written(stored):
+        return cause
+    here = functions.get(stored.blamed) == functions.get(cause.blamed)
+    return cause if here and attribution.moments(cause, stored) else stored
+
+
+def _zero(operation: Operation) -> Value | None:
+    """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost."""
+    lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not bounded(operation)]
+    if not lost or lost[0].zeroed >= LOST:
+        return lost[0] if lost else None
+    unguarded = (source for source in lost if zero_origin(source)[0] == "vanished-constant")
+    return next(unguarded, lost[-1 if operation.base == "div" else 0])
+
+
+def _kind(root: Value) -> str:
+    return "NaN" if root.nans else "Inf"
+
+
+def _maker(root: Value) -> Operation:
+    assert root.maker is not None
+    return root.maker
+
+
+def _failed_guard(operation: Operation) -> Operation | None:
+    """A clamp before a pole that did not keep values off it. At most moves and one sum may be between them (`log(1 - p)`)."""
+    value, sums = operation.drifting, 0
+    while value is not None and value.maker is not None:
+        maker = value.maker
+        if maker.base in ops.GUARDS - ops.SUMS:
+            return maker
+        sums += maker.base in ops.SUMS
+        if sums > 1 or maker.base not in ops.MOVING | ops.SUMS:
+            return None
+        value = maker.drifting
+    return None

@@ -1,0 +1,196 @@
+"""Finds whole numbers (positions, counts, ids) that a low format rounds to others, and wrong casts to integers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from precheck import ops
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.provenance import elements
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.exemptions import Exempting, added, divisor, drawn, float32_rounding, multiplies, scaled, unread
+from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
+from precheck.observe.shadow.operations import Operation, Value
+
+KEEPING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.SCALING | ops.CUTS
+"""Ops that keep the meaning of numbers: a sum of positions is still a position."""
+INDEX_BITS = 32
+"""The fewest bits of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is rounded."""
+SEVERAL = Limit(2, "different whole numbers")
+"""The fewest whole numbers that an op rounds to others. One alone may be a constant, such as a mask's."""
+FRACTIONAL = Limit(2.0**-4, "magnitude times unit roundoff")
+"""Numbers whose root mean square is smaller have at least four bits behind the binary point in their format."""
+AMOUNTS = Limit(5, "elements")
+"""The fewest elements that a cast turns into other integers. Fewer are chance."""
+EXPLAINED = Limit(8.0, "times")
+"""The largest ratio of integers that differ to those that one rounding explains. A number of size m crosses a whole number with a probability of at
+most m u, and after eight ops there are eight roundings."""
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Moved(Fact):
+    """Whole numbers that an op rounds to others, since they are too large for the format."""
+
+    value: Value
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class MadeInteger(Fact):
+    """Whole numbers that were rounded to others and then cast to integers. The rounding op is blamed."""
+
+    changes: Renumbered
+    converted: Operation
+    dtype: str
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Passed(Fact):
+    """Numbers that overflow the integer type to which they are cast. The op that rounded them is blamed."""
+
+    changes: Wrapped
+    converted: Operation
+    dtype: str
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Cut(Fact):
+    """Fractional numbers computed from data alone that are cast to other integers than in the reference. The op that rounded them is blamed."""
+
+    changes: Recut
+    converted: Operation
+    dtype: str
+
+
+def stored_to_others(operation: Operation, value: Value) -> Moved | None:
+    """The fact that this op rounds whole numbers to others. Sums of products of integers do not count: they are amounts, which may be rounded."""
+    if operation.amounts or value.wholes_moved < SEVERAL or operation.phase == "backward":
+        return None
+    if not operation.drift_in < value.drift or causes.only_moved(operation, value):
+        return None
+    return Moved(mechanism="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
+
+
+def exemptions(operation: Operation) -> list[Exempting]:
+    converted = [unread] if operation.converts else []
+    measures = [scaled] if multiplies(operation) or operation.base == "_to_copy" else []
+    return [drawn, float32_rounding, added, divisor, *converted, *measures]
+
+
+def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:
+    """The facts about a cast to integers. `cause`: the op that made the error of the numbers."""
+    if operation.wrapped is not None:
+        return [_passed(operation, operation.wrapped, cause or operation)]
+    return [] if operation.renumbered is None else renumbered(operation, operation.renumbered, cause)
+
+
+def _passed(operation: Operation, changes: Wrapped, cause: Operation) -> Passed:
+    measured, limit, dtype = abs(changes.became), abs(changes.end), _low(cause)
+    return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=operation, dtype=dtype)
+
+
+def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[Cut]:
+    """Lengths, buckets and places that are computed from data alone, as share × frames, and become other integers than in the reference.
+
+    Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
+    the user's own arithmetic has rounded them, each integer that differs is wrong. The same holds for data that a measurement has converted to the
+    precision's format: there the integers are compared with what float32 makes of the converted data. An amount, which goes back to floats, is an
+    exception: a rounding may change single integers, so more must differ than a few roundings explain (`_explained`). So are bins, but not those of
+    places.
+    """
+    changes = operation.recut
+    if changes is None or not _of_data(operation):
+        changes, cause = operation.recut_in_call, _rounded_by(operation)
+        if changes is None or not _of_data(operation, converted=True):
+            return []
+    if cause is None or not attribution.written(cause) or not cause.outputs:
+        return []
+    converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
+    if converted is None:
+        return []
+    either = converted.used_as == "amount" or operation.base in ops.PLACES  # a number near a bound may be in either bin
+    if either and _explained(changes, operation.inputs[0].roundoff):
+        return []
+    if converted.left_out is not None and changes.places <= converted.left_out:
+        return []  # a `where` discards them all
+    return [
+        Cut(
+            mechanism="integer-rounding", operation=cause, measured=float(changes.count), limit=0.0, changes=changes, converted=converted,
+            dtype=_low(cause),
+        )
+    ]
+
+
+def _explained(changes: Recut, roundoff: float) -> bool:
+    """Whether a few roundings of each amount explain how many become other integers."""
+    return changes.count < AMOUNTS or changes.count <= EXPLAINED * roundoff * changes.size * changes.total
+
+
+def _rounded_by(operation: Operation) -> Operation | None:
+    """The op of the user's that last stored low what this one reads."""
+    walk = Walk(operation.inputs, NEARBY)
+    for value in walk:
+        maker = value.maker
+        if maker is None or not attribution.written(maker):
+            continue
+        if value.low and maker.base not in ops.MOVING:
+            return maker
+        walk.follow(maker.inputs)
+    return None
+
+
+def _of_data(operation: Operation, *, converted: bool = False) -> bool:
+    """Whether the inputs were computed from data alone: from no weight, no random draw and no converted tensor. `converted`: data that a
+    measurement has converted to the precision's format count, too."""
+    if operation.parameter or operation.drawn:
+        return False
+    walk = Walk(operation.inputs, NEARBY)
+    for value in walk:
+        maker = value.maker
+        if value.past is not None:
+            return False
+        if maker is None or (converted and maker.converts == "given"):
+            continue
+        if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.drawn or maker.base in ops.DRAWN:
+            return False
+        walk.follow(maker.inputs)
+    return walk.whole
+
+
+def _integer(value: Value, readers: Readers) -> Operation | None:
+    """The cast that makes integers of at least `INDEX_BITS` from a value. Between them it may only be added to, scaled, cut or moved."""
+    walk = Walk([value], NEARBY)
+    for held in walk:
+        for reader in readers.get(held, ()):
+            if reader.bits >= INDEX_BITS:
+                return reader
+            walk.follow(reader.outputs if reader.base in KEEPING else ())
+    return None
+
+
+def _low(cause: Operation) -> str:
+    return next((value.dtype for value in cause.outputs if value.low), "a low format")
+
+
+def renumbered(operation: Operation, changes: Renumbered, cause: Operation | None) -> list[MadeInteger]:
+    """Ids, positions or counts that were rounded by `cause` and then cast to integers, which differ from the right ones.
+
+    A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or
+    be sums of small exact numbers, as counts are. Numbers that were computed low do not count: there all large numbers are whole.
+    """
+    if cause is None or not (_counted(cause) or (cause.base in ops.CONSTANTS and not any(source.low for source in cause.inputs))):
+        return []
+    return [
+        MadeInteger(
+            mechanism="integer-rounding", operation=cause, measured=changes.peak, limit=changes.reach, changes=changes, converted=operation,
+            dtype=_low(cause),
+        )
+    ]
+
+
+def _counted(cause: Operation) -> bool:
+    """Whether the op adds up exact numbers that are small enough for their format to hold fractions of them."""
+    small = all(source.norm <= FRACTIONAL / (source.roundoff or 1.0) * math.sqrt(elements(source)) for source in cause.inputs)
+    return cause.base in ops.REDUCTIONS and small and not any(source.drift for source in cause.inputs)

@@ -1,0 +1,1 @@
+"""Compares the results of an op with their shadows, in few passes over the data."""

@@ -1,0 +1,234 @@
+"""Fills in the `Value` of a result by comparing it with its shadow. It measures only as much as the errors of the inputs make necessary."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck import cuda_blocks, emulation, ops
+from precheck.formats import FORMATS, ONE_ROUNDING
+from precheck.observe.shadow.comparing.deferred import SAMPLE as LATER
+from precheck.observe.shadow.comparing.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.replaying import eigenvectors
+from precheck.words import dtype_name
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+
+SUSPECT = 0.01
+"""A value gets a perturbed shadow from this share of elements without a correct digit. It shows whether float32 determines what follows."""
+GLANCE = 4096
+"""Elements that are measured of a wide tensor in an optimizer step. Such a tensor is as far off as the gradients it is computed from."""
+_ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
+
+
+def roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
+    """The unit roundoff of a low format. 0 for other formats, whose own is negligible."""
+    return _ROUNDOFF.get(dtype, 0.0) if dtype in low else 0.0
+
+
+def fresh(call: Call, output: torch.Tensor) -> Value:
+    """A new value for a result of a call, not measured yet.
+
+    An emulated format rounds inside products and is stored in a wider one, so its unit roundoff is passed on to all later values.
+    """
+    packet, low = call.plan.packet, output.dtype in call.mode.low
+    coarsest = max([value.roundoff for value in call.inputs], default=0.0)
+    kept = low or (call.plan.base in ops.MOVING and any(value.kept_low for value in call.inputs))
+    unit = roundoff(output.dtype, call.mode.low) if low else coarsest
+    if emulation.active():
+        unit = max(unit, coarsest, emulation.roundoff(packet))
+    return Value(call.operation, tuple(output.shape), dtype_name(output.dtype), unit, low, kept, since=_since(call, output.dtype) if low else "")
+
+
+def _since(call: Call, dtype: torch.dtype) -> str:
+    """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op."""
+    operation, base = call.operation, call.plan.base
+    if operation.autocast and not operation.derived:
+        operation.cuda_off = cuda_blocks.inside()
+        _cast_for(call)
+    if operation.plain or operation.converts or operation.derived or base in ops.PRODUCTS or dtype is torch.float32:  # which nobody decided
+        return ""
+    given = [value.since for value in call.inputs if value.low]
+    line = next(filter(None, given), "")
+    operation.since = (dtype_name(dtype), line) if line else None
+    return line if given else operation.blamed if base in ops.CASTS or not call.inputs else ""
+
+
+def _cast_for(call: Call) -> None:
+    """Marks the casts that autocast has made for an op: one instruction of the program runs both."""
+    makers = [value.maker for value in call.inputs if value.maker is not None and value.maker.base in ops.CASTS]
+    here = [maker for maker in makers if maker.source == call.operation.source]
+    if here:
+        instruction = call.mode.lines.frames.instruction(1)
+        for maker in here:
+            maker.implicit = maker.instruction == instruction
+
+
+def outside(tensor: torch.Tensor, low: frozenset[torch.dtype] = frozenset()) -> Value:
+    """The value of a tensor from outside the block. Its content counts as exact. `low`: the formats in which a tensor counts as stored low."""
+    stored = tensor.dtype in low
+    return Value(None, tuple(tensor.shape), dtype_name(tensor.dtype), roundoff(tensor.dtype, low), stored, stored)
+
+
+def suspicious(operation: Operation, value: Value) -> bool:
+    return value.dead >= SUSPECT and operation.phase == "forward" and not value.zeros
+
+
+def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, place: int) -> None:
+    """Fills in the value of output number `place` of a call."""
+    operation, inputs = call.operation, call.inputs
+    if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: it keeps Inf and NaN
+        before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
+        if before is not None:
+            call.mode.later.after(_unscaled, value, before, shadow)
+        return
+    if call.mode.later.defers(output):
+        _measure_later(call, value, output, shadow, perturbed)
+        return
+    if operation.in_optimizer and not value.low and not any(source.nonfinite or source.zeros for source in inputs):
+        if output.numel() > GLANCE and not isinstance(output, torch.nn.Parameter):
+            value.drift = operation.drift_in
+        else:
+            compare(value, sampled(output, GLANCE), sampled(shadow, GLANCE))
+        return
+    if not value.low and not [source for source in inputs if source.drift or source.nonfinite]:
+        return  # run and shadow computed the same op on the same numbers
+    # in an optimizer step most tensors are intermediate results that live for one op
+    limit = LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
+    compare(value, output, shadow, perturbed, zeros=bool([source for source in inputs if source.zeros]), limit=limit)
+    if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
+        operation.part_drift = _in_parts(call, value)
+    call.mode.exponents.opened(operation, value, shadow)
+    if value.nonfinite and call.plan.base in ops.RECIPROCALS:
+        _starved(operation, call.floats[-1])
+    jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
+    if call.plan.base in ops.CASTS:
+        return  # its kernel only rounds; what it cuts off is no fault of the kernel
+    if jumped and operation.phase in ("forward", "backward") and (call.before_scatter or not call.written):
+        own = relative_error(output, exact(call, place))
+        value.local = own if math.isfinite(own) else None  # a result that is zero on paper, as the norm of a single number, has no relative error
+        if value.local is not None and emulation.quantises(operation.packet):
+            value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
+
+
+def _unscaled(value: Value, before: Value, shadow: torch.Tensor) -> None:
+    """A gradient that was divided by the loss scale has the error that it had, and is as large as its shadow is now."""
+    value.nonfinite, value.nans, value.beyond, value.drift, value.dead = before.nonfinite, before.nans, before.beyond, before.drift, before.dead
+    if value.drift:
+        value.norm = norm(shadow)
+
+
+def _in_parts(call: Call, value: Value) -> float | None:
+    """The largest error of the inputs of a call, if one of them is part of a storage. The value of such a storage may describe another part of it.
+
+    None if all inputs are whole storages. A part that the call has overwritten is gone: it may have been as far off as the result.
+    """
+    drifts, parted = [source.drift for source in call.inputs], False
+    for place, (tensor, cell) in enumerate(zip(call.floats, call.cells, strict=True)):
+        if cell is None or not tensor.numel() or tensor.numel() == cell.content.numel():
+            continue
+        parted = True
+        if any(tensor is written for written in call.written):
+            return value.drift
+        shadow = sampled(call.shadows[id(tensor)])
+        drifts[place] = ratio(norm(sampled(tensor).to(shadow.dtype) - shadow), norm(shadow))
+    return max(drifts) if parted else None
+
+
+def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
+    """Measures a cast, in which only rounding can happen."""
+    if call.mode.later.defers(output):
+        _measure_later(call, value, output, shadow, perturbed)
+    else:
+        compare(value, output, shadow, perturbed)
+        call.mode.exponents.opened(call.operation, value, shadow)
+
+
+def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
+    """The same from samples that are fetched later. The error of the op alone is not measured, since its inputs are gone by then."""
+    operation, mode = call.operation, call.mode
+    if operation.in_optimizer and not value.low and not isinstance(output, torch.nn.Parameter):
+        mode.later.after(lambda: setattr(value, "drift", operation.drift_in))
+        return
+    if output.is_complex():
+        output, shadow = torch.view_as_real(output), torch.view_as_real(shadow)
+        perturbed = None if perturbed is None else torch.view_as_real(perturbed)
+    elements = output.numel()
+
+    def resolved(low: torch.Tensor, wide: torch.Tensor, outside: torch.Tensor, *second: torch.Tensor) -> None:
+        compare(value, low, wide, second[0] if second else None, zeros=any(source.zeros for source in operation.inputs))
+        value.norm *= math.sqrt(elements / max(1, wide.numel()))
+        bad, nans, beyond = outside.tolist()
+        value.nonfinite, value.nans, value.beyond = int(bad), int(nans), max(value.beyond, beyond)
+        mode.exponents.opened(operation, value, wide)
+        if suspicious(operation, value):
+            mode.suspect(value)
+
+    second = [] if perturbed is None else [sampled(perturbed, LATER)]
+    mode.later([sampled(output, LATER), sampled(shadow, LATER), _outside_format(output, shadow), *second], resolved)
+
+
+def _outside_format(run: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
+    """How many elements are Inf or NaN in the run but not in the shadow, how many of them are NaN, and their greatest |shadow|."""
+    if run.numel() == 0:
+        return torch.zeros(3, dtype=torch.float64, device=run.device)
+    low = run.to(shadow.dtype)
+    bad = (~torch.isfinite(low) & torch.isfinite(shadow)) | (torch.isnan(low) & torch.isinf(shadow))
+    sizes = torch.where(bad, shadow.abs(), 0.0)
+    return torch.stack([bad.sum().double(), (bad & torch.isnan(low)).sum().double(), sizes.amax().double()])
+
+
+def _starved(operation: Operation, divisor: torch.Tensor) -> None:
+    sizes = divisor.detach().float().abs()
+    sizes = sizes[sizes > 0]
+    operation.starved = float(sizes.min()) if sizes.numel() else 0.0
+
+
+def before_scatter(call: Call) -> dict[int, torch.Tensor]:
+    """Copies of the low-format tensors that a scattering call is about to add to, by the tensor's id."""
+    if call.plan.base not in ops.SCATTERING or call.op.argument("accumulate") is False:
+        return {}
+    return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
+
+
+def operand(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """The operand to use in a replay: from `known`, or the run's own in the reference precision if it has no shadow, such as a sparse one."""
+    if id(tensor) in known:
+        return known[id(tensor)]
+    if is_workspace(call, tensor):
+        return workspace(call, tensor)
+    return tensor.to(call.mode.replay.wide(tensor.dtype)) if tensor.dtype in call.mode.low else tensor
+
+
+def is_workspace(call: Call, tensor: torch.Tensor) -> bool:
+    """Whether it is the bytes that a kernel has left for its derivative."""
+    return call.plan.base in ops.PAYLOADS and tensor.dtype == torch.uint8
+
+
+def workspace(call: Call, tensor: torch.Tensor) -> torch.Tensor:
+    """What the forward kernel left in the reference precision. The run's own is shorter: on it the kernel would write past the end of the memory."""
+    payload: torch.Tensor | None = call.mode.memory.payload(tensor)
+    if payload is None:
+        raise RuntimeError("the forward kernel's workspace has no replayed twin")
+    return payload
+
+
+def exact(call: Call, place: int = 0) -> torch.Tensor:
+    """Result number `place` of the op in the reference precision, on the run's own inputs."""
+    replay = call.mode.replay
+    wide = {id(tensor): call.before_scatter.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
+    results = replay.call(call.op, lambda tensor: operand(call, wide, tensor))
+    if len(results) == len(call.results):
+        eigenvectors.as_in_run(call, call.results, results)
+    return results[place]
+
+
+def relative_error(output: torch.Tensor, exact: torch.Tensor) -> float:
+    """The relative error against the exact result. Errors of one subnormal spacing per element are ignored, as are elements that are not finite."""
+    error = torch.nan_to_num(output.to(exact.dtype) - exact, nan=0.0, posinf=0.0, neginf=0.0)
+    subnormal = torch.finfo(output.dtype).smallest_normal * torch.finfo(output.dtype).eps * math.sqrt(output.numel())
+    return ratio(max(0.0, norm(error) - subnormal), norm(exact))

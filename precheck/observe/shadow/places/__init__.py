@@ -1,0 +1,1 @@
+"""Finds where an op belongs: its source line, its module, its step."""

@@ -1,0 +1,243 @@
+"""Finds the source line of an op, and the user's own line behind it. A backward op gets the line of the forward op that it differentiates.
+
+An op's line is the deepest line on the stack outside torch and precheck, and may be in a framework. The user's own line is the deepest one outside
+installed packages. Autograd makes an op's node just before the op is dispatched, so the newest sequence number is that node's. In a backward
+pass the running node has the same number. Anomaly mode is not needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from precheck import autocast
+from precheck.observe.models.conversion import rounded
+from precheck.observe.state import copied
+from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+PRECHECK = str(Path(autocast.__file__).resolve().parent) + os.sep
+TORCH = str(Path(torch.__file__).resolve().parent) + os.sep  # torchvision lies beside it
+OPTIMIZERS = str(Path(TORCH) / "optim") + os.sep
+RUNNER = str(Path("observe") / "training.py")
+"""The file of precheck that runs the user's model. The code that called it is not part of the run."""
+AUTOCAST = autocast.__file__
+INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
+_NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
+_PASSED_OVER = ("<", str(Path(contextlib.__file__)))
+REMEMBERED = 1 << 17
+"""Forward ops whose lines are remembered for the backward pass: more than one step of a model of 10 000 layers has."""
+_CONVERTING = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "given"}
+"""Code that converts what a model holds, and what a measurement is given."""
+CONVERSIONS = {id(code): word for code, word in _CONVERTING.items()}
+"""The same by id, since hashing code takes two microseconds."""
+
+
+class Located(NamedTuple):
+    """An op's place. `derived`: it is autograd's own op, not user code that autograd runs. `caller`: the user's own line, "" if unknown."""
+
+    backward: bool
+    derived: bool
+    line: str
+    module: str
+    caller: str
+
+
+class Function(NamedTuple):
+    """A function of the user's: its first line and its name."""
+
+    start: str
+    name: str
+
+
+class Frames:
+    """Distinguishes frames of the user, of packages, of torch and of precheck. The kind of each file is cached."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, str] = {}
+        self.users: dict[str, bool] = {"": False}  # by line, whether it is the user's own
+        self.functions: dict[str, Function] = {}  # by line of the user's
+        self.engine = (0, -1, "")  # the frame that last called autograd's engine, the backward pass, and the line that called it
+        self.within = False  # whether an optimizer step is running
+        self.step: str | None = None  # the line that called it, once an op of torch's own optimizer has been located
+
+    def kind(self, filename: str) -> str:
+        known = self.kinds.get(filename)
+        if known is None:
+            known = self.kinds[filename] = _kind(filename)
+        return known
+
+    def line(self, depth: int, inside: bool = False) -> tuple[str, bool, bool]:
+        """Returns the deepest line of the user or a package, whether autograd's engine called this op, and whether a checkpoint recomputes it.
+
+        Checkpoints are looked for only `inside` a backward pass, also above the line.
+        """
+        frame: Any = sys._getframe(depth)
+        line, engine, recomputed, kinds = "", False, False, self.kinds
+        called = stepping = None
+        while frame is not None:
+            code = frame.f_code
+            kind = kinds.get(code.co_filename) or self.kind(code.co_filename)
+            if kind == "user" or kind == "installed":
+                line = line or self._line(frame)
+                if engine or recomputed or not inside:
+                    break
+            elif kind == "optimizer" and self.within and not inside and stepping is None:
+                if self.step is not None:
+                    return self.step, False, False
+                stepping = frame
+            elif kind == "engine" and code.co_name == "_engine_run_backward":
+                if line:
+                    break  # user code that the engine runs
+                engine = not recomputed
+                if engine and called is None:  # all ops of one backward pass have this frame
+                    called = (id(frame), graph_task())
+                    if called == self.engine[:2]:
+                        return self.engine[2], True, False
+            elif kind == "checkpoint" and not engine:
+                recomputed = True
+                if line:
+                    break
+            frame = frame.f_back
+        if called is not None and not recomputed:
+            self.engine = (*called, line)
+        elif stepping is not None:
+            self.step = line
+        return line, engine, recomputed
+
+    def steps(self, within: bool) -> None:
+        """An optimizer's step begins or has ended."""
+        self.within, self.step = within, None
+
+    def caller(self, depth: int) -> tuple[str, bool]:
+        """The user's own deepest line, "" if there is none in this run, and whether autograd's engine lies between it and the op."""
+        frame: Any = sys._getframe(depth)
+        engine = False
+        while frame is not None:
+            code = frame.f_code
+            kind = self.kind(code.co_filename)
+            if kind == "user":
+                return self._line(frame), engine
+            if kind == "runner":
+                break
+            engine |= kind == "engine" and code.co_name == "_engine_run_backward"
+            frame = frame.f_back
+        return "", engine
+
+    def _line(self, frame: FrameType) -> str:
+        """The frame's line. A comprehension or a lambda belongs to the function that it stands in."""
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if line not in self.functions:
+            code = frame.f_code
+            while code.co_name in _NAMELESS and frame.f_back is not None and frame.f_back.f_code.co_filename == code.co_filename:
+                frame = frame.f_back
+                code = frame.f_code
+            self.functions[line] = Function(f"{code.co_filename}:{code.co_firstlineno}", code.co_name)
+        return line
+
+    def own(self, line: str, depth: int) -> tuple[str, bool]:
+        """The same as `caller`, for an op at `line`. It is `line` itself if that is the user's own."""
+        known = self.users.get(line)
+        if known is None:
+            known = self.users[line] = self.kind(line.rpartition(":")[0]) == "user"
+        return (line, False) if known else self.caller(depth + 1)
+
+    def converting(self, depth: int) -> str:
+        """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
+        return next((CONVERSIONS[id(frame.f_code)] for frame in self._below_line(sys._getframe(depth)) if id(frame.f_code) in CONVERSIONS), "")
+
+    def instruction(self, depth: int) -> int:
+        """The bytecode offset of the frame of the deepest line."""
+        frame: Any = sys._getframe(depth)
+        kinds = self.kinds
+        while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
+            frame = frame.f_back
+        return -1 if frame is None else int(frame.f_lasti)
+
+    def widening(self, depth: int) -> bool:
+        """Whether a cast is autocast's own, made for an op that it runs in float32."""
+        return any(frame.f_code.co_filename == AUTOCAST for frame in self._below_line(sys._getframe(depth)))
+
+    def _below_line(self, frame: Any) -> Iterator[FrameType]:
+        """The frames of torch and precheck between an op and the deepest line."""
+        kinds = self.kinds
+        while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
+            yield frame
+            frame = frame.f_back
+
+
+@functools.cache
+def _kind(filename: str) -> str:
+    """The kind of a file. Cached for the process: resolving a path takes as long as watching ten ops."""
+    if filename.startswith(_PASSED_OVER):
+        return "passed over"
+    path = str(Path(filename).resolve())
+    if path.startswith(TORCH):
+        if path.endswith(str(Path("autograd") / "graph.py")):
+            return "engine"
+        if path.startswith(OPTIMIZERS):
+            return "optimizer"
+        return "checkpoint" if path.endswith(str(Path("utils") / "checkpoint.py")) else "torch"
+    if path.startswith(PRECHECK):
+        return "runner" if path.endswith(RUNNER) else "precheck"
+    return "installed" if path.startswith(INSTALLED) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts) else "user"
+
+
+class Lines:
+    """Locates the op that is being dispatched."""
+
+    def __init__(self) -> None:
+        self.frames = Frames()
+        self.forward: dict[int, Located] = {}
+        self.newest = 0  # newest node when forward ops were last forgotten
+
+    def locate(self, module: str, depth: int = 3) -> Located:
+        """The place of an op that runs in the module with that path."""
+        node = backward_node()
+        line, engine, recomputed = self.frames.line(depth, node is not None)
+        caller, beyond = self.frames.own(line, depth)
+        if node is None or recomputed:
+            newest, here = next_sequence_number() - 1, Located(False, False, line, module, caller)
+            if newest not in self.forward:
+                self.forward[newest] = here
+                if len(self.forward) > REMEMBERED:
+                    self._forget()
+            return here
+        known = self.forward.get(sequence_number(node))
+        if known is not None and (beyond or not caller):  # if the engine runs a library's line, the user's line is the forward op's
+            caller = known.caller
+        if known is not None and (engine or not line):  # on a GPU the engine's threads have no frames of the user
+            return Located(True, True, known.line or line, known.module, known.caller or caller)
+        return Located(True, engine or not line, line, module, caller)
+
+    def forget(self) -> None:
+        """Forgets forward ops from before the last call of this: a backward pass follows soon after its forward pass."""
+        self.forward = {number: place for number, place in self.forward.items() if number > self.newest}
+        self.newest = next_sequence_number() - 1
+
+    def _forget(self) -> None:
+        for number in list(self.forward)[: REMEMBERED // 2]:
+            del self.forward[number]
+
+
+def packaged(line: str) -> str:
+    """A line of an installed package with its import path: "keras/src/backend/torch/numpy.py:156"."""
+    parts = Path(line).parts
+    places = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    return Path(*parts[places[-1] + 1 :]).as_posix() if places else shortened(line)
+
+
+def shortened(line: str) -> str:
+    """A line with its path relative to the working directory, if it lies in there."""
+    here = f"{os.getcwd()}{os.sep}"  # noqa: PTH109  # called for each row of a table
+    return line[len(here) :] if line.startswith(here) else line
