@@ -98,7 +98,7 @@ def gradients_with_what_was_not_sent() -> torch.Tensor:
     return weight
 
 
-def solution_that_is_refined() -> torch.Tensor:
+def solution_refined_from_a_low_one() -> torch.Tensor:
     """An inverse in bfloat16 that solves in six turns, each for what is left."""
     matrix = torch.eye(24) * 4 + normal(24, 24) / 4
     inverse, right = torch.linalg.inv(matrix).to(LOW), normal(24, 3, seed=1)
@@ -283,7 +283,7 @@ def weights_that_sum_to_one_at_last() -> torch.Tensor:
 
 
 IDIOMS = (equilibrium_of_mixed_turns, sum_that_keeps_what_is_cut, products_of_two_halves_each, gradients_with_what_was_not_sent,
-          solution_that_is_refined, product_by_logarithms_of_probabilities, counters_that_are_emptied, clock_of_two_hands,
+          solution_refined_from_a_low_one, product_by_logarithms_of_probabilities, counters_that_are_emptied, clock_of_two_hands,
           blocks_with_a_scale_each, softmax_piece_by_piece, pages_with_a_book_each, average_that_forgets_fast, copy_of_wide_weights,
           root_that_begins_coarse, signs_that_project, rows_by_a_product_with_ones, what_rounding_leaves, colours_by_a_table,
           gradient_of_chunks_in_wide_sums, scale_that_is_a_power_of_two, frames_by_their_changes, noise_that_is_small_beside_rounding,
