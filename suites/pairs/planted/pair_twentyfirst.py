@@ -20,7 +20,7 @@ from torch import nn
 
 Faults = dict[str, tuple[dict[str, Any], tuple[str, ...], str]]
 """For each fault what the port is given, the modules of which any may be named, and a pattern of the words that name the change, or ""."""
-MASK, ORDER, FACTOR, SHIFT = "mask", "another order|other way round", "times", "shifted|mask"
+ORDER, FACTOR = "another order|other way round", "times"
 
 
 def family(name: str, way: str, make: Callable[..., Made], faults: Faults) -> None:
@@ -230,8 +230,8 @@ class Chunks(nn.Module):
 
 
 family("chunks of four", "rows of their own", port(Chunks, Chunks, kind="rows"), {
-    "both ways within a chunk": ({"open_": True}, B, ""), "chunks one token early": ({"kind": "mask", "late": 1}, B, MASK),
-    "the chunk before too": ({"kind": "mask", "before": True}, B, MASK),
+    "both ways within a chunk": ({"open_": True}, B, ""), "chunks one token early": ({"kind": "mask", "late": 1}, B, "late"),
+    "the chunk before too": ({"kind": "mask", "before": True}, B, "before"),
 })  # fmt: skip
 
 
@@ -275,5 +275,5 @@ class Pattern(Two):
 
 family("windows and all", "keys unfolded", lambda **bad: filled(seeded(Pattern), Pattern(bad, form="unfold"), numbers(2, 9, 6)), {
     "a window of five": ({"more": 1}, B, "more|4"), "the base of the others": ({"base": 100.0}, B, "20"), "sees all": ({"window": 0}, B, "4"),
-    "queries scaled twice": ({"scale": 8**-0.5}, B, FACTOR),
+    "queries scaled twice": ({"scale": 8**-0.5}, B, "scale"),
 })  # fmt: skip

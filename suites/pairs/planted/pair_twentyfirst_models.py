@@ -40,12 +40,12 @@ class Factored(nn.Module):
 
     def __init__(self, port: bool = False, **ways: Any) -> None:
         super().__init__()
-        self.port, self.ways = port, ways
+        self.ways = {"port": port, **ways}
         self.words, self.wide, self.block, self.bias = nn.Embedding(WORDS, 6), nn.Linear(6, W, bias=False), Mixing(), nn.Parameter(torch.zeros(WORDS))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         ways = self.ways
-        if not self.port:
+        if not ways["port"]:
             x = self.block(self.wide(self.words(tokens)) * math.sqrt(W))
             return (x @ self.wide.weight) @ self.words.weight.mT + self.bias
         table = self.wide(self.words.weight)
@@ -128,7 +128,7 @@ def speaking(**bad: Any) -> Made:
 
 
 family("a loss in the head", "four rows at a time", speaking, {
-    "a cap without its slope": ({"flat": True}, ("head",), ""), "a mean with padding": ({"padding": True}, ("head",), "times"),
+    "a cap without its slope": ({"flat": True}, ("head",), ""), "a mean with padding": ({"padding": True}, ("head",), ""),
     "no penalty": ({"calm": True}, ("head",), ""), "shares of the other words": ({"others": True}, ("head",), ""),
 })  # fmt: skip
 
@@ -264,6 +264,6 @@ def parts(**bad: Any) -> Made:
 
 
 family("parts by their words", "sums and one count", parts, {
-    "means of means": ({"means": True}, ("",), ""), "padding counts": ({"all": True}, ("",), "times"),
+    "means of means": ({"means": True}, ("",), ""), "padding counts": ({"all": True}, ("",), ""),
     "divided twice": ({"twice": True}, ("",), "times"),
 })  # fmt: skip

@@ -177,7 +177,7 @@ class Directed(nn.Module):
 
 family("rows with a length", "both products apart", port(Directed, Directed, kind="apart"), {
     "lengths of columns": ({"columns": True}, B, ""), "a length of the base": ({"base": True}, B, ""),
-    "a root in the scale": ({"root": True}, B, ""), "ranks turned round": ({"turned": True}, B, ORDER),
+    "a root in the scale": ({"root": True}, B, ""), "ranks turned round": ({"turned": True}, B, "turned"),
 })  # fmt: skip
 
 
