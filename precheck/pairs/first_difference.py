@@ -106,9 +106,10 @@ def both(comparison: Comparison, ran: Callable[[Side], object], *, whole: bool =
         with follower.followed() as passages:
             ran(side)
         found.append(passages)
-    if comparison.aligned is not None:
-        for each in found[1]:
-            each.tensor = comparison.aligned(each.tensor)
+    for some, changed in zip(found, (comparison.hidden, comparison.aligned), strict=True):
+        if changed is not None:
+            for each in some:
+                each.tensor = changed(each.tensor)
     return found[0], found[1]
 
 
