@@ -50,13 +50,14 @@ def vary(
         over: Names of ways, or a dict of them with amounts, as in {"padding": 8}: "repeat" (again), "order" (rows reversed), "batch" (so many
             rows at a time, 1), "microbatches" (losses of so many parts added up, 2), "padding" (so many tokens to the left and to the right,
             3), "cache" (so many tokens at a time, 1), "prefill" (the prompt in chunks), "position" (all positions later by so many, 17),
-            "threads", "checkpointing" (blocks recomputed), "dropout" (a probability of 0 beside eval()), "packing" (all rows in one, told apart
-            by their positions), "ranks" (rows dealt out to so many, gradients averaged, 2). Without it: repeat, order, batch, threads.
+            "threads", "checkpointing" (blocks recomputed), "dropout" (a probability of 0 beside eval()), "packing" (all rows in one without
+            their padding, told apart by their positions), "ranks" (rows dealt out to so many, gradients averaged, 2). Without it: repeat, order, batch, threads.
         precision: The precision of all runs.
         loss: Takes the output, gives a scalar. Of microbatches it is taken of each.
         reduction: How losses of microbatches are added: "mean" weighs them by rows, "sum" adds them, a function gives a weight for the
             inputs of each, such as its number of tokens.
-        step: `step(model, tokens, state)` returns the output and the new state (None at first), for models without past_key_values.
+        step: `step(model, tokens, state)` returns the output and the new state (None at first), for models without past_key_values. For packing by a
+            model without position_ids, `state` has the positions of all tokens in their own rows, and the new state is not used.
         seed: The seed of torch's random numbers, which is set before each run.
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
@@ -96,9 +97,9 @@ class Varied:
 
     def comparison(self, variation: Variation, planted: Planted | None = None) -> Comparison:
         """Compares the model with itself, run in another way. `planted` puts a fault into the model for each run in that way."""
-        plain = dataclasses.replace(self.job, model=Asked(self.job.model, plainly))
-        base = variation.base
-        key = "" if base is None else variation.name if "dropout" in variation.name else "without dropout"
+        plain = dataclasses.replace(self.job, model=Asked(self.job.model, variation.plain))
+        base, own = variation.base, "dropout" in variation.name or variation.plain is not plainly
+        key = "" if base is None else variation.name if own else "without dropout"
         if key not in self.references:
             self.references[key] = Side(plain, self.precision, keeps=True, **({} if base is None else {"around": base}))
         apart = variation.pieces or variation.ranks
@@ -115,7 +116,8 @@ class Varied:
         except Exception as error:
             told = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
             raise InputError(f"{variation.name}: the model runs as it is, but not in this way ({told}); leave this way out of over=") from error
-        return Comparison(reference, other, matched(reference.job.model, asked.model, {}), self.precision, aligned=variation.aligned)
+        matching = matched(reference.job.model, asked.model, {})
+        return Comparison(reference, other, matching, self.precision, aligned=variation.aligned, hidden=variation.hidden)
 
     def _axes(self, reference: Side) -> list[int]:
         """The axis of each result along which rows lie. If several are as long as the batch, a run with one row fewer shows which."""

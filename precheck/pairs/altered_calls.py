@@ -17,6 +17,8 @@ Ask = Callable[[torch.nn.Module, Any], Any]
 Step = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any]]
 """A user's own decoding step. It takes the model, the next tokens and the state (None at first), and returns the output for these tokens and the new
 state."""
+Aligned = Callable[[torch.Tensor], torch.Tensor]
+"""Makes a tensor of one run comparable with that of the other."""
 SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc})
 
 
@@ -167,7 +169,7 @@ class Language:
             if not self.takes(name):
                 raise InputError(
                     f"{variation} needs a model whose forward takes {name}, as those of transformers do"
-                    + ("; for any other pass step=, a function of model, tokens and state" if name in CACHES else "")
+                    + ("; for any other pass step=, a function of model, tokens and state" if name in CACHES or variation == "packing" else "")
                 )
         return self.tokens
 
@@ -192,28 +194,6 @@ class Language:
                 more["labels"] = torch.cat([ignored, inputs["labels"]] if left else [inputs["labels"], ignored], 1)
             out = self.ask(model, inputs, torch.cat([filler, tokens] if left else [tokens, filler], 1), **more)
             return cropped(out, tokens.shape[1] + amount, tokens.shape[1], left)
-
-        return ask
-
-    def packed(self) -> Ask:
-        """Puts all rows one after another into one row, with positions that restart at each, and splits the output into rows again.
-
-        A model that supports packing separates the rows by these positions. Labels exclude the first token of each row from the loss, since it would
-        be predicted from the row before.
-        """
-
-        def ask(model: torch.nn.Module, inputs: Any) -> Any:
-            tokens = _tokens(inputs)
-            count, length = tokens.shape
-            mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
-            if mask is not None and not bool(mask.bool().all()):
-                raise InputError("packing takes rows without padding; attention_mask hides some of their tokens")
-            more: dict[str, Any] = {"position_ids": torch.arange(length).repeat(count)[None]}
-            more |= {"use_cache": False} if self.takes("use_cache") else {}
-            if isinstance(inputs, dict) and isinstance(inputs.get("labels"), torch.Tensor):
-                more["labels"] = torch.cat([torch.full_like(inputs["labels"][:, :1], -100), inputs["labels"][:, 1:]], 1).reshape(1, -1)
-            rest = {name: value for name, value in inputs.items() if name != "attention_mask"} if isinstance(inputs, dict) else inputs
-            return unpacked(self.ask(model, rest, tokens.reshape(1, -1), **more), count, length)
 
         return ask
 
@@ -250,17 +230,6 @@ class Language:
             return joined(outputs, [piece.shape[1] for piece in pieces], 1, [0.0] * len(pieces))
 
         return ask
-
-
-def unpacked(output: Any, count: int, length: int) -> Any:
-    """Splits all packed tensors of the output into `count` rows of `length` tokens."""
-
-    def cut(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() < 2 or tuple(tensor.shape[:2]) != (1, count * length):
-            return tensor
-        return tensor.reshape(count, length, *tensor.shape[2:])
-
-    return mapped(output, cut)
 
 
 def cropped(output: Any, long: int, length: int, left: bool) -> Any:

@@ -46,7 +46,16 @@ def backward_difference(
     alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first), call) in read]  # the same one as in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
-    return next(iter(alike), None) or _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
+    surely = _cut_off(modules, ours, theirs, (first, call)) or next(iter(alike), None)
+    return surely or _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
+
+
+def _cut_off(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage], made: tuple[str, int]) -> str | None:
+    """The code that gives a module a copy without a gradient of what the call `made` returned, where model's module is given one with a gradient."""
+    results = [each.tensor for each in theirs if each.kind == "out" and (each.module, each.call) == made]
+    wanted = {(each.module, each.call, each.place) for each in ours if each.kind == "in" and each.wanted}
+    copies = [each for each in theirs if each.kind == "in" and not each.given and not each.wanted and any(map(each.tensor.equal, results))]
+    return next((each.caller for each in copies if (modules.get(each.module), each.call, each.place) in wanted), None)
 
 
 def _asked(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from precheck.analysis.noise_floor import noise
 from precheck.observe.listeners import doing
+from precheck.pairs.altered_calls import Aligned
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Subject, subjects
 from precheck.pairs.distances import squared_distance
@@ -33,12 +34,11 @@ class Comparison:
     """Compares `other` with `model`, the reference, under a precision."""
 
     def __init__(
-        self, model: Side, other: Side, matching: Matching, precision: Precision, *, aligned: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self, model: Side, other: Side, matching: Matching, precision: Precision, *, aligned: Aligned | None = None, hidden: Aligned | None = None
     ) -> None:
-        self.model, self.other, self.precision, self.aligned = model, other, precision, aligned  # the last: makes `other`'s tensors like `model`'s
+        self.model, self.other, self.precision, self.aligned, self.hidden = model, other, precision, aligned, hidden  # to make tensors alike
         self.dtype = torch.float32 if precision.is_low else torch.float64
-        self.refused = ""  # why float64 is not the format of the exact runs
-        self.lost = ""  # why `other` has no exact run
+        self.refused, self.lost = "", ""  # why float64 is not the format of the exact runs, and why `other` has no exact run
         frozen = [name for side in (model, other) for name, each in side.job.model.named_parameters() if not each.requires_grad]
         with doing("running both models"):
             ours, theirs = model.low().captured, other.low().captured

@@ -18,6 +18,7 @@ from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.module_dataflow import Passage, Passages
+from precheck.pairs.same_code import known_right
 from precheck.pairs.sides import Side
 
 FLOAT32 = 64.0
@@ -81,12 +82,12 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
             return None
         found = off[0]
     place, first = found
-    module = _blamed(first, forward[:place], coupled, contents)
+    right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
+    module = _blamed(first, forward[:place], coupled, contents, right)
     counted = ((ours, modules.get(module)), (theirs, module))
     calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
     innocent = [each for each in off if each not in guilty]
     passed = None if any(_of_a_kind(comparison, each, first) for _, each in innocent) else coupled(first)
-    right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
     return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=passed, right=right - {module})
 
 
@@ -105,9 +106,10 @@ def both(comparison: Comparison, ran: Callable[[Side], object], *, whole: bool =
         with follower.followed() as passages:
             ran(side)
         found.append(passages)
-    if comparison.aligned is not None:
-        for each in found[1]:
-            each.tensor = comparison.aligned(each.tensor)
+    for some, changed in zip(found, (comparison.hidden, comparison.aligned), strict=True):
+        if changed is not None:
+            for each in some:
+                each.tensor = changed(each.tensor)
     return found[0], found[1]
 
 
@@ -157,9 +159,9 @@ def _surely(
     return False
 
 
-def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, contents: Contents) -> str:
+def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]) -> str:
     """The module that made the difference. If a module's input differs, it is the module that made the input, or the one that passed on the wrong
-    tensor: one whose values occur in `model`, but are not what is read here."""
+    tensor: one whose values occur in `model`, but are not what is read here. `right`: modules that returned the same as model's before."""
     if first.given:
         compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
         return first.caller if compared or contents.hold(first.tensor) else first.maker
@@ -172,33 +174,35 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, content
         less = callers[less]
     if less != owner:
         return less
-    if first.kind == "out" and _of_torch(contents.comparison, owner):
-        given = [each for each in before if each.kind == "in" and (each.module, each.call) == (owner, first.call)]
-        if not all(map(coupled.placed, given)):
-            return given[-1].caller
-    inner = _unmatched(owner, before, coupled, contents)
+    caller = _asking(owner, before, coupled, contents.comparison, right)
+    if caller is not None:
+        return caller
+    inner = _unmatched(owner, before, coupled, contents, right)
     if inner is None:
         inner = wrong_further(contents.comparison, owner, before, coupled, contents.dtype)
     return owner if inner is None else inner
 
 
-def _of_torch(comparison: Comparison, module: str) -> bool:
-    """Whether a module is a layer of torch with the options and weights of model's, so that other results come from other inputs."""
-    wanted = comparison.matching.modules.get(module)
-    if wanted is None:
-        return False
-    here, there = comparison.other.job.model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
-    alike = type(here) is type(there) and (here.extra_repr(), here.training) == (there.extra_repr(), there.training)
-    plain = type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in (*here.children(), *here.buffers()))
-    return alike and plain and comparison.matching.agrees(module)
+def _asking(owner: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison, right: frozenset[str]) -> str | None:
+    """The code that calls `owner` with inputs that have no counterpart in `model`, if the code of `owner` is known to be right."""
+    given = [each for each in before if each.kind == "in" and each.module == owner]
+    given = [each for each in given if each.call == given[-1].call]
+    if all(map(coupled.placed, given)) or not known_right(comparison, owner, right):
+        return None
+    return _asking(given[-1].caller, before, coupled, comparison, right) or given[-1].caller
 
 
-def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str | None:
+def _unmatched(
+    owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents, right: frozenset[str]
+) -> str | None:  # fmt: skip
     """The first module inside `owner` without a counterpart whose inputs occur in `model`, but whose result does not.
 
     Two kinds with `model`'s weights are innocent: a linear layer, which may compute more rows than `model`, and one of several that read the same and
-    return results of one shape, such as experts for all tokens or parts of a sum. The module around them joins them.
+    return results of one shape, such as experts for all tokens or parts of a sum. The module around them joins them. So is a part that returns what
+    `model` has nowhere in a `right` module of the owner's class too: gates of another sign, say.
     """
+    model = contents.comparison.other.job.model
+    peers = [each for each in right if type(model.get_submodule(each)) is type(model.get_submodule(owner))]
     prefix = f"{owner}." if owner else ""
     made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
     taken: dict[tuple[str, int], list[Passage]] = {}
@@ -208,13 +212,18 @@ def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage
     def reads(each: Passage) -> list[torch.Tensor]:
         return [one.tensor for one in taken.get((each.module, each.call), [])]
 
-    right = [each for each in made if contents.hold(each.tensor)]
-    contents.learn([tensor for each in right for tensor in reads(each)])
-    off = [each for each in made if each not in right and not contents.hold(each.tensor)]
+    def nowhere(each: Passage) -> bool:
+        return each.kind == "out" and coupled(each) is None and not contents.hold(each.tensor)
+
+    known = [each for each in made if contents.hold(each.tensor)]
+    contents.learn([tensor for each in known for tensor in reads(each)])
+    off = [each for each in made if each not in known and not contents.hold(each.tensor)]
     for each in off:
         rivals = [reads(one) for one in off if one.module != each.module and one.tensor.shape == each.tensor.shape]
         beside = any(len(one) == len(reads(each)) and all(map(torch.equal, one, reads(each))) for one in rivals)
         innocent = (each.linear or beside) and contents.comparison.matching.agrees(each.module)
+        part = each.module.removeprefix(prefix)
+        innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in peers for one in before)
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None

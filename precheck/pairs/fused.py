@@ -95,7 +95,8 @@ def _compiled_again(model: torch.nn.Module) -> torch.nn.Module | None:
 def _accurate(comparison: Comparison, model: torch.nn.Module) -> bool:
     """Whether `other`, run as this model, computes the same function and is not less accurate."""
     side = Side(dataclasses.replace(comparison.other.job, model=model), comparison.precision, around=comparison.other.around)
-    rows = Comparison(comparison.model, side, comparison.matching, comparison.precision, aligned=comparison.aligned).judged()
+    alike = {"aligned": comparison.aligned, "hidden": comparison.hidden}
+    rows = Comparison(comparison.model, side, comparison.matching, comparison.precision, **alike).judged()
     return all(row.verdict not in ("less accurate", "different") for row in rows)
 
 

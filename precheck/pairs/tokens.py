@@ -39,8 +39,8 @@ def spread(model: Captured, other: Captured, inputs: Any) -> Spread | None:
         logits = ours.dim() == 3 and ours.shape[:2] == given.shape and ours.is_floating_point() and ours.shape[2] > int(given.max())
         if logits and theirs is not None and theirs.shape == ours.shape:
             a, b = (each.double()[:, :-1].log_softmax(-1).gather(-1, given[:, 1:, None]).squeeze(-1) for each in (ours, theirs))
-            apart = (b - a).abs()[mask[:, 1:].bool()] if isinstance(mask, torch.Tensor) and mask.shape == given.shape else (b - a).abs().flatten()
-            ratios = (b - a).exp()
+            apart = (b - a)[mask[:, 1:].bool()] if isinstance(mask, torch.Tensor) and mask.shape == given.shape else (b - a).flatten()
+            ratios, apart = apart.exp(), apart.abs()
             outside = float(((ratios < LEAST) | (ratios > MOST)).double().mean())
             return Spread(float(apart.mean()), float(apart.max()), outside, apart.numel()) if apart.numel() else None
     return None

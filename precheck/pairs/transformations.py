@@ -48,8 +48,13 @@ def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
 def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
     """Weights that differ before anything is computed, and weights that one side lacks or shares."""
     ours, theirs = (dict(side.job.model.named_parameters(remove_duplicate=False)) for side in (comparison.model, comparison.other))
+    kind = type(comparison.other.job.model.get_submodule(place.module))
+    right = {each for each in place.right if type(comparison.other.job.model.get_submodule(each)) is kind}
+    unlike = [link.others[0].rpartition(".") for link in comparison.matching.links if not link.same]
+    harmless = {name for module, _, name in unlike if module in right}  # in a module that is right
     for link in comparison.matching.links:
-        if not link.same and link.others[0].rpartition(".")[0] == place.module:
+        module, _, name = link.others[0].rpartition(".")
+        if not link.same and module == place.module and name not in harmless:
             yield f"{link.others[0]} holds other numbers than model's {link.models[0]}{_how(theirs[link.others[0]], ours[link.models[0]])}"
     matching, there = comparison.matching, place.counterpart
     there = place.module if there is None and place.module in matching.shared else there

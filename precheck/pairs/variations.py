@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from precheck.observe.job import InputError
-from precheck.pairs.altered_calls import Ask, Language, Step, cropped, in_reverse, in_rows, plainly, rows, turned_round, unpacked
+from precheck.pairs.altered_calls import Aligned, Ask, Language, Step, cropped, in_reverse, in_rows, plainly, rows, turned_round
+from precheck.pairs.packing import Packing
 from precheck.words import counted
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
-Aligned = Callable[[torch.Tensor], torch.Tensor]
 DEFAULT = ("repeat", "order", "batch", "threads")
 """Variations that hold for any model. They are tried if the user names none."""
 
@@ -29,13 +29,16 @@ _COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, n
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variation:
     """One way of running a model. `around` is a context for its runs. `aligned` makes tensors between its modules comparable with the model's. `base`
-    is the context for the model's own runs, if they have to differ from plain ones."""
+    is the context for the model's own runs, if they have to differ from plain ones. `plain` calls the model there, and `hidden` takes from
+    the tensors between its modules what is not compared."""
 
     name: str
     ask: Ask = plainly
     around: Around = contextlib.nullcontext
     base: Around | None = None
     aligned: Aligned | None = None
+    plain: Ask = plainly
+    hidden: Aligned | None = None
     pieces: int = 0  # rows of a microbatch, whose losses are summed; 0 for none
     ranks: int = 0  # ranks that get rows in turn, and whose gradients are averaged; 0 for none
 
@@ -109,9 +112,9 @@ def _ranks(asking: Asking, amount: int | None) -> list[Variation]:
 
 
 def _packing(asking: Asking, amount: int | None) -> list[Variation]:
-    language = Language(asking.model, asking.inputs)
-    count, length = language.needs("packing", "position_ids").shape
-    return [_quietly(asking, f"{count} rows packed into one", language.packed(), aligned=lambda tensor: unpacked(tensor, count, length))]
+    packing = Packing(Language(asking.model, asking.inputs), asking.inputs, asking.step)
+    name = f"{counted(rows(asking.inputs), 'row')} packed into one"
+    return [_quietly(asking, name, packing.ask, plain=packing.plain, aligned=packing.unpacked, hidden=packing.hidden)]
 
 
 def _padding(asking: Asking, amount: int | None) -> list[Variation]:

@@ -187,8 +187,6 @@ def test_ranks_average_what_each_has_lost() -> None:
         precheck.vary(net, x, ("ranks",))
     with pytest.raises(precheck.InputError, match=r"6 rows cannot be dealt out evenly to 4 ranks"):
         precheck.vary(net, x, {"ranks": 4}, loss=mean)
-    with pytest.raises(precheck.InputError, match="packing takes rows without padding"):
-        precheck.vary(Chat(), {"input_ids": tokens(), "attention_mask": torch.zeros(3, 8, dtype=torch.long)}, ("packing",))
 
 
 class Recurrent(torch.nn.Module):

@@ -61,6 +61,11 @@ import pair_twelfth_loops
 import pair_twelfth_losses
 import pair_twelfth_training
 import pair_twentieth
+import pair_twentyfirst
+import pair_twentyfirst_experts
+import pair_twentyfirst_models
+import pair_twentyfirst_parts
+import pair_twentyfirst_roles
 
 FAMILIES = (
     pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
@@ -81,5 +86,6 @@ FAMILIES = (
     pair_seventeenth,
     pair_eighteenth, pair_eighteenth_losses, pair_eighteenth_rest, pair_eighteenth_scans, pair_eighteenth_sights,
     pair_twentieth,
+    pair_twentyfirst, pair_twentyfirst_experts, pair_twentyfirst_models, pair_twentyfirst_parts, pair_twentyfirst_roles,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

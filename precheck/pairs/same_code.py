@@ -1,0 +1,50 @@
+"""Finds out whether a module runs code that is known to be right, so that wrong results of it come from what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from precheck.pairs.comparison import Comparison
+
+
+def known_right(comparison: Comparison, module: str, right: Collection[str]) -> bool:
+    """Whether a module has model's weights, and is a layer of torch with model's options or has the code of a module that was `right` before."""
+    matching, model = comparison.matching, comparison.other.job.model
+    wanted = matching.modules.get(module)
+    if wanted is None or not module or not matching.agrees(module):
+        return False
+    here, there = model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
+    return _of_torch(here, there) or any(_alike(here, model.get_submodule(each)) for each in right if each != module)
+
+
+def _of_torch(here: torch.nn.Module, there: torch.nn.Module) -> bool:
+    alike = type(here) is type(there) and (here.extra_repr(), here.training) == (there.extra_repr(), there.training)
+    return alike and type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in (*here.children(), *here.buffers()))
+
+
+def _alike(here: torch.nn.Module, there: torch.nn.Module) -> bool:
+    """Whether two modules differ in their parameters alone: parts of the same classes with the same attributes, buffers and hooks."""
+    if type(here) is not type(there):
+        return False
+    parts = [dict(each.named_modules()) for each in (here, there)]
+    return parts[0].keys() == parts[1].keys() and all(_same(parts[0][name].__dict__, parts[1][name].__dict__) for name in parts[0])
+
+
+def _same(here: dict[str, Any], there: dict[str, Any]) -> bool:
+    skipped = ("_parameters", "_modules")
+    return here.keys() == there.keys() and all(name in skipped or _equal(value, there[name]) for name, value in here.items())
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(value, b[key]) for key, value in a.items())
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return a is b or (isinstance(a, (int, float, str, set, frozenset)) and a == b)
