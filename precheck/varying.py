@@ -51,7 +51,8 @@ def vary(
             rows at a time, 1), "microbatches" (losses of so many parts added up, 2), "padding" (so many tokens to the left and to the right,
             3), "cache" (so many tokens at a time, 1), "prefill" (the prompt in chunks), "position" (all positions later by so many, 17),
             "threads", "checkpointing" (blocks recomputed), "dropout" (a probability of 0 beside eval()), "packing" (all rows in one without
-            their padding, told apart by their positions), "ranks" (rows dealt out to so many, gradients averaged, 2). Without it: repeat, order, batch, threads.
+            their padding, told apart by their positions), "ranks" (rows dealt out to so many, gradients averaged, 2). Without it: repeat, order,
+            batch, threads.
         precision: The precision of all runs.
         loss: Takes the output, gives a scalar. Of microbatches it is taken of each.
         reduction: How losses of microbatches are added: "mean" weighs them by rows, "sum" adds them, a function gives a weight for the

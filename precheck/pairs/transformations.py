@@ -58,13 +58,13 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
             yield f"{link.others[0]} holds other numbers than model's {link.models[0]}{_how(theirs[link.others[0]], ours[link.models[0]])}"
     matching, there = comparison.matching, place.counterpart
     there = place.module if there is None and place.module in matching.shared else there
-    missed = [name for name in matching.missed if name.rpartition(".")[0] == there]
-    lonely = [name for name in matching.lonely if name.rpartition(".")[0] == place.module]
-    if not (missed and lonely):  # else they may stand for each other, as one bias for the sum of two
-        for name in missed:
+    missed = _below(matching.missed, there)
+    lonely = _below(matching.lonely, place.module)
+    if not (missed and lonely):  # else they may stand for each other, as one bias for the sum of two, or a stack for the weights of all parts
+        for name in _own(missed, there):
             if bool(torch.count_nonzero(ours[name].detach())):
                 yield f"other has no {name.rpartition('.')[2]} there, and model's {name} is not zero"
-        for name in lonely:
+        for name in _own(lonely, place.module):
             if bool(torch.count_nonzero(theirs[name].detach())):
                 yield f"other's {name} is not zero, and model has none there"
     yield from _buffers(comparison, place)
@@ -76,6 +76,15 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
             if place.backward and len(apart) > 1 and not bool((one[a] == one[a].reshape(-1)[0]).all()):
                 others = "" if {a, b} == set(apart.values()) else f": {' and '.join(sorted(apart.values())[:2])}"
                 yield f"{a} and {b} are one parameter in {which[0]}, and two in {which[1]}{others}"
+
+
+def _below(names: Sequence[str], module: str | None) -> list[str]:
+    """Those of a module and of the modules in it."""
+    return [name for name in names if module is not None and name.startswith(f"{module}." if module else "")]
+
+
+def _own(names: Sequence[str], module: str | None) -> list[str]:
+    return [name for name in names if name.rpartition(".")[0] == module]
 
 
 def _buffers(comparison: Comparison, place: Place) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pair_cases import Made
 from pair_fourteenth_scans import numbers
 from pair_nineteenth import ROWS, State, W, filled, seeded
 from pair_nineteenth_shapes import B
-from pair_twentyfirst import ORDER, causal, family, port
+from pair_twentyfirst import causal, family, port
 from torch import nn
 
 PICTURE = numbers(2, 36, 6)
@@ -59,7 +59,7 @@ def bare(state: State) -> State:
 
 
 family("a filter as a product", "windows in groups", port(Strided, Product, bare, PICTURE), {
-    "rows for columns": ({"turned": True}, B, ORDER), "no dilation": ({"near": True}, B, ""), "groups mixed": ({"mixed": True}, B, ORDER),
+    "rows for columns": ({"turned": True}, B, ""), "no dilation": ({"near": True}, B, ""), "groups mixed": ({"mixed": True}, B, ""),
     "edges repeated": ({"edge": True}, B, ""),
 })  # fmt: skip
 
@@ -114,7 +114,7 @@ def update_first(state: State) -> State:
 
 family("a gated unit", "update first, of the other sign", port(lambda: Fused(nn.GRU), Cell, update_first), {
     "reset before the product": ({"before": True}, B, ""), "the gate's sign": ({"kept": True}, B, ""),
-    "no bias of the state": ({"one_bias": True}, (*B, "body.b.held"), "bias"), "a state too early": ({"late": True}, B, "shifted"),
+    "no bias of the state": ({"one_bias": True}, (*B, "body.b.held"), ""), "a state too early": ({"late": True}, B, "shifted"),
 })  # fmt: skip
 
 
