@@ -77,7 +77,7 @@ def test_exponentials_of_a_users_own_layer() -> None:
 def test_updates_that_bfloat16_weights_do_not_see() -> None:
     """Whatever the rate: Adam's second beta, 0.999, is 1 in bfloat16, in which Keras keeps it, and 1 - 0.999 is a factor of every step."""
     report = watched(lambda: trained("bfloat16"))
-    assert accused(report) == [("vanished-constant", line(trained, "fit"))], report.summary()
+    assert accused(report) == [("vanished-constant", line(trained, "fit")), ("lost-update", line(trained, "fit"))], report.summary()
     assert report.errors[0].via.startswith("keras/")
     assert "0.999 is 1 in bfloat16" in report.errors[0].message
     assert all(update["arrived"] == 0 for update in report.updates)
