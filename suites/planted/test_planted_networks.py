@@ -42,6 +42,8 @@ MISSED = {
     "beamformer/loading-low": "Another function inverts what is rounded here, and nothing follows complex numbers within a function.",
 }
 """Bugs that `measure` does not find, and why we think so."""
+ACCUSED = {"uplift/ages-rounded": "Cubes of an age enlarge its one rounding three times, in a function of its own; what the network makes of it is small."}
+"""Harmless changes that `measure` accuses, and why. The day it does not, the entry goes."""
 SLOW = {"rwkv/exponentials-overflow", "moe/renormalise-low", "t5/feed-out-in-float16", "t5/mask-added"}
 """Bugs of float16 that end in NaN: each takes `measure` 140 times a plain step and more, at all loss scales. The scorer has them."""
 
@@ -78,7 +80,7 @@ def test_a_healthy_network_passes_on_other_data(name: str, seed: int, precision:
 def test_a_change_that_does_no_harm_passes(name: str, change: str) -> None:
     of = network(name)
     report = precheck.measure(**arguments(of.code(of.change(change))), precision=of.change(change).precisions[0])
-    assert report.errors == [], report.summary()
+    assert bool(report.errors) == (f"{name}/{change}" in ACCUSED), report.summary()
 
 
 @pytest.mark.skipif(not LONG, reason="figures that hang on the networks alone; PRECHECK_SLOW=1 makes them")
