@@ -68,17 +68,19 @@ class Codes:
         self.packed, self.bits, self.bit_origins = PackedCodes(self), FloatBits(mode), BitOrigins(self)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
         self.rotations, self.gradients = Rotations(self), FunctionGradients(self)
-        self.told, self.lines = set[str](), Lines(mode.observation)  # `told`: lines whose codes have a fault
+        self.told, self.lines = set[str](), Lines(mode.observation, mode.tracker)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
         compound = compound_ops.name(op) in compound_ops.COMPOUND
         if not self.off and (compound or op.plan.known):
             try:
+                if self.lines.torchs_own(op, result):
+                    return
                 starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 followed = self._concerned(op.args)
                 sure = self.lines.made(op, result, followed) or compound
-                if sure or ((followed or any(start(op.base, op.args) for start in starts)) and not self.lines.fruitless(op)):
+                if sure or ((followed or any(start(op.base, op.args) for start in starts)) and not self.lines.fruitless(op, followed)):
                     with self.mode.unseen():
                         (compound_ops.follow if compound else Codes.follow)(self, op, result)
             except Exception:
