@@ -28,6 +28,24 @@ def test_a_cached_copy(wanted: bool) -> None:
     assert [finding.rule for finding in report.findings] == ["missing-gradient"] * wanted
 
 
+def test_an_average_of_weights_in_float32_is_no_use_of_them() -> None:
+    """The pooler's weights are read where gradients are needed and get none, since the loss leaves it out. Their float32 copies only go into averages."""
+    layer, pooler = (nn.Linear(8, 8).to(torch.bfloat16) for _ in range(2))
+    parameters = [*layer.parameters(), *pooler.parameters()]
+    averages = [each.detach().float() for each in parameters]
+    optimizer = torch.optim.SGD(parameters, lr=0.5)
+    with precheck.watch() as report:
+        for _ in range(3):
+            hidden = layer(torch.ones(4, 8, dtype=torch.bfloat16))
+            pooler(hidden)
+            hidden.float().square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for average, each in zip(averages, parameters, strict=True):
+                    average.lerp_(each.float(), 0.1)
+    assert [finding.rule for finding in report.errors] == []
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["before", "inside"])
 def test_a_model_frozen_and_converted(before: bool) -> None:
     """Wherever it was frozen, and though it is gone when the block ends."""

@@ -74,12 +74,12 @@ def storage_error(value: Value) -> float:
 def computed_from(operation: Operation, made: Value | None = None) -> tuple[Value, ...]:
     """The inputs that an op computes its result from. The tensor that a copy overwrites does not count.
 
-    An op on lists of n tensors computes each result from the tensors at the same place of its lists, and from what is in no list.
+    A scaler divides a list of n gradients at once: it computes each from the gradient at the same place, and from what is in no list.
     """
     if operation.base == "copy":
         return operation.inputs[-1:]
     many = len(operation.outputs)
-    if made is None or many < 2 or "foreach" not in operation.name or made not in operation.outputs:
+    if made is None or many < 2 or not operation.name.startswith("_amp_foreach_") or made not in operation.outputs:
         return operation.inputs
     lists = len(operation.inputs) // many * many
     return operation.inputs[operation.outputs.index(made) : lists : many] + operation.inputs[lists:]

@@ -249,8 +249,9 @@ class Misroundings:
         return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
-        """The inputs with underflowed zeros that may explain the error of the result."""
-        found = [source for source in operation.inputs if source.zeroed >= FAIR or (source.zeros and source.zeroed == 0)]
+        """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
+        pole = operation.base in ops.POLES
+        found = [source for source in operation.inputs if source.zeroed >= FAIR or (pole and source.zeros and source.zeroed == 0)]
         found += [source for source in self._summed_away(operation, value) if source not in found]
         return [source for source in found if source.maker is None or flushed(*zero_origin(source)[1].outputs)]
 

@@ -102,9 +102,10 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     """
     changes = operation.recut
     if changes is None or not _of_data(operation):
-        changes, cause = operation.recut_in_call, _rounded_by(operation)
+        changes = operation.recut_in_call
         if changes is None or not _of_data(operation, converted=True):
             return []
+        cause = _rounded_by(operation)
     if cause is None or not attribution.written(cause) or not cause.outputs:
         return []
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)

@@ -48,7 +48,6 @@ class Call:
 
     def prepare(self) -> None:
         """Before the op runs: finds its inputs' values and shadows. Never raises, since the user's op has to run."""
-        self.mode.observation.shadowed += 1
         try:
             self._read()
         except Exception as error:

@@ -19,6 +19,7 @@ from precheck.dense_parts import continuous
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.recording.exponents import Exponents
+from precheck.observe.shadow import list_ops
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.distributed.collectives import Collectives
@@ -65,18 +66,15 @@ class Shadow(UncompiledMode):
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
         self.function_replay = FunctionReplay(self.lines.frames)
-        self.scales, self.progress = Scales(), Progress()
-        self.later = later or Deferred()
+        self.scales, self.progress, self.later = Scales(), Progress(), later or Deferred()
         self.window = Window(self.observation, self.memory, self.later, judge)
         self.backwards = Backwards(self.memory, self.later, self.scales)
-        self.exponents = Exponents(self.memory, self.scales, self.later)
-        self.losses = Losses(self.memory, self.scales, self.later)
+        self.exponents, self.losses = Exponents(self.memory, self.scales, self.later), Losses(self.memory, self.scales, self.later)
         self.scalers = Scalers(tracker, self.scales, self.backwards, self.described)
         self.updates = Updates(self.memory, self.later, low, tracker.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
-        self.lock = threading.RLock()
-        self.noise: dict[torch.device, torch.Generator] = {}
-        self.stale_casts = stale_casts.Casts(self)
-        self.accumulation, self.any_perturbed = Accumulation(self.memory, self.later), False  # the last: whether any cell has a perturbed shadow
+        self.lock, self.noise = threading.RLock(), dict[torch.device, torch.Generator]()
+        self.stale_casts, self.accumulation = stale_casts.Casts(self), Accumulation(self.memory, self.later)
+        self.any_perturbed = False  # whether any cell has a perturbed shadow
         self.collectives, self.codes, self.delayed_scales = Collectives(self), Codes(self), DelayedScales(self)
         self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()
         self.round_trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
@@ -169,21 +167,24 @@ class Shadow(UncompiledMode):
             if not floats:
                 self.amounts.made(planned, result)
             return result
-        call = Call(self, op, floats, cells, places)
+        calls, seen = list_ops.calls(self, op) if list_ops.several(op) else [Call(self, op, floats, cells, places)], []
         with self.unseen():
-            call.prepare()
-            call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.wide.draws(floats)
-            seen = self.function_replay.before(call)
+            self.observation.shadowed += 1
+            for call in calls:
+                call.prepare()
+                call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.wide.draws(floats)
+                seen.append(self.function_replay.before(call))
         try:
             result = self.run(func, args, kwargs)
         except Exception as error:
-            self._refused(call, str(error))
+            self._refused(calls[0], str(error))
             raise
         with self.unseen():
-            call.finish(result)
-            self.function_replay.after(call, seen)
-            if emulation.active():
-                self.delayed_scales.after(call.operation)
+            for call, made, before in zip(calls, [result] if len(calls) == 1 else list_ops.results(result, len(calls)), seen, strict=True):
+                call.finish(made)
+                self.function_replay.after(call, before)
+                if emulation.active():
+                    self.delayed_scales.after(call.operation)
         return result
 
     def _refused(self, call: Call, why: str) -> None:

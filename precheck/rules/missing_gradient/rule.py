@@ -41,7 +41,8 @@ class MissingGradient(Rule):
                     if operation.parameter != copy.parameter:
                         self.used.setdefault((copy.parameter, copy.source), copy)
             elif operation.packet == "_to_copy" and not operation.recording and not operation.converts and operation.parameter:
-                self.unused.update(dict.fromkeys(operation.outputs, operation))
+                made = [value for value in operation.outputs if value.maker is operation]  # a wider copy shares the weight's own value
+                self.unused.update(dict.fromkeys(made, operation))
         return ()
 
     def keep(self, values: Set[Value]) -> None:

@@ -48,6 +48,10 @@ class Storages(Generic[Kept]):
     def drop(self, tensor: torch.Tensor) -> None:
         self.entries.pop(self.key(tensor), None)
 
+    def clear(self) -> None:
+        """Drops all entries, of which nobody is told."""
+        self.entries.clear()
+
     def values(self) -> Iterator[Kept]:
         return iter([kept for _, kept in self.entries.values()])
 

@@ -12,6 +12,7 @@ both possibilities are kept, as alternatives. Only a result that agrees with non
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,13 +97,18 @@ class Codes:
             except Exception:
                 self.off = True
 
-    def _concerned(self, args: tuple[Any, ...]) -> bool:
-        """Whether an operand is followed."""
+    @functools.cached_property
+    def _tables(self) -> list[tuple[dict[Any, Any], bool]]:
+        """The entries of all that is followed, and whether they are by size."""
         own = self.tracks, self.differences, self.scaled, self.origins, self.corrections, self.scales.made, self.scales.averages, self.gradients.coded
         parts = self.dequantised.held, self.packed.held, self.bits.held, self.bit_origins.held, self.foldings.held, self.decoded.held
-        known = [each for each in (*own, *parts, self.rotations.held, self.rotations.quantised, self.rotations.fast.held) if each]
+        return [(each.entries, each.sized) for each in (*own, *parts, self.rotations.held, self.rotations.quantised, self.rotations.fast.held)]
+
+    def _concerned(self, args: tuple[Any, ...]) -> bool:
+        """Whether an operand is followed."""
+        known = [table for table in self._tables if table[0]]
         keys = [(storage_key(tensor), tensor.element_size()) for tensor in tensors_in(*args) if tensor.layout is torch.strided] if known else []
-        return any((key if each.sized else key[0]) in each.entries for key in keys for each in known)
+        return any((key if sized else key[0]) in entries for key in keys for entries, sized in known)
 
     def finish(self) -> None:
         """At the end of the block: judges results that no op has read, since the user gets them."""
@@ -113,7 +119,8 @@ class Codes:
             self.foldings.finish()
             self.decoded.finish(self.told)
             self.mode.observation.quantisers = len(self.casts.meant)
-        self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
+        for each in (self.tracks, self.scaled, self.origins):
+            each.clear()
 
     def ended(self, track: Track) -> None:
         """The storage of these codes is freed: judges them if no op has read them."""

@@ -143,4 +143,5 @@ class DecodedData:
         for line, found in self.wrong.items():
             if line not in told | self.parts and found.place is not None:
                 self.codes.note(found.place, Misread(line, found.off, found.book.rounding + found.beside))
-        self.held, self.wrong = Storages(), {}
+        self.held.clear()
+        self.wrong = {}

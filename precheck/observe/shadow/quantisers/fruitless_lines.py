@@ -38,7 +38,7 @@ class Lines:
         return eight
 
     def fruitless(self, op: OpCall, followed: bool) -> bool:
-        """Whether this op has been followed often on its line, in a run without codes. What is written into a `followed` operand is always followed."""
+        """Whether an op has been followed often on its line, in a run without codes. What it writes into a `followed` operand is always followed."""
         last = self._recorded()
         if self.codes or (op.plan.written and followed) or last is None:
             return False
@@ -47,7 +47,7 @@ class Lines:
         return self.followed[made] > OFTEN
 
     def torchs_own(self, op: OpCall, result: Any) -> bool:
-        """Whether torch computes this op by itself, in a run without codes: autograd, or an optimizer of torch's. What it writes is always followed."""
+        """Whether autograd or an optimizer of torch's runs this op, in a run without codes. What it writes is always followed."""
         if self.codes or op.plan.written or (isinstance(result, torch.Tensor) and result.dtype in FLOATS):
             return False
         last = self._recorded()

@@ -92,7 +92,8 @@ class PackedCodes:
         if not 0 < width <= 8 * tensor.element_size() or count >= LAST:
             return
         if self.next + count > LAST:  # all numbers have been given: what was packed before is followed no longer
-            self.held, self.books, self.next = Storages(), [], 1
+            self.held.clear()
+            self.books, self.next = [], 1
         turns = torch.round((numbers.float() - torch.nan_to_num(track.exact.numbers)) / size)  # signed numbers may be taken for unsigned ones
         self.books.append(Book(self.next, width, numbers.float() - size * turns, track))
         number = torch.arange(self.next, self.next + count, dtype=torch.int32, device=tensor.device)
