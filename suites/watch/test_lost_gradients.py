@@ -29,7 +29,7 @@ def test_a_cached_copy(wanted: bool) -> None:
 
 
 def test_an_average_of_weights_in_float32_is_no_use_of_them() -> None:
-    """The pooler's weights are read where gradients are needed and get none, since the loss leaves it out. Their float32 copies only go into averages."""
+    """The pooler's weights are read where gradients are needed and get none, since the loss leaves it out. Averages have their float32 copies."""
     layer, pooler = (nn.Linear(8, 8).to(torch.bfloat16) for _ in range(2))
     parameters = [*layer.parameters(), *pooler.parameters()]
     averages = [each.detach().float() for each in parameters]
