@@ -31,7 +31,8 @@ QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS}]
 FIFTH = QUICK if LONG else [each for each in QUICK[::5] if each not in HEAVY]
 TRIED = [(name, bug.name) for name in FIFTH for bug in network(name).bugs[: None if LONG else 1]]
 """Those that every run of the suite tries: one of every fifth network, none of those that walk over hundreds of steps in Python, and every second
-network as it is. PRECHECK_SLOW=1 tries them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
+network as it is. PRECHECK_SLOW=1 tries all bugs, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its
+precisions."""
 ALIKE = QUICK if LONG else [each for each in QUICK[1::5] if each not in HEAVY]
 LOOK_ALIKES = [(name, each.name) for name in ALIKE for each in network(name).harmless[: None if LONG else 1]]
 """Changes that look like bugs: one of every fifth network, where it has some; PRECHECK_SLOW=1 tries them all."""
