@@ -60,9 +60,10 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set
 
 
 def _has_part(operation: Operation, term: Value) -> bool:
-    """Whether the error of an op's input may contribute to that of its result. The error of a small term does not, if the low sum has no digits for
-    it: the error of the sum then comes from another term, or from its own rounding."""
-    spacing = max((made.rounded * rms(made) for made in operation.outputs if made.low), default=0.0) if operation.base in ops.SUMS else 0.0
+    """Whether the error of an op's input may contribute to that of its result. The error of a small term, such as a bias that a product is added to,
+    does not, if the low sum has no digits for it: the error of the sum then comes from another term, or from its own rounding."""
+    added = operation.base in ops.SUMS or (operation.base in ops.FUSED_SUMS and term is operation.inputs[0])
+    spacing = max((made.rounded * rms(made) for made in operation.outputs if made.low), default=0.0) if added else 0.0
     return not term.drift * rms(term) < PART * spacing  # an error beside a reference of zero is infinite, and its product NaN
 
 
