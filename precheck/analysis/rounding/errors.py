@@ -16,7 +16,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, constant, effective_roundoff, rounded_bound
-from precheck.analysis.rounding.enlarged_differences import PLAIN, amplification
+from precheck.analysis.rounding.differences import PLAIN, amplification
 from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
 from precheck.analysis.rounding.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings

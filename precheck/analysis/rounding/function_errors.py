@@ -30,7 +30,7 @@ ADDED = Limit(4.0, "unit roundoffs")
 have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
-32 times 0.42 unit roundoffs, as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
+32 times 0.42 unit roundoffs, as for one op (`differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
 well."""
