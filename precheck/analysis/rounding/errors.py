@@ -157,9 +157,6 @@ class Errors:
         if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return
         if not value.roundoff or value.drift <= 4 * effective_roundoff(value):
-            own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
-            if own is not None:
-                self._suspect(own, value, self.calls.stays)
             return
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)
