@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from precheck import formats, garbage_collector, interrupts
-from precheck.analysis.quantisation import quantised_results, quantised_weights
+from precheck.analysis.quantisation import quantised_layers
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.observe.job import InputError
@@ -85,11 +85,11 @@ def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
 def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.InputAndResult | None) -> None:
     dtype = seen.given.dtype if seen is not None else layer.weight.dtype
     weight, bias = effective_weight.effective(other, layer.in_features, dtype, layer.weight.device)
-    fit = quantised_weights.fitted(layer.weight.detach(), weight)
+    fit = quantised_layers.fitted(layer.weight.detach(), weight)
     row = {"layer": name, "weight_db": round(fit.decibels, 1), "verdict": "rounding"}
     report.facts["quantised"].append(row)
     off = 0.0 if layer.bias is None else float((bias - layer.bias.detach().float()).norm() / layer.bias.detach().float().norm().clamp_min(1e-30))
-    biased = off > quantised_weights.BIAS
+    biased = off > quantised_layers.BIAS
     if fit.misfit is not None and not (biased and fit.misfit.what == "zero point"):  # a bias that is off shifts what unit vectors make
         row["verdict"] = fit.misfit.what
         report.add([misquantised(name, fit)])
@@ -104,9 +104,9 @@ def _judge_kernel(
     report: Report, name: str, row: dict[str, Any], seen: effective_weight.InputAndResult, weight: torch.Tensor, bias: torch.Tensor
 ) -> None:
     roundoff = max(formats.of_dtype(seen.made.dtype).unit_roundoff, formats.BF16.unit_roundoff)  # many kernels keep their scales in bfloat16
-    result, _, explained = quantised_results.expected(seen.given, weight, bias, roundoff)
+    result, _, explained = quantised_layers.expected(seen.given, weight, bias, roundoff)
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)
-    if off > quantised_results.KERNEL * explained and not quantised_results.reproduced(seen.given, weight, bias, seen.made, roundoff):
+    if off > quantised_layers.KERNEL * explained and not quantised_layers.reproduced(seen.given, weight, bias, seen.made, roundoff):
         row["verdict"] = "kernel"
         report.add([misproduced(name, off, explained)])

@@ -13,7 +13,7 @@ from layers_by_hand import FAULTS, INT8_FAULTS, Int4, Int8, converted, model
 from torch import nn
 
 import precheck
-from precheck.analysis.quantisation import quantised_weights
+from precheck.analysis.quantisation import quantised_layers
 from precheck.formats import E2M1, E2M3, E4M3FN, integers, mx, nvfp4, scaled
 
 X = normal(64, 128, seed=3)
@@ -132,7 +132,7 @@ WEIGHTS = {
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_rounding_of_any_format_is_no_misfit(name: str, kind: str) -> None:
     weight = WEIGHTS[name]()
-    fit = quantised_weights.fitted(weight, QUANTISERS[kind](weight))
+    fit = quantised_layers.fitted(weight, QUANTISERS[kind](weight))
     assert fit.misfit is None, fit
 
 
@@ -145,7 +145,7 @@ def test_scales_and_zero_points_of_the_neighbouring_row_are_told_apart(name: str
     scale, zero = integers.parameters(weight, kind, tile=tile, symmetric=turned == "scale")
     codes = integers.quantised(weight, kind, scale, zero, tile)
     read = (scale.roll(1, 0), zero) if turned == "scale" else (scale, zero.roll(1, 0))
-    fit = quantised_weights.fitted(weight, integers.dequantised(codes, *read, tile))
+    fit = quantised_layers.fitted(weight, integers.dequantised(codes, *read, tile))
     assert fit.misfit is not None
     assert fit.misfit.what == turned
 

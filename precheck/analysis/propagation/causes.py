@@ -14,7 +14,6 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import determined, elements, passed, rms, zero_origin
 from precheck.analysis.propagation.walks import NEARBY, Walk
-from precheck.analysis.rounding.differences import RESULTS
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(0.5, "share of the error")
@@ -23,6 +22,8 @@ ADDING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.CUTS
 """Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
 SWALLOWED = Limit(0.25, "ratio of root mean squares")
 """A sum swallows its smaller term if its error is at least this share of that term: less than two bits of the term arrive."""
+RESULTS = Limit(8, "results")
+"""If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times."""
 LINEAGE = 512
 """The most values that a search for all ancestors visits. A layer of a network has some thirty."""
 

@@ -1,4 +1,10 @@
-"""Says which sums are differences: those of few terms for each of many results, written out or as matrix products, and those that lose too much."""
+"""Finds differences of nearly equal numbers, and those that lose more digits than their own amplification shows: of low terms, after another
+difference, or in a part.
+
+A difference in float32 is exact, so its error is that of its terms. Between a low number and the term there may be wide ops, such as a loss, a norm
+or a sum with wide coordinates. The precision explains the error of each term. It does not explain that the terms are subtracted: a function at two
+neighbouring points, or a result and its target, should be computed wide.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +12,27 @@ import math
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
+from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.provenance import elements
-from precheck.observe.shadow.operations import Operation, Value
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.attribution import Attribution
+from precheck.analysis.propagation.causes import RESULTS
+from precheck.analysis.propagation.output_impact import GARBAGE, exponentials
+from precheck.analysis.propagation.provenance import determined, elements, rms
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.function_errors import owns
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 TERMS = Limit(4, "terms")
 """A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane."""
-RESULTS = Limit(8, "results")
-"""If so many of these short sums cancel, that is no chance. A single one cancels by five bits once in 32 times."""
+DIGITS = Limit(8.0, "times")
+"""Each of two differences in a row counts from three bits. Both together lose six, one more than `PLAIN`."""
+PLAIN = Limit(32.0, "times")
+"""An op or a subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar. Weights of losses and standard deviations
+seldom make a difference so many times larger."""
+
+WAVES = frozenset({"cos", "sin"})
+"""Functions that swing between minus one and one. Their error is at most that of their argument, whatever they are themselves."""
 
 
 def reduced(operation: Operation, value: Value) -> bool:
@@ -35,3 +54,109 @@ def _terms(operation: Operation, value: Value) -> float:
     if operation.base in ops.PRODUCTS:
         return math.inf  # of a vector or a window, which is not known here
     return max(map(elements, operation.inputs), default=0) / max(1, elements(value))
+
+
+def amplification(operation: Operation, value: Value) -> float:
+    """The factor by which an op makes the relative error of its inputs larger. A few numbers of a wave may lie near its zeros, as the cosine of a
+    quarter turn does, and what they are part of is as large as the wave: their error is measured beside one."""
+    few = operation.base in WAVES and elements(value) < RESULTS
+    return value.drift * (rms(value) if few else 1.0) / max(operation.drift_in, value.rounded)
+
+
+def amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
+    """The amplification by earlier differences that made the error of a term. All amplifications multiply. 1 if there are none."""
+    term = max(operation.inputs, key=causes.absolute)
+    first = difference_before(term, known) if value.dead >= GARBAGE else None
+    if first is None:
+        return _shrunk(term)
+    before = amplification(first, first.outputs[0])
+    return before if before >= DIGITS else 1.0
+
+
+def difference_before(term: Value, known: dict[Value, Operation]) -> Operation | None:
+    """The difference in the user's code that made the error of a term. None if another op made it."""
+    first = causes.error_source(term, known)
+    return first if first is not None and first.base in ops.SUMS and attribution.written(first) else None
+
+
+def _shrunk(term: Value) -> float:
+    """How many times larger than a term the sums were that it was made from by adding and subtracting, as long as they had half of its error.
+
+    A sum of sums is one sum. What is taken off step by step loses as many digits as if it were taken off at once.
+    """
+    largest, made = term, [term]
+    while len(made) < NEARBY and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
+        before = max(causes.computed_from(made[-1].maker), key=causes.absolute, default=None)
+        if before is None or before in made or before.shape != term.shape or causes.absolute(before) < causes.HALF * causes.absolute(term):
+            break
+        made.append(before)
+        largest = max(largest, before, key=lambda each: each.norm)
+    return largest.norm / term.norm if term.norm else 1.0
+
+
+def picked(operation: Operation, value: Value, readers: Readers) -> tuple[Operation, float] | None:
+    """The sum of whose results this op picks out a part that is small beside the rest and has lost its digits, and by how much more it errs.
+
+    The error of a tensor is measured as a whole, and by chance few of its numbers are small. n numbers are all 1/g of the others by a chance of g⁻ⁿ
+    at most. Numbers that are picked for their size are small by choice, so they count only if no digit is left.
+    """
+    source, off = operation.drifting, value.drift if operation.base in ops.MOVING else operation.part_drift or 0.0
+    if source is None or not 0.0 < max(source.drift, source.rounded) < off < math.inf:
+        return None
+    if value.dead < GARBAGE and not (operation.base in ops.CHOOSING_OR_FILLING and _by_place(source, readers)):
+        return None
+    gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
+    small = gain >= PLAIN and elements(value) * math.log(gain) >= -math.log(CHANCE)
+    return (made, gain) if small and made is not None and made.base in ops.SUMS else None
+
+
+def _by_place(source: Value, readers: Readers) -> bool:
+    """Whether a mask leaves numbers of a low sum for their places, and not for their sizes: nothing compares them, or what they are computed from or
+    become. A wide difference of low terms is judged where no digit is left, masked or not."""
+    maker = causes.before_copies(source).maker
+    if maker is None or not all(each.low for each in (*maker.inputs, *maker.outputs)):
+        return False
+    before, after = Walk([source], NEARBY), Walk([source], NEARBY)
+    for each in before:
+        before.follow(each.maker.inputs if each.maker is not None else ())
+    for each in after:
+        after.follow(made for reader in readers.get(each, ()) for made in reader.outputs)
+    read = (reader for each in before.reached | after.reached for reader in readers.get(each, ()))
+    return not any(reader.base in ops.COMPARED or reader.packet in ops.EXTREMES for reader in read)
+
+
+def of_computed_terms(operation: Operation, value: Value) -> bool:
+    """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit. No term may be a number that was only stored
+    low."""
+    if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or value.dead < GARBAGE or not determined(operation, value):
+        return False
+    return bool(operation.inputs) and not any(source.kept_low or source.low for source in operation.inputs)
+
+
+def lost_at(operation: Operation, observation: Observation, readers: Readers) -> Operation | None:
+    """The op to blame for such a difference. None if the precision explains the error.
+
+    If two tensors have errors, only a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of
+    such a difference, and is right.) If one term is exact, the other is a result that is compared with its target. If both are parts of one tensor,
+    its digits were lost when it was stored. Then the user's line that made most of the error is named, or the line with the largest share in the
+    function that made most. What torch's own modules round is not blamed.
+    """
+    value = operation.outputs[0]
+    if sum(source.drift > 0 for source in operation.inputs) > 1 and not causes.shares_operand(operation):
+        return operation if _enlarged(value, readers) else None
+    if elements(value) < RESULTS or exponentials(value, readers):
+        return None
+    made = Attribution(max(operation.inputs, key=causes.absolute), observation.operations)
+    cause, changed = made.to_change(observation.functions)
+    return changed if owns(cause, made, observation.functions) else None
+
+
+def _enlarged(value: Value, readers: Readers) -> bool:
+    """Whether later products make a difference at least `PLAIN` times larger, as a difference quotient does."""
+    walk = Walk([value], NEARBY)
+    for held in walk:
+        made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
+        if any(reader.base in ops.SCALING and result.norm >= PLAIN * value.norm for reader, result in made):
+            return True
+        walk.follow(result for _, result in made)
+    return False

@@ -16,7 +16,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, constant, effective_roundoff, rounded_bound
-from precheck.analysis.rounding.enlarged_differences import PLAIN, amplification
+from precheck.analysis.rounding.differences import PLAIN, amplification
 from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
 from precheck.analysis.rounding.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
@@ -157,9 +157,6 @@ class Errors:
         if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return
         if not value.roundoff or value.drift <= 4 * effective_roundoff(value):
-            own = self.calls.on_purpose(operation, value) if operation.call and self.observation.meant and not kernel else None
-            if own is not None:
-                self._suspect(own, value, self.calls.stays)
             return
         if shaken(value) and self._zero_in_theory(operation, value):
             self.nothing.add(value)

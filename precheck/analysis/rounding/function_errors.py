@@ -7,20 +7,22 @@ unit roundoff, and of 3.8 if a low product passes a softmax. In one with a large
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
+from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
-from precheck.analysis.rounding import own_casts
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 from precheck.observe.shadow.probes.additions import takes_from_codes
@@ -30,7 +32,7 @@ ADDED = Limit(4.0, "unit roundoffs")
 have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
-32 times 0.42 unit roundoffs, as for one op (`enlarged_differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
+32 times 0.42 unit roundoffs, as for one op (`differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
 well."""
@@ -102,17 +104,6 @@ class Calls:
         own = self._described(operation, value, cause, made, off / unit, limit, constant)
         return None if operation.in_optimizer and own.made == "a rounding" else own
 
-    def on_purpose(self, operation: Operation, value: Value) -> OwnError | None:
-        """The same for a value whose error the reference has too, since the program rounds there and back on one line (`casts.rounds_on_purpose`).
-
-        Without a float32 run nobody knows whether that makes the rounding too. But a program rounds data on purpose, or a result, and does not
-        amplify what it rounds in the same function. Only the difference of a number and its own rounding is amplified on purpose: without the
-        rounding it is zero, so its relative error is infinite.
-        """
-        unknown = self.observation.imposed is None and math.isfinite(value.call_error)
-        own = self.error(operation, value) if unknown else None
-        return own if own is not None and own.operation.source in self.observation.meant else None
-
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
         cancelled = self._cancels(operation, value)
@@ -151,17 +142,21 @@ class Calls:
         )  # fmt: skip
 
     def _limit(self, cause: Operation, made: Attribution) -> float:
-        """How many unit roundoffs the result of a call may be off by."""
+        """How many unit roundoffs the result of a call may be off by. A call that amplifies none of its n roundings is off by √n of them, times the
+        limit of any boundary (`FAIL`). It may be off by more if the precision asks for low numbers: sharp scores in a softmax amplify in correct code
+        too."""
         if any(reader.base in ops.PRODUCTS for reader in self.readers.get(cause.outputs[0], ())):
             return ROUNDED
         if causes.casts_wide(cause):
             return ADDED
-        return ROUNDED if own_casts.asked(made) else min(ROUNDED, max(ADDED, own_casts.unamplified(made)))
+        unamplified = FAIL * ONE_ROUNDING * math.sqrt(sum(share > 0 for share in made.shares.values()))
+        return ROUNDED if _asked(made) else min(ROUNDED, max(ADDED, unamplified))
 
     def _together(self, made: Attribution) -> bool:
-        """Whether all roundings of a call are judged together, by how many they are: without a loop, and if all low numbers are the author's."""
+        """Whether all roundings of a call are judged together, by how many they are: if all are the author's, and no loop rounds."""
         call = next((operation.call for operation in made.shares), 0)
-        return not (own_casts.asked(made) or own_casts.repeats(made, self.operations[call]))
+        turns = Counter(line for line, _ in itertools.groupby(operation.line for operation in self.operations[call]))
+        return not (_asked(made) or any(share and turns[operation.line] > 1 for operation, share in made.shares.items()))
 
     def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
@@ -247,6 +242,12 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
     here = functions.get(cause.blamed)
     theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
     return here is not None and sum(theirs) >= OWN
+
+
+def _asked(made: Attribution) -> bool:
+    """Whether the precision asks for low numbers in a call: it has a product, or was given one. Otherwise its author's own casts made all of them."""
+    passed = made.through.keys()
+    return any(each.base in ops.PRODUCTS or any(source.low and source.maker not in passed for source in each.inputs) for each in passed)
 
 
 def _steps(reader: Operation, step: Value) -> bool:

@@ -21,9 +21,8 @@ from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.analysis.propagation.walks import NEARBY
-from precheck.analysis.rounding import enlarged_differences
-from precheck.analysis.rounding.differences import reduced
-from precheck.analysis.rounding.enlarged_differences import DIGITS, PLAIN, amplification, amplified_before, difference_before
+from precheck.analysis.rounding import differences
+from precheck.analysis.rounding.differences import DIGITS, PLAIN, amplification, amplified_before, difference_before, reduced
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
 from precheck.analysis.unrepresentable.zeros import LOST
@@ -102,10 +101,10 @@ class Misroundings:
         together = gain * amplified_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
         if above and subtracts and stored and together >= PLAIN and roundings >= ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if above and gain >= PLAIN and roundings >= ROUNDINGS and enlarged_differences.of_computed_terms(operation, value):
-            if cause := enlarged_differences.lost_at(operation, self.observation, self.readers):
+        if above and gain >= PLAIN and roundings >= ROUNDINGS and differences.of_computed_terms(operation, value):
+            if cause := differences.lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
-        if lost := enlarged_differences.picked(operation, value, self.readers):
+        if lost := differences.picked(operation, value, self.readers):
             return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
         if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)

@@ -39,27 +39,13 @@ class Moved(Fact):
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class MadeInteger(Fact):
-    """Whole numbers that were rounded to others and then cast to integers. The rounding op is blamed."""
+    """Numbers that become other integers by a cast than in the reference. The op that rounded them before the cast is blamed.
 
-    changes: Renumbered
-    converted: Operation
-    dtype: str
+    Whole numbers were rounded to others (`Renumbered`), numbers overflow the integer type (`Wrapped`), or fractions were computed from data alone
+    (`Recut`).
+    """
 
-
-@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Passed(Fact):
-    """Numbers that overflow the integer type to which they are cast. The op that rounded them is blamed."""
-
-    changes: Wrapped
-    converted: Operation
-    dtype: str
-
-
-@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Cut(Fact):
-    """Fractional numbers computed from data alone that are cast to other integers than in the reference. The op that rounded them is blamed."""
-
-    changes: Recut
+    changes: Renumbered | Wrapped | Recut
     converted: Operation
     dtype: str
 
@@ -79,19 +65,21 @@ def exemptions(operation: Operation) -> list[Exempting]:
     return [drawn, float32_rounding, added, divisor, *converted, *measures]
 
 
-def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:
+def integers(operation: Operation, cause: Operation | None) -> list[MadeInteger]:
     """The facts about a cast to integers. `cause`: the op that made the error of the numbers."""
     if operation.wrapped is not None:
-        return [_passed(operation, operation.wrapped, cause or operation)]
+        return [_made_integer(operation, operation.wrapped, cause or operation, abs(operation.wrapped.became), abs(operation.wrapped.end))]
     return [] if operation.renumbered is None else renumbered(operation, operation.renumbered, cause)
 
 
-def _passed(operation: Operation, changes: Wrapped, cause: Operation) -> Passed:
-    measured, limit, dtype = abs(changes.became), abs(changes.end), _low(cause)
-    return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=operation, dtype=dtype)
+def _made_integer(converted: Operation, changes: Renumbered | Wrapped | Recut, cause: Operation, measured: float, limit: float) -> MadeInteger:
+    dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
+    return MadeInteger(
+        mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=converted, dtype=dtype
+    )
 
 
-def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[Cut]:
+def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[MadeInteger]:
     """Lengths, buckets and places that are computed from data alone, as share × frames, and become other integers than in the reference.
 
     Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
@@ -116,12 +104,7 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
         return []
     if converted.left_out is not None and changes.places <= converted.left_out:
         return []  # a `where` discards them all
-    return [
-        Cut(
-            mechanism="integer-rounding", operation=cause, measured=float(changes.count), limit=0.0, changes=changes, converted=converted,
-            dtype=_low(cause),
-        )
-    ]
+    return [_made_integer(converted, changes, cause, float(changes.count), 0.0)]
 
 
 def _explained(changes: Recut, roundoff: float) -> bool:
@@ -171,10 +154,6 @@ def _integer(value: Value, readers: Readers) -> Operation | None:
     return None
 
 
-def _low(cause: Operation) -> str:
-    return next((value.dtype for value in cause.outputs if value.low), "a low format")
-
-
 def renumbered(operation: Operation, changes: Renumbered, cause: Operation | None) -> list[MadeInteger]:
     """Ids, positions or counts that were rounded by `cause` and then cast to integers, which differ from the right ones.
 
@@ -183,12 +162,7 @@ def renumbered(operation: Operation, changes: Renumbered, cause: Operation | Non
     """
     if cause is None or not (_counted(cause) or (cause.base in ops.CONSTANTS and not any(source.low for source in cause.inputs))):
         return []
-    return [
-        MadeInteger(
-            mechanism="integer-rounding", operation=cause, measured=changes.peak, limit=changes.reach, changes=changes, converted=operation,
-            dtype=_low(cause),
-        )
-    ]
+    return [_made_integer(operation, changes, cause, changes.peak, changes.reach)]
 
 
 def _counted(cause: Operation) -> bool:

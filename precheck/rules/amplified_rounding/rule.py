@@ -13,7 +13,7 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
-from precheck.analysis.rounding.enlarged_differences import PLAIN
+from precheck.analysis.rounding.differences import PLAIN
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded

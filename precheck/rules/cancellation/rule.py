@@ -11,10 +11,10 @@ from precheck.analysis.chance import CHANCE
 from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.attribution import GROWN
+from precheck.analysis.propagation.causes import RESULTS
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import given_back, percent, placed
-from precheck.analysis.rounding.differences import RESULTS, TERMS
-from precheck.analysis.rounding.enlarged_differences import DIGITS, PLAIN
+from precheck.analysis.rounding.differences import DIGITS, PLAIN, TERMS
 from precheck.analysis.rounding.errors import UNSTABLE
 from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import Misrounded

@@ -9,7 +9,8 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import placed
-from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
+from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, MadeInteger, Moved
+from precheck.observe.shadow.op_notes import Recut, Renumbered
 from precheck.rules.advice import uncast, widened
 from precheck.rules.rule import Candidate, Rule
 
@@ -31,17 +32,15 @@ class IntegerRounding(Rule):
             value = fact.value
             return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds every whole number only up to {1 / value.roundoff:.0f}: "
                     f"at least {value.wholes_moved} changed")  # fmt: skip
-        if isinstance(fact, MadeInteger):
-            changes = fact.changes
+        if not isinstance(fact, MadeInteger):
+            return super().words(fact)
+        changes = fact.changes
+        if isinstance(changes, Renumbered):
             several = f"; {changes.moved} different numbers change" if changes.moved > 1 else ""
             return (f"{changes.was:.0f} becomes {changes.became:.0f} in {fact.dtype}, which holds every whole number only up to {changes.reach:.0f}, "
                     f"and {placed(fact.converted)} makes an integer of it{several}")  # fmt: skip
-        if isinstance(fact, Cut):
-            cut = fact.changes
-            return (f"{cut.count} of {cut.total} integers that {placed(fact.converted)} makes differ from those in the reference, since the numbers "
-                    f"were rounded to {fact.dtype} before the cast: {cut.was:.0f} becomes {cut.became:.0f}")  # fmt: skip
-        if isinstance(fact, Passed):
-            end = fact.changes
-            return (f"{end.was:.6g} in the reference is {end.became:g} in {fact.dtype}, beyond the range of {end.dtype}, which ends at {end.end}: "
-                    f"{placed(fact.converted)} stores {end.stored}")  # fmt: skip
-        return super().words(fact)
+        if isinstance(changes, Recut):
+            return (f"{changes.count} of {changes.total} integers that {placed(fact.converted)} makes differ from those in the reference, since the "
+                    f"numbers were rounded to {fact.dtype} before the cast: {changes.was:.0f} becomes {changes.became:.0f}")  # fmt: skip
+        return (f"{changes.was:.6g} in the reference is {changes.became:g} in {fact.dtype}, beyond the range of {changes.dtype}, which ends at "
+                f"{changes.end}: {placed(fact.converted)} stores {changes.stored}")  # fmt: skip

@@ -12,7 +12,7 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import percent, placed
-from precheck.analysis.rounding.enlarged_differences import PLAIN
+from precheck.analysis.rounding.differences import PLAIN
 from precheck.analysis.rounding.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import FAIR, PLAIN_ROUNDINGS, STARVED, Misrounded
 from precheck.analysis.training.displacements import placed_at

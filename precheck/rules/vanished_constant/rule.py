@@ -8,7 +8,7 @@ from precheck import formats, ops
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import percent, placed, rounded_bound
-from precheck.analysis.rounding.enlarged_differences import PLAIN
+from precheck.analysis.rounding.differences import PLAIN
 from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.rounding.misroundings import FELT, RECURRENT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated

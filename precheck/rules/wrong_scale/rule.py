@@ -13,8 +13,7 @@ import math
 from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.quantisation.quantised_results import KERNEL
-from precheck.analysis.quantisation.quantised_weights import BIAS, FACTOR, FOUND, OFFSET, SHARE, UNLIKE, Fit
+from precheck.analysis.quantisation.quantised_layers import BIAS, FACTOR, FOUND, KERNEL, OFFSET, SHARE, UNLIKE, Fit
 from precheck.analysis.quantisation.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
 from precheck.findings import Finding
 from precheck.observe.shadow.places.source import shortened

@@ -15,7 +15,7 @@ from precheck.dense_parts import continuous
 from precheck.observe.shadow.comparing.statistics import WHOLES, norm, ratio, sampled, share
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes import draws, lost_bounds, masks, thresholds
+from precheck.observe.shadow.probes import bounds, draws, masks
 from precheck.observe.shadow.replaying import eigenvectors
 from precheck.observe.shadow.replaying.replay import OpCall, chosen
 
@@ -44,11 +44,11 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         if bound:
             call.mode.later(pair, functools.partial(let_through, call.operation, bound))
     if call.plan.base in ops.BOUNDING:
-        lost_bounds.compared(call, outputs[0])
+        bounds.compared(call, outputs[0])
     single = outputs[0].numel() == 1  # Python may branch on it
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if call.plan.base in ops.COMPARED and not asked:
-        thresholds.passed(call)
+        bounds.passed(call)
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
         draws.skewed(call)

@@ -158,7 +158,7 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
     """
     exact = track.exact.numbers
     if all(bool((~exact.isfinite() & each.numbers.isfinite()).any()) for each in track.plains):
-        return Uncancelled(track.rounded, track.scales, track.multipliers, math.inf, math.inf, math.inf, joined=track.joined)
+        return Uncancelled(track.rounded, math.inf, math.inf, math.inf, joined=track.joined)
     least: tuple[bool, float, float, float] | None = None
     for each in track.plains:
         found = ratios(exact, each.numbers)
@@ -176,7 +176,7 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None
-    return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
+    return Uncancelled(track.rounded, *least[1:], whole, track.joined, fault)
 
 
 def _end(factor: float, *, dense: bool) -> bool:

@@ -18,8 +18,6 @@ class Uncancelled:
     """
 
     rounded: str
-    scales: int  # tensors that were rounded under a scale
-    multipliers: int  # scales that the result has been multiplied or divided by
     off: float  # relative error, against the same computation without scales
     middle: float  # median of the ratio of the two
     spread: float  # ninth decile of the ratio over its first

@@ -1,0 +1,79 @@
+"""Judges comparisons with a bound that lets other numbers pass than it should.
+
+A row's own score may be the bound: a program keeps all scores that are at least the k-th, or that equal the largest. Distinct scores that the format
+has made equal to this one pass as well, so that the row has more than k. Beyond the last probability that is not zero, or among masked scores, that
+means nothing.
+
+A number may be the bound, which the format rounds onto a number that the tensor has: `p > 0.999`, where 0.999 is 1 in bfloat16. torch compares in the
+tensor's format, also with a Python number or a single number of float32. So the comparison gives one answer for all elements, and a different one for
+elements that equal the rounded bound. Only elements that are nearer to it than the bound is count, since no rounding of theirs explains the answer. A
+bound that is rounded to any other number lies among numbers that are rounded as much.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.comparing.statistics import WHOLES
+from precheck.observe.shadow.op_notes import Flips, LostBound
+from precheck.observe.shadow.probes.masks import MASKED
+from precheck.words import dtype_name
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+
+ABOVE = frozenset({("ge", 0), ("lt", 0), ("le", 1), ("gt", 1)})
+"""Comparisons that tell whether a score is at least the bound, by the place of the scores among the operands. Other orders tell whether it is at most
+the bound, and all others whether it is the bound."""
+ENDS = (0.0, 1.0, -1.0)
+"""Numbers that shares, masks and probabilities are exactly: those at which they end."""
+
+
+def passed(call: Call) -> None:
+    """After a comparison of each row with one of its own scores: counts the rows in which others are equal to it in the run alone."""
+    if len(call.floats) != 2 or call.operation.phase == "backward" or not call.inputs[0].low:
+        return
+    place = int(call.floats[0].numel() < call.floats[1].numel())
+    scores, bound = call.floats[place], call.floats[1 - place]
+    if scores.dim() < 2 or scores.shape[-1] < 2 or bound.shape != (*scores.shape[:-1], 1) or call.mode.later.defers(scores):
+        return
+    run, shadow, edge, wide = (each.detach().flatten(0, -2)[:WHOLES] for each in (scores, call.shadows[id(scores)], bound, call.shadows[id(bound)]))
+    equal = run == edge
+    if not bool(equal.any(-1).all()):
+        return  # the bound is not one of the row's own scores
+    more = ((equal & (shadow != wide)) & (edge != 0) & (edge > MASKED)).sum(-1)
+    rows = more > 0
+    if bool(rows.any()):
+        passing = equal if call.plan.base not in ops.BOUNDING else run >= edge if (call.plan.base, place) in ABOVE else run <= edge
+        call.operation.flips = Flips(int(rows.sum()), rows.numel(), int(rows.sum()), swapped=float((more / passing.sum(-1))[rows].mean()))
+
+
+def compared(call: Call, answers: torch.Tensor) -> None:
+    """After a comparison of a low tensor with one number: records whether all answers are alike, only since that number was rounded."""
+    if len(call.args) != 2 or call.operation.phase == "backward" or answers.numel() < 2 or call.mode.later.defers(answers):
+        return
+    place = 0 if isinstance(call.args[0], torch.Tensor) and call.args[0].shape == answers.shape else 1
+    numbers, other = call.args[place], call.args[1 - place]
+    if not isinstance(numbers, torch.Tensor) or not numbers.dim() or numbers.numel() != answers.numel() or numbers.dtype not in call.mode.low:
+        return
+    if isinstance(other, torch.Tensor) and (other.dim() or not other.is_floating_point()):
+        return
+    dtype = torch.result_type(numbers, other)
+    if dtype not in call.mode.low:
+        return
+    bound = float(call.shadows.get(id(other), other)) if isinstance(other, torch.Tensor) else float(other)
+    held = float(torch.tensor(bound).to(dtype))
+    if held == bound or held not in ENDS:
+        return
+    if bool(answers.any()) and not bool(answers.all()):
+        return
+    wide = call.shadows[id(numbers)]
+    exact = torch.tensor(bound, dtype=wide.dtype) if isinstance(other, torch.Tensor) else bound
+    right = call.op.func(*((wide, exact) if place == 0 else (exact, wide)))
+    nearer = (numbers.to(wide.dtype) == held) & ((wide - held).abs() < abs(bound - held) / 2)
+    lost = int(((right != answers) & nearer).sum())
+    if lost:
+        call.operation.lost_bound = LostBound(lost, answers.numel(), bound, held, dtype_name(dtype))
