@@ -35,9 +35,9 @@ class Realizations:
 
 
 def cells(centred: bool, level: float = 0.2345, spread: float = 2e-5) -> torch.Tensor:
-    """How much the porosity of cells differs between forty realizations, which agree on most of the grid. NaN."""
+    """How much the porosity of cells differs between two dozen realizations, which agree on most of the grid. NaN."""
     grid = Realizations(60, centred)
-    for turn in range(40):
+    for turn in range(24):
         free = torch.arange(60) % 6 == 0
         grid.add(level + normal(60, seed=turn) * torch.where(free, 0.05, spread))
     return grid.deviation()
@@ -50,7 +50,7 @@ class Process:
         self.scale, self.dtype = scale, dtype
 
     def covariance(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.exp(-0.5 * ((x[:, None] - x) / self.scale).square())
+        return torch.exp(-0.5 * ((x[:, None] - x) / self.scale).square())  # culprit: curve-through-near-points
 
     def log_density(self, x: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         x, read = x.to(self.dtype), read.to(self.dtype)
@@ -62,7 +62,7 @@ class Process:
 def curve(dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
     """How likely readings at nine places are, which are all nearer than a curve changes. Refused."""
     x = torch.linspace(0, 1, 9)
-    return Process(scale, dtype).log_density(x, torch.sin(2 * x))
+    return Process(scale, dtype).log_density(x, torch.sin(2 * x.double()))
 
 
 class Variants:
@@ -176,21 +176,21 @@ class Bands:
 
 def bands(centred: bool, level: float = 5000.0) -> torch.Tensor:
     """How wide the bands of eight prices are, where a day's steps are a ten-thousandth of the price. Garbage."""
-    price = level + (0.5 * normal(60, 8)).cumsum(0)
-    return Bands(20, centred).widths(price)
+    price = level + (0.5 * normal(26, 8)).cumsum(0)
+    return Bands(16, centred).widths(price)
 
 
 EXACT = "32-true"
 BUGS = (
     Bug("deviation-of-a-cell", "OPM/ResInsight#14627", ("cancellation", "nan", "amplified-rounding"), "aten.sub.Tensor",
         lambda: cells(False), lambda: cells(True), precision=EXACT),
-    Bug("curve-through-near-points", "JuliaGaussianProcesses/Stheno.jl#145", ("unstable-reference", "amplified-rounding", "nan"),
-        "aten.linalg_cholesky_ex.default", lambda: curve(SINGLE), lambda: curve(DOUBLE), raises=torch.linalg.LinAlgError, precision=EXACT),
+    Bug("curve-through-near-points", "JuliaGaussianProcesses/Stheno.jl#145", ("amplified-rounding", "unstable-reference", "nan"),
+        "aten.exp.default", lambda: curve(SINGLE), lambda: curve(DOUBLE), raises=torch.linalg.LinAlgError, precision=EXACT),
     Bug("beta-of-unlike-counts", "stan-dev/math#1611", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: variants(False), lambda: variants(True), precision=EXACT),
     Bug("information-of-a-shape", "SauersML/gam#4316", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: shapes(False), lambda: shapes(True), precision=EXACT),
-    Bug("spread-of-a-price", "polakowo/vectorbt#864", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("spread-of-a-price", "polakowo/vectorbt#864", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
         lambda: spreads(True), lambda: spreads(False), precision=EXACT),
     Bug("bands-of-a-price", "TA-Lib/ta-lib#118", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: bands(False), lambda: bands(True), precision=EXACT),

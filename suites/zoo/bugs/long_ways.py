@@ -162,16 +162,16 @@ def column_means(wide: bool, rows: int = 90000) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("length-of-a-road", "AndGem/OsmToRoadGraph#90", ("amplified-rounding", "cancellation"), "aten.acos.default",
+    Bug("length-of-a-road", "AndGem/OsmToRoadGraph#90", ("amplified-rounding", "cancellation"), "aten.add.Tensor",
         lambda: roads(False), lambda: roads(True), precision="32-true"),
     Bug("half-turn", "lmb-freiburg/lmbspecialops#18", ("amplified-rounding", "cancellation"), "aten.acos.default",
-        lambda: turned(False), lambda: turned(True), precision="32-true"),
-    Bug("beep-of-an-hour", "RustAudio/cpal#157", ("amplified-rounding", "integer-rounding"), "aten.sin.default",
+        lambda: turned(False), lambda: turned(True), module="Turns", precision="32-true"),
+    Bug("beep-of-an-hour", "RustAudio/cpal#157", ("amplified-rounding", "integer-rounding"), "aten.mul.Tensor",
         lambda: beep(False), lambda: beep(True), precision="32-true"),
     Bug("chart-of-seconds", "PhilJay/MPAndroidChart#2195", ("integer-rounding", "cancellation"), "aten._to_copy.default",
         lambda: chart(False), lambda: chart(True), precision="32-true"),
     Bug("depth-of-a-flat-wall", "NVlabs/FoundationStereo#225", ("amplified-rounding", "cancellation"), "aten.sum.dim_IntList",
-        lambda: wall(False), lambda: wall(True)),
+        lambda: wall(False), lambda: wall(True), module="Stereo"),
     Bug("mean-of-a-long-column", "pandas-dev/pandas#20642", ("overflow",), "aten._to_copy.default",
         lambda: column_means(False), lambda: column_means(True)),
 )  # fmt: skip

@@ -90,8 +90,8 @@ class Judge(nn.Module):
         return self.last(self.norm(nn.functional.gelu(self.first(steps)))).squeeze(-1)
 
 
-def judged(kind: torch.dtype, rate: float = 1e-6, steps: int = 4) -> torch.Tensor:
-    """How far a judge of answers has moved after four small steps, whose weights are bfloat16. Not at all."""
+def judged(kind: torch.dtype, rate: float = 1e-6, steps: int = 2) -> torch.Tensor:
+    """How far a judge of answers has moved after two small steps, whose weights are bfloat16. Not at all."""
     model = Judge().to(kind)
     before = [wider(each.detach().clone()) for each in model.parameters()]
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, foreach=False)
@@ -133,10 +133,10 @@ class Alignment:
 
 
 def label_costs(by_logarithm: bool, reach: float = 150.0) -> torch.Tensor:
-    """The costs of three utterances, of one of which a label is unlikely in all frames. Infinite."""
+    """The costs of two utterances, of one of which a label is unlikely in all frames. Infinite."""
     costs = []
-    for seed in range(3):
-        acts = 2 * normal(9, 12, seed=seed)
+    for seed in range(2):
+        acts = 2 * normal(7, 12, seed=seed)
         acts[:, 5] -= reach if seed == 1 else 0.0
         costs.append(Alignment(0, by_logarithm).cost(acts, torch.tensor([3, 5, 7])))
     return torch.stack(costs)
@@ -145,7 +145,7 @@ def label_costs(by_logarithm: bool, reach: float = 150.0) -> torch.Tensor:
 class Transport:
     """A plan that moves cells of one slice to those of another, where mass may be left behind at a price."""
 
-    def __init__(self, blur: float, price: float, by_logarithm: bool, turns: int = 25) -> None:
+    def __init__(self, blur: float, price: float, by_logarithm: bool, turns: int = 10) -> None:
         self.blur, self.by_logarithm, self.turns = blur, by_logarithm, turns
         self.power = price / (price + blur)
 
@@ -205,11 +205,12 @@ def scanned(by_pairs: bool, fade: float = 1.0, length: int = 64) -> torch.Tensor
 
 BUGS = (
     Bug("tree-of-scaled-priorities", "JuliaReinforcementLearning/ReinforcementLearningTrajectories.jl#59", ("decision-flip", "amplified-rounding"),
-        "aten.gt.Tensor", lambda: replayed(False), lambda: replayed(True), precision="32-true"),
-    Bug("steps-of-unused-words", "afiaka87/glide-finetune#6", ("nan", "vanished-constant"), "aten.addcdiv_.default",
+        "aten.gt.Tensor", lambda: replayed(False), lambda: replayed(True), precision="32-true",
+        expected_miss="which way a draw goes is taken over from the run, and one draw in six is on a bound by chance"),
+    Bug("steps-of-unused-words", "afiaka87/glide-finetune#6", ("vanished-constant", "nan"), "aten.add_.Tensor",
         lambda: tuned(False), lambda: tuned(True), phase="optimizer"),
-    Bug("steps-of-a-judge", "PRIME-RL/PRIME#47", ("lost-update", "absorption"), "aten.addcdiv_.default",
-        lambda: judged(LOW), lambda: judged(SINGLE), phase="optimizer"),
+    Bug("steps-of-a-judge", "PRIME-RL/PRIME#47", ("lost-update", "absorption"), "",
+        lambda: judged(LOW), lambda: judged(SINGLE), phase="optimizer", module="first"),
     Bug("cost-of-an-unlikely-label", "baidu-research/warp-ctc#23", ("underflow", "overflow", "nan"), "aten._softmax.default",
         lambda: label_costs(False), lambda: label_costs(True), precision="32-true"),
     Bug("plan-of-unlike-cells", "PeterPonyu/aether-3d#134", ("underflow",), "aten.exp.default",
