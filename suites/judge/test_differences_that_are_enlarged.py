@@ -69,6 +69,22 @@ def parts(low: bool = True, most: bool = False) -> torch.Tensor:
     return between[:40].float().exp() if most else between[60:].float() * 1e5
 
 
+def slopes(tilt: float = 0.11) -> torch.Tensor:
+    """How steep a wall is, from shifts that are means of all shifts."""
+    place = 180 + torch.tensor([[0.4963], [0.7682], [0.0885], [0.1320]]) + tilt * torch.arange(40)
+    off = torch.arange(220.0) - place[..., None]
+    likely = torch.softmax((-0.5 * off.square()).clamp_min(-30).to(HALF), -1)
+    shift = (likely * torch.arange(220).to(HALF)).sum(-1)  # fault
+    depth = 400 / shift.float()
+    return depth[:, 1:] - depth[:, :-1]
+
+
+def test_steps_of_one_size_that_are_off_by_half_of_themselves_are_lost() -> None:
+    """Less than half of them have no correct digit, since none is small."""
+    finds(slopes, "amplified-rounding", says="its rounding error grows at aten.sub.Tensor")
+    passes(lambda: slopes(4.0))
+
+
 def test_a_small_part_of_a_difference_that_is_picked_out_is_told() -> None:
     finds(parts, "cancellation", says="reads a part of this that is small beside the rest")
     passes(lambda: parts(most=True))

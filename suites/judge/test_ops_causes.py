@@ -137,6 +137,19 @@ def test_in_a_sum_the_larger_term_brings_the_error() -> None:
     finds(large_and_small, "amplified-rounding")
 
 
+def angles() -> torch.Tensor:
+    """Of directions that are nearly alike, by the cosine of what is between them."""
+    one = torch.linspace(0.6, 1.4, 64).bfloat16() * 1.01
+    other = one + 0.004
+    cosine = one.sin() * other.sin() + one.cos() * other.cos()  # fault
+    return cosine.float().clamp(max=1).acos()
+
+
+def test_a_sum_that_is_nearer_than_its_terms_has_an_error_of_its_own() -> None:
+    """The terms are off by what the angle was, and by opposite amounts. The sum is off by its own rounding."""
+    finds(angles, "amplified-rounding", says="amplified")
+
+
 def squares_of_small_numbers() -> torch.Tensor:
     small = torch.linspace(1e-4, 1.1e-3, 64).half()
     return small**2  # fault

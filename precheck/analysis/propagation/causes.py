@@ -178,7 +178,9 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
         carried = max(carried, (math.prod(1 + each.drift for each in operation.inputs) - 1) / 2)
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
-    return storage_error(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
+    independent = 1 - 4 / math.sqrt(elements(value) or 1)  # chance makes a square smaller by up to four standard deviations
+    cancelled = summed and independent * carried**2 > total**2  # errors of one origin, of which the sum has less than its terms
+    return storage_error(value) >= HALF * value.drift and (cancelled or carried <= math.sqrt(1 - HALF**2) * total)
 
 
 def before_copies(value: Value) -> Value:

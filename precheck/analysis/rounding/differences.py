@@ -12,6 +12,7 @@ import math
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
+from precheck.analysis.decisions.branches import WRONG
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
@@ -30,6 +31,9 @@ DIGITS = Limit(8.0, "times")
 PLAIN = Limit(32.0, "times")
 """An op or a subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar. Weights of losses and standard deviations
 seldom make a difference so many times larger."""
+ALIKE = Limit(0.25, "share of the elements")
+"""Where errors are half as large as the numbers, half of the elements have no correct digit (`GARBAGE`), if both are normally distributed. Of numbers
+of one size, such as the steps of a ramp, 32 % have none."""
 
 WAVES = frozenset({"cos", "sin"})
 """Functions that swing between minus one and one. Their error is at most that of their argument, whatever they are themselves."""
@@ -126,9 +130,10 @@ def _by_place(source: Value, readers: Readers) -> bool:
 
 
 def of_computed_terms(operation: Operation, value: Value) -> bool:
-    """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit. No term may be a number that was only stored
-    low."""
-    if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or value.dead < GARBAGE or not determined(operation, value):
+    """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit: most elements have none, or all are off by more
+    than half of their norm. No term may be a number that was only stored low."""
+    lost = value.dead >= GARBAGE or (value.dead >= ALIKE and value.drift > WRONG)
+    if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or not lost or not determined(operation, value):
         return False
     return bool(operation.inputs) and not any(source.kept_low or source.low for source in operation.inputs)
 
