@@ -81,14 +81,14 @@ def scale_of_the_scores(wrong: bool, x: torch.Tensor, w: torch.Tensor, y: torch.
       drawn((6, 20), dtype=HALF))  # fmt: skip
 def exponential_is_float16(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     wide = x if wrong else x.float()
-    return torch.where(wide > 20, wide, wide.exp().log1p()).to(x.dtype)
+    return torch.where(wide > 20, wide, (wide if wrong else wide.clamp(max=20)).exp().log1p()).to(x.dtype)
 
 
 @case("sigmoid of float16: below zero it is one less another one", "kernel-rounding", "microsoft/onnxruntime/pull/14727", torch.sigmoid,
       drawn((6, 20), dtype=HALF))  # fmt: skip
 def one_less_another_one(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     if not wrong:
-        return (1 / (1 + (-x.float()).exp())).to(x.dtype)
+        return F.logsigmoid(x.float()).exp().to(x.dtype)
     above = 1 / (1 + (-x.abs()).exp())
     return torch.where(x < 0, 1 - above, above)
 

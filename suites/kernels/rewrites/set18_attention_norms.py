@@ -197,7 +197,7 @@ def shares_by_softplus(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def by_the_largest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     need(x.shape == y.shape)
     wide = x.float()
-    return (wide.clamp(min=0) - wide * y.float().sigmoid() + (-wide.abs()).exp().log1p()).to(x.dtype)
+    return ((wide + wide.abs()) / 2 - wide * y.float().sigmoid() + (-wide.abs()).exp().log1p()).to(x.dtype)
 
 
 @rewrite("largest margin over the right class, the right one left out of a running largest", _wide(lambda x, y: _margins(x, y)),
