@@ -32,7 +32,7 @@ class Clock:
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
     """A block in which an operation of torch uses so many threads. A thread that waits for another one, which waits for a processor, counts as busy.
-    So trials have one thread each: of two on a busy machine, seven times as few were made."""
+    So trials have one thread each: with two, a sixteenth as many were made on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

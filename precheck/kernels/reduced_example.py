@@ -21,7 +21,7 @@ def run_trials(bench: Bench, state: State, budget: float, named: object) -> tupl
     allows."""
     small = smaller(bench, named)
     session = Session(small or bench, state, budget)
-    with threads(bench.threads if compiled(bench.candidate) else 1):  # what is compiled would be compiled anew
+    with threads(bench.threads if compiled(bench.candidate) or compiled(bench.reference) else 1):  # what is compiled would be compiled anew
         told = session.run()
     if small is None or told.cause is not None or told.unjudged:
         return told, session.bench
