@@ -65,8 +65,8 @@ def _with(made: Made, place: int, value: torch.Tensor) -> Made:
 
 
 def _zero(value: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Whole numbers that may bound what is seen, as the place from which rows are counted: replaced by zero."""
-    if not value.is_floating_point() and not value.is_complex() and value.dtype is not torch.bool and value.dim() <= 1 and bool((value > 0).any()):
+    """A whole number that may bound what is seen, as the place from which rows are counted: replaced by zero. Of several, each may name a row."""
+    if value.dtype in (torch.int32, torch.int64) and not value.dim() and int(value) > 0:
         yield torch.zeros_like(value)
 
 
