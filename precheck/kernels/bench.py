@@ -46,6 +46,7 @@ class Bench:
         self.ladder: tuple[int, ...] = LADDER
         self.exact_in, self.signs = "float64", False
         self.fills = not compiled(candidate)
+        self.threads = torch.get_num_threads()
 
     def make(self, trial: Trial) -> Made:
         """The inputs of a trial."""

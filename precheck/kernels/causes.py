@@ -22,6 +22,8 @@ ROUND = (64, 128, 32, 16, 256)
 """Sizes that are multiples of common tiles."""
 _SEEDS = range(17, 23)
 """Draws in which a size has to be right. A fault that few numbers show is missed in one of them: a key that is left out, where others weigh more."""
+_SURE = 2.0**-8
+"""The chance that a fault of numbers spares all rows of the example, below which it has not done so by chance."""
 PATIENCE = 15.0
 """Seconds of processor time for the search for a class."""
 _RUNS = 40
@@ -47,6 +49,7 @@ class Search:
     def __init__(self, bench: Bench, state: State) -> None:
         self.bench, self.state, self.begun, self.replay = bench, state, 0.0, Replay(bench, state)
         self.rounding = RoundingErrors(bench, state, self.late)
+        self.perhaps: Cause | None = None  # the class if no other change explains the fault
 
     def late(self) -> bool:
         """Whether the time for the search is over."""
@@ -69,7 +72,7 @@ class Search:
             return Cause(AT_ONCE[judged.fault.kind])
         if judged.fault.distance is not None and judged.fault.distance.block == CUT_OFF:
             return Cause("kernel-rounding", "each number is the one below in size, and not the nearest")
-        self.bench.ladder, before, self.begun = QUICK, self.bench.ladder, time.process_time()
+        self.bench.ladder, before, self.begun, self.perhaps = QUICK, self.bench.ladder, time.process_time(), None
         try:
             return self._found(judged)
         finally:
@@ -134,15 +137,38 @@ class Search:
             return Cause("kernel-rounding", f"an error of rounding shows where {words}")
         if judged.fault is not None and judged.fault.kind == "values" and self._cheap(trial) and lower_intermediates.explains(self.bench, judged):
             return Cause("kernel-rounding", f"intermediates in a lower format explain it; it shows where {words}")
-        if not self._right_in_other_draws(trial):
+        edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self._chance(judged)
+        if not self._right_in_other_draws(trial, chance):
             return None
-        return Cause("kernel-edge", f"in the example's sizes it is right; here {words}")
+        if chance ** (1 + len(_SEEDS)) <= _SURE or self._same_rows(judged):
+            return edge
+        self.perhaps = edge if self._draws_whole() else None  # lengths that are drawn anew move the rows
+        return None
 
-    def _right_in_other_draws(self, trial: Trial) -> bool:
-        """Whether it is right in the example's sizes with any whole numbers and masks: those of one draw may be what helps."""
-        if all(leaf.tensor.is_floating_point() or not leaf.tensor.dim() for leaf in self.bench.example.leaves):
-            return True
-        return all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
+    def _right_in_other_draws(self, trial: Trial, chance: float) -> bool:
+        """Whether it is right in the example's sizes with any numbers: those of one draw may be what helps, most of all whole numbers and masks."""
+        return not (self._draws_whole() or chance > _SURE) or all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
+
+    def _draws_whole(self) -> bool:
+        """Whether whole numbers or flags are drawn anew in each trial."""
+        return any(leaf.tensor.dim() and not leaf.tensor.is_floating_point() for leaf in self.bench.example.leaves)
+
+    def _chance(self, judged: Judged) -> float:
+        """The chance that all rows of the example are right, if each row is wrong as often as in the trial, whatever the sizes."""
+        wrong = _wrong_rows(judged)
+        right = self.bench.of(judged.trial.but(sizes=())).exact.values.get(judged.fault.subject) if judged.fault else None
+        if wrong is None or right is None or not right.numel():
+            return 0.0
+        rows = right.numel() // right.shape[-1] if right.dim() > 1 else right.numel()
+        return (1 - float(wrong.double().mean())) ** rows
+
+    def _same_rows(self, judged: Judged) -> bool:
+        """Whether the rows that are wrong are wrong in another draw of these sizes, too: their place is at fault, and not their numbers."""
+        one, other = _wrong_rows(judged), self._fresh(judged.trial.but(seed=judged.trial.seed + 1000))
+        two = None if other is None else _wrong_rows(other)
+        if one is None or two is None or one.shape != two.shape:
+            return False
+        return 2 * int((one & two).sum()) > min(int(one.sum()), int(two.sum())) > 0
 
     def _size(self, name: str) -> str:
         return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} is"
@@ -213,13 +239,15 @@ class Search:
             return Cause("kernel-mask", f"{masked} explains it")
         mask = unmasked.masking(self.bench, judged)
         if mask:
-            return Cause("kernel-mask", f"it is right where nothing is masked in {mask}")
+            return Cause("kernel-mask", f"it is right {mask}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
         if fault.kind == "values" and lower_constants.explain(self.bench, judged):
             return Cause("kernel-rounding", "its error is as large as that of tables in a lower format, which are made of no input")
+        if self.perhaps is not None:
+            return self.perhaps
         if fault.backward:
             return Cause("kernel-gradient", "its forward pass is right")
         return Cause("kernel-contract", "" if self.late() else "no size, stride, mask, format or earlier call was found that explains it")
@@ -252,3 +280,12 @@ class Search:
             return False
         self.bench.of(taken)
         return (time.process_time() - begun) * _RUNS < PATIENCE
+
+
+def _wrong_rows(judged: Judged) -> torch.Tensor | None:
+    """Which rows of the result are wrong; elements of a result of one dimension."""
+    found = judged.distances.get(judged.fault.subject) if judged.fault is not None else None
+    wrong = found.wrong if found is not None else None
+    if wrong is None or not wrong.dim() or not wrong.numel():
+        return None
+    return wrong.any(-1).flatten() if wrong.dim() > 1 else wrong

@@ -1,11 +1,14 @@
-"""Measures the used time of a budget in processor seconds, so that a busy machine makes as many trials as an idle one."""
+"""Measures the used time of a budget in processor seconds, so that a busy machine makes as many trials as an idle one. And sets threads."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import torch
 
 WAITING = 2.0
 """Seconds of waiting for a device or for another thread that count as one second of the budget."""
@@ -24,6 +27,18 @@ class Clock:
     def left(self) -> float:
         """Seconds of the budget that are left. Negative if it is exceeded."""
         return self.seconds - self.spent()
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """A block in which an operation of torch uses so many threads. A thread that waits for another one, which waits for a processor, counts as busy.
+    So trials have one thread each: with two, a sixteenth as many were made on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def queued() -> float:

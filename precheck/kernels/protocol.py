@@ -13,9 +13,13 @@ import torch
 from precheck.kernels import memory, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.call_profiling import profiled
+from precheck.kernels.clock import threads
 from precheck.kernels.trial_result import Fault, Judged
-from precheck.kernels.trials import Trial, buffers
+from precheck.kernels.trials import Made, Trial, buffers
 from precheck.observe.containers import call
+
+_NEW = 11
+"""A size that no earlier trial has, unless the example has it."""
 
 
 def in_place(bench: Bench) -> Iterator[Judged]:
@@ -74,6 +78,21 @@ def interposed(bench: Bench) -> Iterator[Judged]:
     yield judged
 
 
+def renumbered(bench: Bench) -> Iterator[Judged]:
+    """Calls in a new size, before which the same was called with a smaller whole number, as another place or length. Its result is not looked at. A
+    cache whose key lacks that number is stale then."""
+    for place, leaf in enumerate(bench.example.leaves):
+        if leaf.tensor.dim() or leaf.tensor.dtype not in (torch.int32, torch.int64) or int(leaf.tensor) < 1:
+            continue
+        asked = (bench.takes(Trial(seed=98, sizes=((name, _NEW + place),))) for name in bench.dimensions.sizes)
+        trial = next((each for each in asked if each is not None), Trial(seed=98))
+        made = bench.make(trial)
+        less = Made([each - 1 if at == place else each for at, each in enumerate(made.values)], made.numbers)
+        if bench.exact_of(trial, less).error is None:
+            bench.call(trial, less)
+            yield bench.judge(trial)
+
+
 def overwritten(bench: Bench) -> Fault | None:
     """A fault if a result changes when the candidate is called again, or if its backward pass writes into the incoming gradient."""
     trial = Trial(seed=92)
@@ -106,8 +125,10 @@ def nondeterministic(bench: Bench) -> Fault | None:
     trial = Trial(seed=95, fill="")
     made = bench.make(trial)
     held = buffers(made.values, trial)
-    results = [bench.call(trial, made, buffers=held)[0] for _ in range(3)]
-    if any(each.error is not None for each in results) or not _repeats(bench, trial):
+    with threads(bench.threads):
+        results = [bench.call(trial, made, buffers=held)[0] for _ in range(3)]
+        unlike = any(each.error is not None for each in results) or not _repeats(bench, trial)
+    if unlike:
         return None
     for name, first in results[0].values.items():
         others = [each.values.get(name) for each in results[1:]]
@@ -126,12 +147,9 @@ def _repeats(bench: Bench, trial: Trial) -> bool:
 
 def threaded(bench: Bench) -> Judged:
     """Judges a trial with another number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2 if before == 1 else 1)
-    try:
+    present = torch.get_num_threads()
+    with threads(1 if present > 1 else max(bench.threads, 2)):
         return bench.judge(Trial(seed=96))
-    finally:
-        torch.set_num_threads(before)
 
 
 def streamed(bench: Bench) -> Judged | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from precheck.kernels import dimensions, running
-from precheck.kernels.bench import Bench
+from precheck.kernels.bench import Bench, compiled
+from precheck.kernels.clock import threads
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.session import Session, SessionResult
 from precheck.kernels.states import State
@@ -20,7 +21,8 @@ def run_trials(bench: Bench, state: State, budget: float, named: object) -> tupl
     allows."""
     small = smaller(bench, named)
     session = Session(small or bench, state, budget)
-    told = session.run()
+    with threads(bench.threads if compiled(bench.candidate) or compiled(bench.reference) else 1):  # what is compiled would be compiled anew
+        told = session.run()
     if small is None or told.cause is not None or told.unjudged:
         return told, session.bench
     if session.first * _seconds(bench) / max(_seconds(small), 1e-6) > budget / 2:

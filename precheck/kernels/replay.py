@@ -78,7 +78,7 @@ class Replay:
 
     def comes_again(self, trial: Trial, history: list[Trial]) -> bool:
         """Whether the fault comes again behind the same calls, or in calls that share memory. A cache may go by addresses, which differ each time."""
-        return self.again(trial, history) or any(self.sequence_again(each) for each in (protocol.in_place, protocol.one_storage))
+        return self.again(trial, history) or any(self.sequence_again(each) for each in (protocol.in_place, protocol.one_storage, protocol.renumbered))
 
     def sequence_again(self, sequence: Callable[[Bench], Iterable[Judged]]) -> bool:
         """Whether a sequence of calls has a fault again, from a fresh state or from the present one."""

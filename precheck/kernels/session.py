@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 
 from precheck.kernels import contents, plan, protocol, reference_error, registration, triton_interpreter
@@ -15,7 +16,7 @@ from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
 
 _STEEP = 2.0
-"""The power of a size with which its cost is assumed to grow, as for attention."""
+"""The power of a size with which its cost is assumed to grow, as for attention, while two sizes have not shown another one."""
 _CHEAP = 0.02
 """Seconds of a trial below which the growth of its cost is ignored."""
 
@@ -47,7 +48,7 @@ class Session:
 
     def __init__(self, bench: Bench, state: State, budget: float) -> None:
         self.bench, self.state, self.clock, self.told = bench, state, Clock(budget), SessionResult()
-        self.costs: dict[str, tuple[int, float]] = {}  # by dimension: the largest size so far, and its seconds
+        self.costs: dict[str, tuple[int, float, float]] = {}  # by dimension: the largest size so far, its seconds, the power with which they grow
         self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
         self.itself.with_numbers = bench.with_numbers
         self.search = Search(bench, state)
@@ -114,8 +115,8 @@ class Session:
             return False
         left = self.clock.left()
         for name, size in trial.sizes:
-            before, seconds = self.costs.get(name, (0, 0.0))
-            if seconds > _CHEAP and before and seconds * (max(size, 1) / before) ** _STEEP > left / 3:
+            before, seconds, steep = self.costs.get(name, (0, 0.0, _STEEP))
+            if seconds > _CHEAP and before and seconds * (max(size, 1) / before) ** steep > left / 3:
                 self.told.skipped += 1
                 return False
         return True
@@ -123,8 +124,11 @@ class Session:
     def _cost(self, trial: Trial, seconds: float) -> None:
         if len(trial.sizes) == 1:
             name, size = trial.sizes[0]
-            if size >= self.costs.get(name, (0, 0.0))[0]:
-                self.costs[name] = size, seconds
+            before, last, steep = self.costs.get(name, (0, 0.0, _STEEP))
+            if last > _CHEAP and size >= 2 * before:
+                steep = max(math.log(max(seconds, last) / last, size / before), 1.0)
+            if size >= before:
+                self.costs[name] = size, seconds, steep
 
     def _noted(self, judged: Judged) -> bool:
         """Records a trial, and returns whether it has a fault."""
@@ -227,7 +231,7 @@ class Session:
     def _protocol(self) -> bool:
         if protocol.calls_reference(self.bench):
             self.told.warnings.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
-        for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed):
+        for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed, protocol.renumbered):
             for judged in sequence(self.bench):
                 if self.late():
                     self.told.skipped += 1

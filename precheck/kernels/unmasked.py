@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from precheck.kernels import contents, masks
+from precheck.kernels import contents, masks, memory
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made
@@ -36,7 +36,7 @@ class _Marks(Exact):
 
 
 def masking(bench: Bench, judged: Judged) -> str:
-    """The input that is a mask, if the candidate is right where it masks nothing; else "".
+    """Where the candidate is right, in words: where an input that is a mask masks nothing, or a bound of one is zero; else "".
 
     A mask that chooses between two functions does not count: what is wrong is one of these. Nor do whole numbers or flags that are the only input:
     there is nothing that they could hide.
@@ -49,11 +49,38 @@ def masking(bench: Bench, judged: Judged) -> str:
         if (len(made.values) == 1 and not value.is_floating_point()) or _chooses(bench, judged, made, place):
             continue
         numbers = (*(_full(value, lengths) if bounded else ()), *(_one(value) if numbered else ()), *_unmarked(value, marks))
+        name = f"inputs{bench.example.leaves[place].path}"
         for plain in (*_plain(value, lengths), *numbers):
-            values = [plain if other == place else each for other, each in enumerate(made.values)]
-            if bench.passes_on(judged.trial, Made(values, made.numbers)):
-                return f"inputs{bench.example.leaves[place].path}"
+            if bench.passes_on(judged.trial, _with(made, place, plain)):
+                return f"where nothing is masked in {name}"
+        for zero in _zero(value) if bounded else ():
+            other = _with(made, place, zero)
+            if _reads(bench, judged, made) <= _reads(bench, judged, other) and bench.passes_on(judged.trial, other):
+                return f"where {name} is 0"
     return ""
+
+
+def _with(made: Made, place: int, value: torch.Tensor) -> Made:
+    return Made([value if other == place else each for other, each in enumerate(made.values)], made.numbers)
+
+
+def _zero(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A whole number that may bound what is seen, as the place from which rows are counted: replaced by zero. Of several, each may name a row."""
+    if value.dtype in (torch.int32, torch.int64) and not value.dim() and int(value) > 0:
+        yield torch.zeros_like(value)
+
+
+def _reads(bench: Bench, judged: Judged, made: Made) -> set[int]:
+    """The inputs on which outputs of the reference depend. A bound that hides all of an input says nothing about what is done with it."""
+    right, found = bench.exact_of(judged.trial, made), set()
+    for place, value in enumerate(made.values):
+        if value.is_floating_point():
+            moved = bench.exact_of(judged.trial, _with(made, place, value * 0.75 + 0.25))
+            for name, each in right.values.items():
+                other = moved.values.get(name)
+                if name.startswith("output") and each is not None and other is not None and not memory.same(each, other):
+                    found.add(place)
+    return found
 
 
 def _chooses(bench: Bench, judged: Judged, made: Made, place: int) -> bool:

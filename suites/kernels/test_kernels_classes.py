@@ -1,0 +1,84 @@
+"""Which class wins where several facts hold: chance beside sizes, and what a mask hides beside what is done with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import precheck
+
+
+def _found(candidate: Any, reference: Any, inputs: Any, budget: float = 3) -> list[Any]:
+    return precheck.compare_kernels(candidate, reference, inputs, budget=budget, gradients=False).errors
+
+
+def _told(candidate: Any, reference: Any, inputs: Any, budget: float = 3) -> list[str]:
+    return [each.rule for each in _found(candidate, reference, inputs, budget)]
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    if x.dim() != 2:
+        raise ValueError("rows are needed")
+    return x
+
+
+def test_a_fault_that_few_numbers_have_is_no_edge() -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+    def by_numbers(x: torch.Tensor) -> torch.Tensor:
+        unlucky = (_rows(x).sum(-1).abs() * 1e4).long() % 499 == 7
+        return x.tanh() + unlucky[:, None]
+
+    def by_place(x: torch.Tensor) -> torch.Tensor:
+        last = torch.arange(len(_rows(x))) >= 128
+        return x.tanh() + last[:, None]
+
+    assert _told(by_numbers, torch.tanh, x) == ["kernel-contract"]
+    assert _told(by_place, torch.tanh, x) == ["kernel-edge"]
+
+
+def _seen(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(torch.arange(x.shape[1]) >= lengths[:, None], 0).sum(-1)
+
+
+def test_a_bound_that_hides_all_of_an_input_does_not_make_a_mask_of_another_fault() -> None:
+    inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 6, 2, 5])
+
+    def twice(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return 2 * _seen(_rows(x), lengths)
+
+    assert _told(twice, _seen, inputs) == ["kernel-contract"]
+
+
+def _from_a_place(x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """Rows from a place on, each with the columns up to its own."""
+    hidden = torch.arange(x.shape[1]) > start + torch.arange(len(x))[:, None]
+    return x.masked_fill(hidden, 0).sum(-1)
+
+
+def test_a_bound_of_zero_tells_a_mask_if_all_inputs_are_read_there_too() -> None:
+    inputs = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)), torch.tensor(3)
+
+    def later(x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        before = torch.arange(_rows(x).shape[1]) < start
+        return _from_a_place(x.masked_fill(before, 0), start)
+
+    (error,) = _found(later, _from_a_place, inputs)
+    assert error.rule == "kernel-mask"
+    assert "it is right where inputs[1] is 0" in error.message
+
+
+def test_a_result_that_is_kept_without_a_number_of_the_call_is_stale() -> None:
+    inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor(3)
+    kept: dict[Any, torch.Tensor] = {}
+
+    def table(x: torch.Tensor, start: torch.Tensor, key: tuple[int, ...]) -> torch.Tensor:
+        if key not in kept:
+            kept[key] = start + torch.arange(len(_rows(x)))[:, None] + torch.zeros(x.shape)
+        return x * kept[key]
+
+    reference = lambda x, start: x * (start + torch.arange(len(x))[:, None])  # noqa: E731
+    assert _told(lambda x, start: table(x, start, tuple(x.shape)), reference, inputs) == ["kernel-stale"]
+    kept.clear()
+    assert _told(lambda x, start: table(x, start, (*x.shape, int(start))), reference, inputs, budget=0.5) == []
