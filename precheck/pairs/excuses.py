@@ -24,7 +24,8 @@ class Excuses:
     def hold(self, place: int, passage: Passage) -> bool:
         """Whether the difference of the tensor at that place is no fault."""
         before = self.forward[:place]
-        return self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
+        excused = self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
+        return excused or self._in_right_module(passage, before)
 
     def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
         """Whether a module around this tensor, or the one that reads it, returns the same as model's.
@@ -50,6 +51,19 @@ class Excuses:
         results, modules = self.coupled.results, self.matching.modules
         apart = any(results[0].get(modules[each.module]) != results[1].get(each.module) for each in makers if each.module in modules)
         return apart and self.contents.hold(passage.tensor)
+
+    def _in_right_module(self, passage: Passage, before: Sequence[Passage]) -> bool:
+        """Whether the same tensor of a module of the same class differs too, which returned the same as model's: a filter's result, say, where a norm
+        was folded into the filter. If this module has another fault, a later tensor shows it, which differs in this one alone."""
+        modules, names = dict(self.model.named_modules()), passage.module.split(".") if passage.module else []
+        for depth in range(len(names) - 1, 0, -1):
+            holder, part = ".".join(names[:depth]), ".".join(names[depth:])
+            for number, each in enumerate(before):
+                peer = each.module.removesuffix(f".{part}")
+                there = (each.kind, each.place) == (passage.kind, passage.place) and peer not in (each.module, holder)
+                if there and type(modules.get(peer)) is type(modules[holder]) and self.differs(each) and self._right(peer, before[number:]):
+                    return True
+        return False
 
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one

@@ -1,5 +1,5 @@
 """The twenty-second batch, fifth part: how parts are called. Masks of truth values, numbered layers, records between layers, one layer that is called
-again and again, functions outside of modules, tables, modes, exported and compiled code.
+again and again, functions outside of modules, tables, modes, traced and compiled code.
 
 Where a layer with right code is given something wrong, the code that calls it counts as wrong: the model itself, whose name is "".
 """
@@ -240,8 +240,8 @@ def whole(bad: dict[str, Any], make: Any, net: Any = Net) -> Made:
     return model, make(other), ROWS, dict(MEAN)
 
 
-def exported(**bad: Any) -> Made:
-    return whole(bad, lambda net: torch.export.export(net, (ROWS,)).module())
+def traced(**bad: Any) -> Made:
+    return whole(bad, torch.fx.symbolic_trace)
 
 
 def compiled(**bad: Any) -> Made:
@@ -249,6 +249,8 @@ def compiled(**bad: Any) -> Made:
 
 
 ANY = ("", "layers.1", "layers.1.up", "layers.1.down")
-family("layers exported", "a graph", exported, {"the other gate": ({"wrong": "gate"}, ANY, ""), "no residual": ({"wrong": "residual"}, ANY, "")})
-family("layers compiled", "by another backend", compiled, {"the other gate": ({"wrong": "gate"}, B, ""), "one token late": ({"wrong": "late"}, B, "")})
-healthy("layers compiled", "all layers by one function", lambda: whole({}, lambda net: torch.compile(net, backend="aot_eager"), Listed))
+family("layers traced", "a graph", traced, {"the other gate": ({"wrong": "gate"}, ANY, ""), "no residual": ({"wrong": "residual"}, ANY, "")})
+family("layers compiled", "by another backend", compiled, {
+    "the other gate": ({"wrong": "gate"}, B, ""), "one token late": ({"wrong": "late"}, B, ""),
+})  # fmt: skip
+healthy("layers compiled", "by one function", lambda: whole({}, lambda net: torch.compile(net, backend="aot_eager"), Listed))
