@@ -55,6 +55,7 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
     kind = type(comparison.other.job.model.get_submodule(place.module))
     right = {each for each in place.right if type(comparison.other.job.model.get_submodule(each)) is kind}
     unlike = [link.others[0].rpartition(".") for link in comparison.matching.links if not link.same]
+    unlike += [name.rpartition(".") for name in comparison.matching.lonely]
     peers = right | set(_peers(comparison, place))
     harmless = {name for module, _, name in unlike if module in peers}  # in a module that is right, or in a part of one
     for link in comparison.matching.links:
@@ -70,7 +71,7 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
             if bool(torch.count_nonzero(ours[name].detach())):
                 yield f"other has no {name.rpartition('.')[2]} there, and model's {name} is not zero"
         for name in _own(lonely, place.module):
-            if bool(torch.count_nonzero(theirs[name].detach())):
+            if name.rpartition(".")[2] not in harmless and bool(torch.count_nonzero(theirs[name].detach())):
                 yield f"other's {name} is not zero, and model has none there"
     yield from _buffers(comparison, place)
     for one, same in ((ours, theirs), (theirs, ours)):
