@@ -11,6 +11,10 @@ from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couples
 from precheck.pairs.module_dataflow import Passage
 
+Differs = Callable[[Passage], bool]
+Off = tuple[int, Passage]
+"""A tensor that differs, and its place among those of the run."""
+
 
 class Excuses:
     """`forward`: all tensors that pass between the modules of `other`, in the order of its run."""
@@ -81,3 +85,15 @@ class Excuses:
             if alike and self.differs(each):  # there too, so that it was made up for
                 return self._right(each.module, before[number:])
         return False
+
+
+def order_is_known(comparison: Comparison, forward: Sequence[Passage], found: Off, differs: Differs, loosely: Differs) -> bool:
+    """Whether another order of rows, as where padding is on the other side, is no fault: a module of the class of a holder of what was `found` was
+    given rows in another order before, and those that it returned were right."""
+    modules = dict(comparison.other.job.model.named_modules())
+    names, (place, passage) = found[1].module.split("."), found
+    holders = {type(modules[".".join(names[:depth])]) for depth in range(1, len(names) + 1)}
+    before = [each for each in forward[:place] if type(modules[each.module]) in holders and any(True for _ in modules[each.module].children())]
+    turned = {each.module for each in before if each.kind == "in" and differs(each) and not loosely(each)}
+    made = {each.module: not loosely(each) for each in before if each.kind == "out" and each.module in turned}
+    return any(right for module, right in made.items() if module != passage.module)

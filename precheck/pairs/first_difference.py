@@ -13,7 +13,7 @@ from precheck.pairs.backward_difference import PARTED, backward_difference, repe
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, reordered
-from precheck.pairs.excuses import Excuses
+from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
 from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
@@ -26,11 +26,6 @@ FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
 JUMP = 3.0
 """Factor by which a module multiplies the error of its inputs from which it is named as the one that loses accuracy."""
-
-
-Differs = Callable[[Passage], bool]
-Off = tuple[int, Passage]
-"""A tensor that differs, and its place among those of the run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,41 +77,37 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
             break
     if guilty and rows:
         elsewhere = looked(rows=True, moved=True)
-        if elsewhere[3] and not elsewhere[1](guilty[0][1]) and _order_is_known(comparison, forward, elsewhere[3][0], differs, elsewhere[1]):
+        if elsewhere[3] and not elsewhere[1](guilty[0][1]) and order_is_known(comparison, forward, elsewhere[3][0], differs, elsewhere[1]):
             coupled, differs, off, guilty = elsewhere
     if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
         guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
     found = next(iter(guilty), None)
     if found is None:
-        if (again := repeated_otherwise(theirs)) is not None:
-            return Place(again, modules.get(again), backward=True, repeated=True)
-        behind = backward_difference(comparison, ours, theirs, differently[0], dtype)
+        behind = _backward(comparison, ours, theirs, differently[0], dtype)
         if behind is not None:
-            return Place(behind, modules.get(behind), backward=True)
+            return behind
         if not off:
             return None
         found = off[0]
     place, first = found
     right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
     module, given = _blamed(first, forward[:place], coupled, contents, right)
-    counted = ((ours, modules.get(module)), (theirs, module))
-    calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
-    innocent = [each for each in off if each not in guilty]
-    passed = None if any(_of_a_kind(comparison, each, first) for _, each in innocent) else coupled(first)
-    placed = _placed(comparison, dtype, module, contents, alike=calls[0] == calls[1] and not given)
+    passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
+    alike = _calls(ours, modules.get(module)) == _calls(theirs, module)
+    placed = _placed(comparison, dtype, module, contents, alike=alike and not given)
     return dataclasses.replace(placed, passed=passed, right=right - {module}, given=given)
 
 
-def _order_is_known(comparison: Comparison, forward: Sequence[Passage], found: Off, differs: Differs, loosely: Differs) -> bool:
-    """Whether another order of rows, as where padding is on the other side, is no fault: a module of the class of a holder of what was `found` was
-    given rows in another order before, and those that it returned were right."""
-    modules = dict(comparison.other.job.model.named_modules())
-    names, (place, passage) = found[1].module.split("."), found
-    holders = {type(modules[".".join(names[:depth])]) for depth in range(1, len(names) + 1)}
-    before = [each for each in forward[:place] if type(modules[each.module]) in holders and any(True for _ in modules[each.module].children())]
-    turned = {each.module for each in before if each.kind == "in" and differs(each)}
-    made = {each.module: not loosely(each) for each in before if each.kind == "out" and each.module in turned}
-    return any(right for module, right in made.items() if module != passage.module)
+def _calls(passages: Sequence[Passage], module: str | None) -> int:
+    return max((each.call for each in passages if each.module == module), default=0)
+
+
+def _backward(comparison: Comparison, ours: list[Passage], theirs: list[Passage], differs: Differs, dtype: torch.dtype) -> Place | None:
+    modules = comparison.matching.modules
+    if (again := repeated_otherwise(theirs)) is not None:
+        return Place(again, modules.get(again), backward=True, repeated=True)
+    behind = backward_difference(comparison, ours, theirs, differs, dtype)
+    return None if behind is None else Place(behind, modules.get(behind), backward=True)
 
 
 def _of_a_kind(comparison: Comparison, one: Passage, first: Passage) -> bool:

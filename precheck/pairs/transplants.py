@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +56,7 @@ def transplanted(comparison: Comparison, module: str, call: int, coupled: Couple
                     arguments.arguments[name] = next(left) if isinstance(value, OPTIONS) else mapped(value, lambda each: next(left))
             return alike and bool(words)
 
-        _run(comparison.other, module, call, dtype, enter, theirs)
+        theirs = _run(comparison.other, module, call, dtype, enter)
     same = len(theirs) == len(results) and all(a.shape == b.shape and relative(a, b) <= PARTED for a, b in zip(theirs, results, strict=True))
     return Transplant(same, words[0] if same and len(words) == 1 else "")
 
@@ -69,13 +69,13 @@ def _given(side: Side, module: str, call: int, dtype: torch.dtype) -> list[Any]:
         found.extend(_fresh(each) for _, each in _items(arguments))
         return False
 
-    _run(side, module, call, dtype, enter, [])
+    _run(side, module, call, dtype, enter)
     return found
 
 
-def _run(side: Side, name: str, call: int, dtype: torch.dtype, enter: Any, results: list[torch.Tensor]) -> None:
-    """Runs a side. `enter` is told the arguments of one call, and may change them. If it says so, results of the call are kept."""
-    module, calls, kept = side.job.model.get_submodule(name), 0, False
+def _run(side: Side, name: str, call: int, dtype: torch.dtype, enter: Callable[[inspect.BoundArguments], bool]) -> list[torch.Tensor]:
+    """Runs a side. `enter` is told the arguments of one call, and may change them. If it says so, the results of the call are returned."""
+    module, calls, kept, results = side.job.model.get_submodule(name), 0, False, list[torch.Tensor]()
 
     def before(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         nonlocal calls, kept
@@ -98,6 +98,7 @@ def _run(side: Side, name: str, call: int, dtype: torch.dtype, enter: Any, resul
     finally:
         for handle in handles:
             handle.remove()
+    return results
 
 
 def _items(arguments: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
