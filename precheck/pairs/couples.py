@@ -30,10 +30,12 @@ class Couples:
     With `rows`, tensors of other shapes are paired too. If they hold the same numbers with their axes in another order, as between channels first and
     channels last, they are paired in `model`'s order. Others are paired as sets of rows: where one model has padding, drafts or heads that the other
     has not, each row of `model` that matters must be among those of `other`. A row matters unless its gradient is zero.
+
+    With `moved`, rows may also be in another order where the sizes are equal, as where padding is on the other side.
     """
 
-    def __init__(self, ours: Sequence[Passage], theirs: Sequence[Passage], matching: Matching, *, rows: bool = False) -> None:
-        self.matching, self.rows = matching, rows
+    def __init__(self, ours: Sequence[Passage], theirs: Sequence[Passage], matching: Matching, *, rows: bool = False, moved: bool = False) -> None:
+        self.matching, self.rows, self.moved = matching, rows, moved
         self.known = {each.key: each for each in ours}
         self.calls = _by_place(ours), _by_place(theirs)
         self.counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
@@ -51,19 +53,39 @@ class Couples:
             return None
         there = self.known.get((passage.kind, wanted, passage.call, passage.place))
         alike = self.alike(passage, wanted)
-        if passage.kind == "whole" and (not alike or there is None or _may_be_mask(passage.tensor, there.tensor)):
-            return None
+        if passage.kind == "whole":
+            return self._whole(passage, wanted, there if alike else None)
         if self.placed(passage):
             assert there is not None
-            return passage.tensor, there.tensor
+            return (self._anywhere(passage, there) if self.moved else None) or (passage.tensor, there.tensor)
         if self.rows and there is not None and (turned := reordered(passage.tensor, there.tensor)) is not None:
             return turned, there.tensor
         all_ = [calls.get((passage.kind, name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True)]
-        axis = _common_axis(*all_) if self.rows and passage.kind != "whole" and self.matching.holds(passage.module, wanted) else 0
+        axis = _common_axis(*all_) if self.rows and self.matching.holds(passage.module, wanted) else 0
         if there is not None and alike and passage.tensor.numel() != there.tensor.numel():  # as many calls and tensors, but this one has another size
             return self._as_rows(passage, axis, *all_) if axis else (passage.tensor, there.tensor)
         joined = _as_one(*all_)  # another number of calls, such as one for each row of a batch
         return self._as_rows(passage, axis, *all_) if joined is None and axis else joined
+
+    def _whole(self, passage: Passage, wanted: str, there: Passage | None) -> Couple | None:
+        """Whole numbers, of one call or of all calls joined, where one model makes more calls."""
+        couple = None if there is None else (passage.tensor, there.tensor)
+        if there is None:
+            couple = _as_one(
+                *(calls.get(("whole", name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True))
+            )
+        return None if couple is None or _may_be_mask(*couple) else couple
+
+    def _anywhere(self, passage: Passage, there: Passage) -> Couple | None:
+        """The rows of model that matter with the nearest of `other`, if they are equal."""
+        axis = _common_axis([there], [passage])
+        if not axis or passage.kind == "back":
+            return None
+        wanted = _rows([there.tensor], axis)
+        if there.gradient is not None:
+            wanted = wanted[_rows([there.gradient], axis).count_nonzero(-1) > 0]
+        found = _nearest(wanted, _rows([passage.tensor], axis))
+        return (found, wanted) if len(wanted) and relative(found, wanted) <= PARTED else None
 
     def alike(self, passage: Passage, wanted: str) -> bool:
         """Whether both modules are called equally often with as many tensors. Of floats only those of floats count: a packed sequence comes with
@@ -88,7 +110,8 @@ class Couples:
         """Whether a module gets less than model's and returns nothing else, so that rows are missing which the code around it did not give it."""
         wanted, sizes = self.matching.modules.get(module), []
         for calls, name in zip(self.calls, (wanted, module), strict=True):
-            sizes.append(sum(each.tensor.numel() for (kind, each_, _), all_ in calls.items() if (kind, each_) == ("in", name) for each in all_))
+            read = [all_ for (kind, each, _), all_ in calls.items() if kind in ("in", "whole") and each == name]
+            sizes.append(sum(each.tensor.numel() for all_ in read for each in all_))
         if not self.rows or sizes[1] >= sizes[0] or self.results[0].get(wanted or "") != self.results[1].get(module):
             return False
         for place in range(self.results[1].get(module, 0)):

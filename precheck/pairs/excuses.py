@@ -11,6 +11,10 @@ from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couples
 from precheck.pairs.module_dataflow import Passage
 
+Differs = Callable[[Passage], bool]
+Off = tuple[int, Passage]
+"""A tensor that differs, and its place among those of the run."""
+
 
 class Excuses:
     """`forward`: all tensors that pass between the modules of `other`, in the order of its run."""
@@ -24,7 +28,8 @@ class Excuses:
     def hold(self, place: int, passage: Passage) -> bool:
         """Whether the difference of the tensor at that place is no fault."""
         before = self.forward[:place]
-        return self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
+        excused = self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
+        return excused or self._in_right_module(passage, before)
 
     def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
         """Whether a module around this tensor, or the one that reads it, returns the same as model's.
@@ -51,6 +56,19 @@ class Excuses:
         apart = any(results[0].get(modules[each.module]) != results[1].get(each.module) for each in makers if each.module in modules)
         return apart and self.contents.hold(passage.tensor)
 
+    def _in_right_module(self, passage: Passage, before: Sequence[Passage]) -> bool:
+        """Whether the same tensor of a module of the same class differs too, which returned the same as model's: a filter's result, say, where a norm
+        was folded into the filter. If this module has another fault, a later tensor shows it, which differs in this one alone."""
+        modules, names = dict(self.model.named_modules()), passage.module.split(".") if passage.module else []
+        for depth in range(len(names) - 1, 0, -1):
+            holder, part = ".".join(names[:depth]), ".".join(names[depth:])
+            for number, each in enumerate(before):
+                peer = each.module.removesuffix(f".{part}")
+                there = (each.kind, each.place) == (passage.kind, passage.place) and peer not in (each.module, holder)
+                if there and type(modules.get(peer)) is type(modules[holder]) and self.differs(each) and self._right(peer, before[number:]):
+                    return True
+        return False
+
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one
         document to the next, where only distances count. Or whether it was given another tensor there, of other sizes than model's: keys, say,
@@ -67,3 +85,15 @@ class Excuses:
             if alike and self.differs(each):  # there too, so that it was made up for
                 return self._right(each.module, before[number:])
         return False
+
+
+def order_is_known(comparison: Comparison, forward: Sequence[Passage], found: Off, differs: Differs, loosely: Differs) -> bool:
+    """Whether another order of rows, as where padding is on the other side, is no fault: a module of the class of a holder of what was `found` was
+    given rows in another order before, and those that it returned were right."""
+    modules = dict(comparison.other.job.model.named_modules())
+    names, (place, passage) = found[1].module.split("."), found
+    holders = {type(modules[".".join(names[:depth])]) for depth in range(1, len(names) + 1)}
+    before = [each for each in forward[:place] if type(modules[each.module]) in holders and any(True for _ in modules[each.module].children())]
+    turned = {each.module for each in before if each.kind == "in" and differs(each) and not loosely(each)}
+    made = {each.module: not loosely(each) for each in before if each.kind == "out" and each.module in turned}
+    return any(right for module, right in made.items() if module != passage.module)

@@ -13,13 +13,14 @@ from precheck.pairs.backward_difference import PARTED, backward_difference, repe
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, reordered
-from precheck.pairs.excuses import Excuses
+from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
 from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.module_dataflow import Passage, Passages
-from precheck.pairs.same_code import known_right
+from precheck.pairs.same_code import known_right, part_of_right
 from precheck.pairs.sides import Side
+from precheck.pairs.transplants import transplanted
 
 FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
@@ -41,6 +42,7 @@ class Place:
     number: int | None = None  # of the op in `theirs`
     passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
     right: frozenset[str] = frozenset()  # modules that returned the same before
+    given: str = ""  # what a module with right code is given that model's is not, in words
     repeated: bool = False  # whether the backward pass repeats the module with other numbers
     dtype: torch.dtype = torch.float64  # of the run that made the results
 
@@ -60,35 +62,52 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     contents = Contents(comparison, dtype, pool)
     forward = [each for each in theirs if each.kind not in ("again", "back")]
     limit, differently = PARTED * (1.0 if dtype is torch.float64 else FLOAT32), []
-    for rows in (comparison.aligned is None, False):
-        coupled = Couples(ours, theirs, comparison.matching, rows=rows)
+
+    def looked(*, rows: bool, moved: bool = False) -> tuple[Couples, Differs, list[Off], list[Off]]:
+        coupled = Couples(ours, theirs, comparison.matching, rows=rows, moved=moved)
         differs = _differs(coupled, limit)
-        differently.append(differs)
         off = [(place, each) for place, each in enumerate(forward) if differs(each)]
         excuses = Excuses(comparison, forward, coupled, differs, contents)
-        guilty = [each for each in off if not excuses.hold(*each)]
+        return coupled, differs, off, [each for each in off if not excuses.hold(*each)]
+
+    for rows in (comparison.aligned is None, False):
+        coupled, differs, off, guilty = looked(rows=rows)
+        differently.append(differs)
         if guilty:
             break
+    if guilty and rows:
+        elsewhere = looked(rows=True, moved=True)
+        if elsewhere[3] and not elsewhere[1](guilty[0][1]) and order_is_known(comparison, forward, elsewhere[3][0], differs, elsewhere[1]):
+            coupled, differs, off, guilty = elsewhere
     if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
         guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
     found = next(iter(guilty), None)
     if found is None:
-        if (again := repeated_otherwise(theirs)) is not None:
-            return Place(again, modules.get(again), backward=True, repeated=True)
-        behind = backward_difference(comparison, ours, theirs, differently[0], dtype)
+        behind = _backward(comparison, ours, theirs, differently[0], dtype)
         if behind is not None:
-            return Place(behind, modules.get(behind), backward=True)
+            return behind
         if not off:
             return None
         found = off[0]
     place, first = found
     right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
-    module = _blamed(first, forward[:place], coupled, contents, right)
-    counted = ((ours, modules.get(module)), (theirs, module))
-    calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
-    innocent = [each for each in off if each not in guilty]
-    passed = None if any(_of_a_kind(comparison, each, first) for _, each in innocent) else coupled(first)
-    return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=passed, right=right - {module})
+    module, given = _blamed(first, forward[:place], coupled, contents, right)
+    passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
+    alike = _calls(ours, modules.get(module)) == _calls(theirs, module)
+    placed = _placed(comparison, dtype, module, contents, alike=alike and not given)
+    return dataclasses.replace(placed, passed=passed, right=right - {module}, given=given)
+
+
+def _calls(passages: Sequence[Passage], module: str | None) -> int:
+    return max((each.call for each in passages if each.module == module), default=0)
+
+
+def _backward(comparison: Comparison, ours: list[Passage], theirs: list[Passage], differs: Differs, dtype: torch.dtype) -> Place | None:
+    modules = comparison.matching.modules
+    if (again := repeated_otherwise(theirs)) is not None:
+        return Place(again, modules.get(again), backward=True, repeated=True)
+    behind = backward_difference(comparison, ours, theirs, differs, dtype)
+    return None if behind is None else Place(behind, modules.get(behind), backward=True)
 
 
 def _of_a_kind(comparison: Comparison, one: Passage, first: Passage) -> bool:
@@ -159,37 +178,47 @@ def _surely(
     return False
 
 
-def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]) -> str:
-    """The module that made the difference. If a module's input differs, it is the module that made the input, or the one that passed on the wrong
-    tensor: one whose values occur in `model`, but are not what is read here. `right`: modules that returned the same as model's before."""
+def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]) -> tuple[str, str]:
+    """The module that made the difference, and what it gives wrongly, if that is known. If a module's input differs, it is the module that made the
+    input, or the one that passed on the wrong tensor: one whose values occur in `model`, but are not what is read here. `right`: modules that
+    returned the same as model's before."""
     if first.given:
         compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
-        return first.caller if compared or contents.hold(first.tensor) else first.maker
+        return (first.caller if compared or contents.hold(first.tensor) else first.maker), ""
     if first.kind == "in" and first.caller != first.maker and contents.hold(first.tensor):
-        return first.caller
-    owner = first.module if first.kind == "out" else first.maker
-    callers = {each.module: each.caller for each in before if each.kind == "in"}
+        return first.caller, ""
+    passed_on = isinstance(contents.comparison.other.job.model.get_submodule(first.module), torch.nn.Identity)
+    owner = first.module if first.kind == "out" and not passed_on else first.maker
+    callers = {each.module: each.caller for each in before if each.kind in ("in", "whole")}
     less = owner
     while first.kind == "out" and less in callers and coupled.given_less(less):
         less = callers[less]
     if less != owner:
-        return less
-    caller = _asking(owner, before, coupled, contents.comparison, right)
+        return less, ""
+    caller, given = _asking(owner, before, coupled, contents, right)
     if caller is not None:
-        return caller
+        return caller, given
     inner = _unmatched(owner, before, coupled, contents, right)
     if inner is None:
         inner = wrong_further(contents.comparison, owner, before, coupled, contents.dtype)
-    return owner if inner is None else inner
+    return (owner if inner is None else inner), ""
 
 
-def _asking(owner: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison, right: frozenset[str]) -> str | None:
-    """The code that calls `owner` with inputs that have no counterpart in `model`, if the code of `owner` is known to be right."""
+def _asking(
+    owner: str, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]
+) -> tuple[str | None, str]:  # fmt: skip
+    """The code that calls `owner`, if the code of `owner` is right: it returns what model's does once it is given what model's is. Or its inputs have
+    no counterpart in `model`, and it has the code of a module that is right. Also what it is given wrongly, if that is known."""
     given = [each for each in before if each.kind == "in" and each.module == owner]
     given = [each for each in given if each.call == given[-1].call]
-    if all(map(coupled.placed, given)) or not known_right(comparison, owner, right):
-        return None
-    return _asking(given[-1].caller, before, coupled, comparison, right) or given[-1].caller
+    if not given:
+        return None, ""
+    unplaced = not all(map(coupled.placed, given)) and known_right(contents.comparison, owner, right)
+    tried = None if unplaced else transplanted(contents.comparison, owner, given[-1].call, coupled, contents.dtype)
+    if tried is not None and not tried.right:
+        return None, ""
+    caller, words = _asking(given[-1].caller, before, coupled, contents, right)
+    return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
 
 
 def _unmatched(
@@ -224,6 +253,7 @@ def _unmatched(
         innocent = (each.linear or beside) and contents.comparison.matching.agrees(each.module)
         part = each.module.removeprefix(prefix)
         innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in peers for one in before)
+        innocent = innocent or part_of_right(contents.comparison, each.module, owner, right)
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None

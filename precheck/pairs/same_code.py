@@ -20,6 +20,14 @@ def known_right(comparison: Comparison, module: str, right: Collection[str]) -> 
     return _of_torch(here, there) or any(_alike(here, model.get_submodule(each)) for each in right if each != module)
 
 
+def part_of_right(comparison: Comparison, module: str, owner: str, right: Collection[str]) -> bool:
+    """Whether a part of `owner` has the weights of model's, and the code of the same part of a `right` module of owner's class."""
+    model, part = comparison.other.job.model, module.removeprefix(f"{owner}." if owner else "")
+    parts = dict(model.named_modules())
+    peers = [f"{each}.{part}" for each in right if each != owner and type(parts[each]) is type(parts[owner])]
+    return comparison.matching.agrees(module) and any(each in parts and _alike(parts[module], parts[each]) for each in peers)
+
+
 def _of_torch(here: torch.nn.Module, there: torch.nn.Module) -> bool:
     alike = type(here) is type(there) and (here.extra_repr(), here.training) == (there.extra_repr(), there.training)
     return alike and type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in (*here.children(), *here.buffers()))
@@ -27,7 +35,7 @@ def _of_torch(here: torch.nn.Module, there: torch.nn.Module) -> bool:
 
 def _alike(here: torch.nn.Module, there: torch.nn.Module) -> bool:
     """Whether two modules differ in their parameters alone: parts of the same classes with the same attributes, buffers and hooks."""
-    if type(here) is not type(there):
+    if type(here) is not type(there) or isinstance(here, torch.jit.ScriptModule):
         return False
     parts = [dict(each.named_modules()) for each in (here, there)]
     return parts[0].keys() == parts[1].keys() and all(_same(parts[0][name].__dict__, parts[1][name].__dict__) for name in parts[0])

@@ -27,6 +27,8 @@ TRIED = 6
 """Changes that are tried, a run of `other` each. The right one is among the first, where there is one."""
 COMPARED = 600
 """Couples of tensors in which a change is looked for, a millisecond each. A loop makes thousands."""
+
+
 def explained(comparison: Comparison, place: Place) -> str:
     """The first change that makes the two models agree where they differ first, in words, or ""."""
     found = next(_explanations(comparison, place), "")
@@ -41,6 +43,8 @@ def explained(comparison: Comparison, place: Place) -> str:
 def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
     if place.repeated:
         yield "as the backward pass computes it again, its parts get other numbers than in the forward pass"
+    if place.given:
+        yield place.given
     yield from _weights(comparison, place)
     yield from _attributes(comparison, place)
 
@@ -51,7 +55,9 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
     kind = type(comparison.other.job.model.get_submodule(place.module))
     right = {each for each in place.right if type(comparison.other.job.model.get_submodule(each)) is kind}
     unlike = [link.others[0].rpartition(".") for link in comparison.matching.links if not link.same]
-    harmless = {name for module, _, name in unlike if module in right}  # in a module that is right
+    unlike += [name.rpartition(".") for name in comparison.matching.lonely]
+    peers = right | set(_peers(comparison, place))
+    harmless = {name for module, _, name in unlike if module in peers}  # in a module that is right, or in a part of one
     for link in comparison.matching.links:
         module, _, name = link.others[0].rpartition(".")
         if not link.same and module == place.module and name not in harmless:
@@ -65,7 +71,7 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
             if bool(torch.count_nonzero(ours[name].detach())):
                 yield f"other has no {name.rpartition('.')[2]} there, and model's {name} is not zero"
         for name in _own(lonely, place.module):
-            if bool(torch.count_nonzero(theirs[name].detach())):
+            if name.rpartition(".")[2] not in harmless and bool(torch.count_nonzero(theirs[name].detach())):
                 yield f"other's {name} is not zero, and model has none there"
     yield from _buffers(comparison, place)
     for one, same in ((ours, theirs), (theirs, ours)):
@@ -76,6 +82,14 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
             if place.backward and len(apart) > 1 and not bool((one[a] == one[a].reshape(-1)[0]).all()):
                 others = "" if {a, b} == set(apart.values()) else f": {' and '.join(sorted(apart.values())[:2])}"
                 yield f"{a} and {b} are one parameter in {which[0]}, and two in {which[1]}{others}"
+
+
+def _peers(comparison: Comparison, place: Place) -> Iterator[str]:
+    """The same part in modules that are right: the first block's filter for the second's."""
+    parts, names = dict(comparison.other.job.model.named_modules()), place.module.split(".")
+    for depth in range(1, len(names)):
+        holder, part = parts[".".join(names[:depth])], ".".join(names[depth:])
+        yield from (f"{each}.{part}" for each in place.right if type(parts[each]) is type(holder))
 
 
 def _below(names: Sequence[str], module: str | None) -> list[str]:

@@ -66,6 +66,11 @@ import pair_twentyfirst_experts
 import pair_twentyfirst_models
 import pair_twentyfirst_parts
 import pair_twentyfirst_roles
+import pair_twentysecond
+import pair_twentysecond_sequences
+import pair_twentysecond_sights
+import pair_twentysecond_training
+import pair_twentysecond_wiring
 
 FAMILIES = (
     pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
@@ -87,5 +92,7 @@ FAMILIES = (
     pair_eighteenth, pair_eighteenth_losses, pair_eighteenth_rest, pair_eighteenth_scans, pair_eighteenth_sights,
     pair_twentieth,
     pair_twentyfirst, pair_twentyfirst_experts, pair_twentyfirst_models, pair_twentyfirst_parts, pair_twentyfirst_roles,
+    pair_twentysecond, pair_twentysecond_sequences, pair_twentysecond_sights,
+    pair_twentysecond_training, pair_twentysecond_wiring,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip
