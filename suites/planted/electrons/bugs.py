@@ -1,4 +1,4 @@
-"""Bugs of electrons: places that are nearly the same, exponents of tens, energies of thousands beside one another, determinants that vanish."""
+"""Bugs of electrons: places that are nearly the same, energies of thousands beside one another, determinants that vanish."""
 
 from planted_bug import Harmless, Planted
 
@@ -6,7 +6,6 @@ ALL = ("bf16-mixed", "16-mixed", "bf16-true")
 BF16 = ("bf16-mixed", "bf16-true")
 DRIFTS = ("amplified-rounding", "accumulated-drift", "local-drift", "cancellation")
 APART = "    return one[..., :, None, :] - other[..., None, :, :]\n"
-FADE = "    return (-distance[..., None] * sharp).exp()\n"
 MOST = "    most = logs.amax(-1, keepdim=True)\n"
 MOST += "    total = (signs * (logs - most).exp()).sum(-1)\n    return total.sign(), total.abs().log() + most[..., 0]\n"
 ENERGY = "    return (1 / pairs).sum(-1) - (charges.float() / to_nuclei).sum((1, 2))\n"
@@ -119,13 +118,6 @@ HARMLESS = [
         changed="    return (2 * (new - old)).clamp_max(0).exp().to(low).float()\n",
         precisions=ALL,
         why="A chance is rounded once.",
-    ),
-    Harmless(
-        name="fade-rounded",
-        healthy=FADE,
-        changed="    return (-distance[..., None] * sharp).exp().to(low).float()\n",
-        precisions=BF16,
-        why="The exponent is float32, and what comes of it is rounded once.",
     ),
     Harmless(
         name="mean-of-rounded",
