@@ -39,7 +39,6 @@ MISSED = {
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
     "nerf/opacity-low": "The function errs by 3.4 unit roundoffs of its own, and what it is given by forty times as many.",
     "beamformer/loading-low": "Another function inverts what is rounded here, and nothing follows complex numbers within a function.",
-    "shapes/gaps-of-levels-low": "The difference is 9 % off, and a closer look excuses it. The result that it goes into is right.",
     "shapes/neighbours-expanded": "One of six neighbours is another in 8 % of the rows. No tensor drifts, and a measurement makes that a note.",
 }
 """Bugs that `measure` does not find, and why we think so."""

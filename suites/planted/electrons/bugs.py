@@ -126,11 +126,4 @@ HARMLESS = [
         precisions=ALL,
         why="Each energy is rounded once, and the sum is float32.",
     ),
-    Harmless(
-        name="repulsion-rounded",
-        healthy="    return -(0.5 / (1 + pairs)).sum(-1)\n",
-        changed="    return -(0.5 / (1 + pairs).to(low).float()).sum(-1)\n",
-        precisions=ALL,
-        why="Nothing is smaller than one here, and each is rounded once.",
-    ),
 ]
