@@ -201,7 +201,18 @@ def certain(rows: list[ComparedTensor], made: int, planned: int) -> bool:
 
 
 def _innocent(row: ComparedTensor, before: ComparedTensor) -> bool:
-    return not row.failed and not row.floor_unknown and (before.failed or not row.doubtful)
+    within = not row.failed and not row.floor_unknown and (before.failed or not row.doubtful)
+    return within and (not before.failed or row.drift <= _most_explained(row, before))
+
+
+def _most_explained(closer: ComparedTensor, before: ComparedTensor) -> float:
+    """The largest error that closer runs explain beyond what noise runs do.
+
+    The limit of few errors is higher by fewer runs, since their floor may be small by chance. Roundings inside modules add to those at boundaries
+    in quadrature. So only the part of the floor that they add is as uncertain as the few closer runs are. The rest is known from the noise runs.
+    """
+    added = max(closer.floor**2 - before.floor**2, 0.0)
+    return math.hypot(min(closer.allowed, before.allowed) * before.floor, closer.allowed * math.sqrt(added))
 
 
 def _most(row: ComparedTensor, made: int, planned: int) -> float:

@@ -15,7 +15,7 @@ import precheck
 from precheck import measurement
 from precheck.analysis.noise_floor import noise
 from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor
-from precheck.closer_look import CloserLook, certain, is_early, settled
+from precheck.closer_look import CloserLook, _innocent, certain, is_early, settled
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record
 from precheck.observe.run import Setting, run
@@ -303,3 +303,14 @@ def test_of_what_nobody_gets_only_plain_drift_is_certain() -> None:
     assert certain([row(8.0, 0.1, 1.0, 1.0, result=True)], 2, 8)
     assert not certain([row(8.0, 0.1, 1.0, 1.0)], 2, 8)
     assert certain([row(20.0, 0.1, 1.0, 1.0)], 2, 8)
+
+
+def test_closer_runs_explain_by_what_they_add_to_noise_runs() -> None:
+    """Of one number, four runs allow 74 times their floor and eight runs 14 times. Four closer runs with the same floor as eight noise runs show no
+    rounding inside modules, and explain nothing. Where they do show some, their own limit holds for it."""
+    before = row(20.0, 1.0, *[0.0] * 8, numel=1)
+    alike, larger = row(20.0, 1.0, *[0.0] * 4, numel=1), row(20.0, 1.0, *[1.0] * 4, numel=1)
+    assert before.failed
+    assert not alike.failed
+    assert not _innocent(alike, before)
+    assert _innocent(larger, before)

@@ -10,7 +10,7 @@ import pytest
 from harm import LEAST, harm
 from mutations import changes, told, wide
 from mutations import harm as mutation_harm
-from networks import names, network
+from networks import SIXTEENTH, names, network
 from one_case import arguments, through
 from score_table import page, table
 
@@ -21,13 +21,12 @@ LOOPS = {"crf", "robot", "turing"}
 """Networks that walk over many tokens, ticks or turns in Python, and take `measure` ten seconds and more."""
 HEAVY = {"copying", "epidemics", "handwriting", "tabular"}
 """Networks that `measure` takes seconds for in each case. The scorer has them."""
-WATCHED = {"style_gan"}
-"""Networks that a loop of their own trains, with several losses: `watch` alone can follow it."""
+WATCHED = {"pretraining", "style_gan"}
+"""Networks that a loop of their own trains: `watch` alone can follow it."""
 MEASURED = [name for name in names() if name not in WATCHED]
-PASSING = [name for name in MEASURED if LONG or name not in LOOPS | HEAVY]
-HEALTHY = [(name, each) for name in PASSING[:: 1 if LONG else 2] for each in network(name).precisions[: None if LONG else 1]]
 BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
-QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS}]
+QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS, *SIXTEENTH}]
+"""Networks that samples are drawn from. The newest batch is not among them, so that it does not move the samples. The scorer has its bugs."""
 FIFTH = QUICK if LONG else [each for each in QUICK[::5] if each not in HEAVY]
 TRIED = [(name, bug.name) for name in FIFTH for bug in network(name).bugs[: None if LONG else 1]]
 """Those that every run of the suite tries: one of every fifth network, none of those that walk over hundreds of steps in Python, and every second
@@ -41,12 +40,18 @@ MISSED = {
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
     "nerf/opacity-low": "The function errs by 3.4 unit roundoffs of its own, and what it is given by forty times as many.",
     "beamformer/loading-low": "Another function inverts what is rounded here, and nothing follows complex numbers within a function.",
+    "shapes/neighbours-expanded": "One of six neighbours is another in 8 % of the rows. No tensor drifts, and a measurement makes that a note.",
 }
 """Bugs that `measure` does not find, and why we think so."""
 ACCUSED = {
+    "electrons/acceptance-rounded": "One less a chance near one enlarges the rounding of the chance. What the chance is made from is off by as much.",
     "uplift/ages-rounded": "Cubes of an age enlarge its one rounding three times, in a function of its own. What the network makes of it is small.",
 }
 """Harmless changes that `measure` accuses, and why. The day it does not, the entry goes."""
+STOOD_FOR = {name for name, each in LOOK_ALIKES if f"{name}/{each}" not in ACCUSED}
+"""Networks with a change that does no harm and must pass. The healthy code differs from it by a line, and does not run as well."""
+PASSING = [name for name in MEASURED if LONG or name not in LOOPS | HEAVY | STOOD_FOR]
+HEALTHY = [(name, each) for name in PASSING[:: 1 if LONG else 2] for each in network(name).precisions[: None if LONG else 1]]
 SLOW = {"rwkv/exponentials-overflow", "moe/renormalise-low", "t5/feed-out-in-float16", "t5/mask-added"}
 """Bugs of float16 that end in NaN: each takes `measure` 140 times a plain step and more, at all loss scales. The scorer has them."""
 
@@ -57,7 +62,7 @@ def test_a_healthy_network_passes(name: str, precision: str) -> None:
     assert report.errors == [], report.summary()
 
 
-@pytest.mark.parametrize("name", sorted(WATCHED))
+@pytest.mark.parametrize("name", sorted(WATCHED) if LONG else ["style_gan"])
 def test_a_healthy_loop_passes(name: str) -> None:
     of = network(name)
     report, _ = through("watch", of.code(), of.precisions[0])
