@@ -1,22 +1,30 @@
-"""`refused`: finds out whether a model raises an exception only under a low precision, and at which line."""
+"""`refused`: finds out whether a model raises an exception only under a low precision, at which line, and what to change there."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
+from precheck import interrupts
+from precheck.analysis.unrepresentable.exceptions import Mixed, Unstorable
+from precheck.judge import watched_runs
 from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run
+from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.places.source import Frames, shortened
 from precheck.precisions import Precision
+from precheck.rules.rule import Candidate
 
 _PLAIN = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 """Exceptions whose message is clear without the name of the class. torch raises these."""
 
 
 def refused(job: Job, precision: Precision) -> str:
-    """Returns line and message of the exception that the job raises under a low precision. "" if it raises none, or one in float32 too.
+    """Returns line, message and cure of the exception that the job raises under a low precision. "" if it raises none, or one in float32 too.
 
-    Makes two runs at most. The first one ends at the exception.
+    Makes four runs at most. All but the second end at the exception.
     """
     if not precision.is_low:
         return ""
@@ -30,7 +38,28 @@ def refused(job: Job, precision: Precision) -> str:
         run(job, reference(torch.float32))
     except Exception:
         return ""
-    return told
+    return told + _cure(job, precision)
+
+
+def _cure(job: Job, precision: Precision) -> str:
+    """What the rule says that explains the exception. "" if none does. The second run is for a pass that the search for a loss scale makes, without
+    the shadow, before the first step."""
+    for tried in (job, dataclasses.replace(job, loss=None, optimizer=None)):
+        if told := [each for each in _candidates(tried, precision) if isinstance(each.fact, (Mixed, Unstorable))]:
+            return f"; cure: {told[0].advice}"
+    return ""
+
+
+def _candidates(job: Job, precision: Precision) -> list[Candidate]:
+    """What the rules on ops find in a run up to an exception."""
+    where, judge = ModuleTracker(job.model), watched_runs.RunJudge()
+    shadow = Shadow(where, judge=judge)
+    try:
+        with interrupts.held(), where.followed(), shadow.watched():
+            run(job, dataclasses.replace(low(precision), shadow=shadow))
+    except Exception as error:
+        shadow.observation.raised = type(error).__name__
+    return judge.candidates(shadow.finish())
 
 
 def _line_and_message(error: Exception) -> str:

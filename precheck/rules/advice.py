@@ -20,7 +20,7 @@ def widened(operation: Operation, wide: str) -> str:
     if (operation.implicit and not operation.plain) or operation.cuda_off:
         return uncast(operation, wide)
     if operation.base in ops.CASTS and made != wide:
-        return "leave out this cast"
+        return _stored(operation, made, wide) if operation.in_place else "leave out this cast"
     if operation.plain and operation.module:
         how = "torch.autocast(..., enabled=False)" if operation.autocast else f"its weights in {wide}"
         return f"run module {operation.module} in {wide}, with {how} and {call} on its input"
@@ -30,15 +30,22 @@ def widened(operation: Operation, wide: str) -> str:
         return f"do not create it in {made}"
     if operation.base in ops.WIDENED:
         return f"pass dtype=torch.{wide} to {operation.base.strip('_')}"
-    line = since(operation)
     if operation.in_place and made != wide:
-        return f"make the tensor that it writes to {wide}" + (f", which is {made} since {line}" if line else "")
+        return _stored(operation, made, wide)
     if operation.autocast and operation.base in ops.PRODUCTS:
         return uncast(operation, wide)
-    if line:
+    if line := since(operation):
         return f"stay in {wide} from {line} on"
     here = operation.since is not None and operation.since[1] == operation.blamed  # its own line casts
     return f"stay in {wide} on this line" if here else f"call {call} on what this line reads"
+
+
+def _stored(operation: Operation, made: str, wide: str) -> str:
+    """How an op that writes into a tensor of the format `made` keeps its result in the format `wide`: that tensor has to be another."""
+    if operation.in_optimizer:
+        return f"keep the weights and the optimizer's states in {wide}"
+    line = since(operation)
+    return f"let it write into a {wide} tensor" + (f", not into one that is {made} since {line}" if line else f", not into a {made} one")
 
 
 def uncast(operation: Operation, wide: str) -> str:

@@ -132,11 +132,15 @@ def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
 HEALED = "; no result computed from it here is wrong for it"
 
 
+def adds(operation: Operation) -> bool:
+    """Whether an op whose terms cancel adds them up."""
+    return operation.base in ops.REDUCTIONS or operation.base.strip("_") == "add"
+
+
 def difference(fact: Misrounded) -> str:
     """The message on a difference of nearly equal numbers."""
     value = fact.value
-    adds = fact.shown.base in ops.REDUCTIONS or fact.shown.base.strip("_") == "add"
-    what = "a sum whose terms cancel" if adds else "a difference of nearly equal numbers"
+    what = "a sum whose terms cancel" if adds(fact.shown) else "a difference of nearly equal numbers"
     text = f"{what}: off by {of_norm(value.drift)}, its terms by {percents(max(fact.shown.drift_in, value.rounded))}"
     return text + (HEALED if fact.healed else "")
 

@@ -90,7 +90,7 @@ def test_other_formulas_get_no_form() -> None:
     x = 1 + uniform(64) * 2**-6
     found = first(lambda: x.to(LOW).exp() - (x + 2**-9).to(LOW).exp())
     assert found.rule == "cancellation"
-    assert found.remedy == "compute both terms in float32, and subtract before either is rounded"
+    assert found.remedy == "compute the terms in float32, and subtract them before any is rounded"
 
 
 def test_a_sum_is_given_its_dtype() -> None:

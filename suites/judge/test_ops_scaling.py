@@ -132,10 +132,10 @@ def scheduled() -> Training:
 
 
 KINDS: list[tuple[Callable[[], Any], str, str]] = [
-    (mixed, "error", "is still multiplied by a loss scale of 1024 is added to one that is not scaled:"),
+    (mixed, "error", "is still multiplied by a loss scale of 1024 is added to one that is not scaled"),
     (clipped, "error", "is 1024 times too small because of the loss scale is compared with, or clipped by, one"),
-    (applied, "error", "gradients still scaled by 1024"), (rescaled, "error", "divided by another scale, 512:"),
-    (read, "warning", "Python reads a number that is scaled by 1024"), (resumed, "error", "load_state_dict"),
+    (applied, "error", "gradients still scaled by 1024"), (rescaled, "error", "divided by another scale, 512"),
+    (read, "warning", "Python reads a number that is scaled by 1024"), (resumed, "error", "this scaler was not"),
     (scheduled, "error", "went on 3 times"),
 ]  # fmt: skip
 

@@ -8,6 +8,22 @@ from xml.etree import ElementTree
 import pytest
 from projects import Project
 
+FILLS = '''
+class Fills(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.softmax(self.inner(x).masked_fill(x > 1, -1e10), -1)
+
+
+def test_fills(check_precision):
+    check_precision.needs_golden = False
+    torch.manual_seed(0)
+    check_precision(Fills(), data(), loss=loss)
+'''
+
 MIXES = '''
 class Mixes(torch.nn.Module):
     def __init__(self):
@@ -54,15 +70,24 @@ def test_one_line_and_a_count_of_its_own(pytester: pytest.Pytester, project: Pro
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            f"{SAID} (in float32 it runs; the traceback: pytest --full-trace)",
+            f"{SAID}; cure: cast one of the two: the float32 operand to bfloat16, or the other to float32 (in float32 it runs; "
+            "the traceback: pytest --full-trace)",
             "1 check under bf16-true: 0 passed, 0 failed, 1 of a model that does not run",
-            f"{SAID} in test_it.py::test_mixes[[]bf16-true]",
+            f"{SAID}; cure: * in test_it.py::test_mixes[[]bf16-true]",
         ]
     )
     result.stdout.no_fnmatch_line("*Error*")
     result.stdout.no_fnmatch_line("*During handling*")
     properties = {each.get("name"): each.get("value", "") for each in ElementTree.parse(pytester.path / "junit.xml").iter("property")}
     assert properties["precheck_verdict"].startswith("does not run in bf16-true: test_it.py:")
+
+
+def test_a_mask_that_float16_cannot_hold_is_told_with_a_number_that_it_holds(pytester: pytest.Pytester, project: Project) -> None:
+    """Under 16-mixed the search for a loss scale meets it first."""
+    project(FILLS, record=False)
+    result = pytester.runpytest_inprocess("--precision=16-mixed,16-true")
+    told = "value cannot be converted * without overflow; cure: give a number that float16 holds, such as torch.finfo(torch.float16).min (*"
+    result.stdout.fnmatch_lines([f"does not run in 16-{kind}: test_it.py:* {told}" for kind in ("mixed", "true")])
 
 
 def test_the_line_is_that_of_the_models_own_code(pytester: pytest.Pytester, project: Project) -> None:

@@ -169,4 +169,4 @@ def test_a_checkpoint_is_resumed_whether_it_keeps_moments_or_not(kind: Callable[
         trained(resumed, 2)
 
     (finding,) = told(watched(code))
-    assert "restore it with scaler.load_state_dict" in finding.message
+    assert "restore the scaler with scaler.load_state_dict" in finding.remedy

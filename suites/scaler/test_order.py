@@ -20,8 +20,8 @@ def test_it_is_found_on_its_line(fault: Fault) -> None:
     assert found[0].severity == fault.severity
     assert found[0].phase == "scaler"
     assert line_of(found[0]) in marked(fault.code), report.summary()
-    assert re.search(fault.says, found[0].message), found[0].message
-    assert found[0].remedy
+    said = f"{found[0].message}: {found[0].remedy}"
+    assert re.search(fault.says, said), said
 
 
 ALONE = [*mismatches.FAULTS, *misorders.FAULTS]

@@ -86,7 +86,7 @@ def percent(share: float) -> str:
 
 def placed(operation: Operation) -> str:
     """The op and its line in words, "aten.mul.Tensor at models/gpt.py:88", with the library's line if a library ran it."""
-    made = operation.outputs[0].dtype if operation.outputs else ""
+    made = next((value.dtype for value in operation.outputs if value not in operation.inputs), "")  # a cast that widens makes no new value
     name = op_words(operation.title, made) if "." in operation.name else operation.name
     if not operation.blamed:
         return f"{name} at an unknown line"

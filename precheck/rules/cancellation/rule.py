@@ -20,7 +20,7 @@ from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDE
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
-from precheck.rules.rule import Candidate, Rule, difference
+from precheck.rules.rule import Candidate, Rule, adds, difference
 
 
 class Cancellation(Rule):
@@ -34,10 +34,8 @@ class Cancellation(Rule):
             kept = given_back(fact.operation)
             now, own = percent(fact.value.drift), percent(0.0 if kept is None else kept.drift)
             if fact.operation.base in ops.SUBTRACTIONS:
-                return (f"subtracts what was added, as (m + d) - m does, but the sum was rounded: {now}% off, where d itself is {own}% off; "
-                        "use d itself, or compute both in float32")  # fmt: skip
-            return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {now}% off, where "
-                    f"q itself is {own}% off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
+                return f"subtracts what was added, as (m + d) - m does, but the sum was rounded: {now}% off, where d itself is {own}% off"
+            return f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {now}% off, where q itself is {own}% off"
         if isinstance(fact, Misrounded) and fact.how == "a product":
             off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
             return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"
@@ -51,10 +49,12 @@ class Cancellation(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         fact, operation = candidate.fact, candidate.operation
         if isinstance(fact, Misrounded) and fact.how == "undone":
-            return super().advice(candidate, readers, wide)
+            given = "use d itself" if operation.base in ops.SUBTRACTIONS else "use q with z's gradient, by an autograd.Function"
+            return f"{given}; or compute both in {wide}"
         shown = fact.shown if isinstance(fact, (Misrounded, OwnError)) else operation
         far = shown is not operation and operation.base not in ops.ADDITIONS
-        how = kept(operation, shown, wide) if far else f"compute both terms in {wide}, and subtract before either is rounded"
+        verb = "add" if adds(operation) else "subtract"
+        how = kept(operation, shown, wide) if far else f"compute the terms in {wide}, and {verb} them before any is rounded"
         return "; or ".join(filter(None, (better_form(operation, readers) or better_form(shown, readers), how)))
 
     def own_error(self, fact: OwnError) -> str:

@@ -45,12 +45,14 @@ class DtypeLeak(Rule):
             many = f"{fact.stretch} op{'s run' if fact.stretch > 1 else ' runs'}"
             return (f"this {fact.low.dtype} tensor of shape {list(fact.low.shape)} becomes float32, since it meets a float32 tensor of shape "
                     f"{list(fact.wide.shape)}. {many} in float32 under autocast, until {placed(fact.cast)} casts back: "
-                    f"{100 * fact.measured:.0f}% of what the forward pass makes takes twice the memory. Give both tensors one dtype")  # fmt: skip
+                    f"{100 * fact.measured:.0f}% of what the forward pass makes takes twice the memory")  # fmt: skip
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         if isinstance(candidate.fact, BorrowedEpsilon):
             return f"take the eps of {wide}: torch.finfo(torch.{wide}).eps"
+        if isinstance(candidate.fact, Island):
+            return "give both tensors one dtype"
         if isinstance(candidate.fact, Mixed):
             return f"cast one of the two: the float32 operand to {candidate.fact.dtype}, or the other to float32"
         return super().advice(candidate, readers, wide)

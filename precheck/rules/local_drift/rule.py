@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from precheck import formats
+from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
@@ -38,7 +38,8 @@ class LocalDrift(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "accumulated":
             off = fact.value.local or 0.0
-            why = f"it accumulates in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
+            verb = "computes" if fact.operation.base in ops.SEPARATE else "accumulates"
+            why = f"it {verb} in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
             return f"on the inputs that it gets, the op itself is {percent(off)}% off: {why}{HEALED if fact.healed else ''}"
         return super().words(fact)
 
@@ -66,9 +67,9 @@ def by_selections(rows: Sequence[ComparedTensor], exact: Trace, selections: Sequ
                     "local-drift", "error",
                     f"{label('output', row.record.name)}: off by {was / norm:.2g} of its norm under {precision}, all of it by products that move "
                     f"or select values (an identity, a permutation, one-hot rows): float32 does them exactly, {precision} rounds what they move; "
-                    f"{first.op} at {first.source} is the first of {len(selections)}; index instead, or keep tf32 off there",
+                    f"{first.op} at {first.source} is the first of {len(selections)}",
                     phase="forward", op=first.op, module=first.module, source=first.source, step=row.record.step, tensor=row.record.name,
-                    measured=was / norm, limit=SEEN * formats.FP32.unit_roundoff,
+                    measured=was / norm, limit=SEEN * formats.FP32.unit_roundoff, advice="index instead, or keep tf32 off there",
                 )
             ]  # fmt: skip
     return []

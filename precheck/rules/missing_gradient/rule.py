@@ -62,7 +62,8 @@ class MissingGradient(Rule):
             if parameter in wanting:
                 name = observation.parameters.get(parameter, "a parameter")
                 text = f"this copy of {name} was made without autograd, and is used where gradients are needed: {name} gets none"
-                found.append(Candidate("missing-gradient", copy, text, 0.0, 1.0))
+                cure = "make this copy in each forward pass, or outside of torch.no_grad()"
+                found.append(Candidate("missing-gradient", copy, text, 0.0, 1.0, advice=cure))
         return found
 
     def beside(self, run: Compared) -> Iterator[Finding]:

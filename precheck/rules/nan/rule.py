@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precheck import ops
-from precheck.analysis.facts import Fact, Part
+from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label
 from precheck.analysis.unrepresentable.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
+from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
 
@@ -25,14 +26,17 @@ class NotANumber(Rule):
         for operation in part.observation.judged:
             own = any(source.nonfinite for source in operation.inputs)  # Inf or NaN of this run alone, which is reported where it first appeared
             if operation.unmasked and not own and _stays(operation, part):
-                text = (f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the "
-                        "reference too: use torch.where or masked_fill")  # fmt: skip
-                yield Candidate("nan", operation, text, operation.unmasked, 0)
+                text = f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the reference too"
+                yield Candidate("nan", operation, text, operation.unmasked, 0, advice="use torch.where or masked_fill")
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "not a number":
             return f"NaN, where the reference gives {digits(fact.root.beyond)} for the same inputs"
         return super().words(fact)
+
+    def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        alone = isinstance(candidate.fact, Broken) and candidate.fact.how == "not a number"  # the op is at fault, and not what it reads
+        return widened(candidate.operation, wide) if alone else super().advice(candidate, readers, wide)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """The first boundary that is not finite without an overflow, and a loss or gradient that is not finite in the reference either."""

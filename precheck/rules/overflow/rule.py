@@ -31,6 +31,9 @@ class Overflow(Rule):
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
+        if isinstance(candidate.fact, Unstorable):
+            fact = candidate.fact
+            return f"give a number that {fact.dtype} holds, such as torch.finfo(torch.{fact.dtype}).{'min' if fact.scalar < 0 else 'max'}"
         ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input down"
         return "; or ".join(filter(None, ways))
 

@@ -55,41 +55,50 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
         return []
     (worst, found), many = lost[0], len(lost)
     text = (f"a new GradScaler starts at {worst.scale:g}, although the one before it had settled at {found:g}: "
-            f"{many} of {count(steps)} steps are skipped until it has come down again; make one scaler for the whole training")  # fmt: skip
+            f"{many} of {count(steps)} steps are skipped until it has come down again")  # fmt: skip
     severity: Severity = "error" if many > max(1.0, OFTEN * count(steps)) else "warning"
-    return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity)]
+    cure = "make one scaler for the whole training"
+    return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity, advice=cure)]
 
 
 def _order(event: ScalingEvent) -> Candidate:
-    scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
-    raised = f"the scaler raised ({event.text}): for each step call backward(), then unscale_ once for each optimizer, then step, then update()"
-    told = {
-        ("mixed", "number"): f"a number that is not scaled is added to one that {scaled}: divide that by scaler.get_scale() first",
-        ("mixed", "function"): f"an exponential is taken of a number that {scaled}: divide that by scaler.get_scale() first",
-        ("mixed", "backward"):
-            f"this backward pass gives a gradient that is not scaled, and it is added to one that {scaled if event.factor != 1 else other}: "
-            "multiply it by the gradient that comes in",
-        ("compared", "backward"):
-            f"a backward pass cuts a gradient at a fixed number, or compares it with one. The gradient {scaled}, so that decides what is cut. "
-            "Cut gradients after scaler.unscale_(optimizer), or cut the derivative before the incoming gradient multiplies it",
-        ("mixed", ""): f"a number that {scaled} is added to one that {other}: pass every loss through scaler.scale, or unscale_ first",
-        ("compared", ""): f"a number that {scaled} is compared with, or clipped by, one that {other}: call scaler.unscale_(optimizer) first",
-        ("applied", ""):
-            f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step",
-        ("rescaled", ""): f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}: read the scale before scaler.update()",
-        ("read", ""): f"Python reads a number that is scaled by {scale}: divide it by scaler.get_scale() first",
-        ("half", ""):
-            f"{event.factor:.0f} parameters are float16, and a GradScaler unscales float32 gradients only: keep weights in float32, use autocast",
-        ("repeated", ""):
-            "this step has been taken already, on the same gradients: scaler.step(optimizer) calls optimizer.step(), so call only one of them",
-        ("fresh", ""): "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict",
-        ("scheduled", ""):
-            f"the learning rate schedule went on {event.factor:.0f} times although the scaler had skipped the step: "
-            "call scheduler.step() only after a step that was taken",
-    }  # fmt: skip
-    text = told.get((event.kind, event.text)) or told.get((event.kind, ""), raised)
+    text, cure = _told(event)
     severity: Severity = "warning" if event.kind == "read" or (event.kind == "rescaled" and not event.text) else "error"
-    return Candidate("scaler-order", event.operation, text, event.factor, event.other, severity)
+    return Candidate("scaler-order", event.operation, text, event.factor, event.other, severity, advice=cure)
+
+
+def _told(event: ScalingEvent) -> tuple[str, str]:
+    """What an event shows, and what to do about it."""
+    scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
+    told = {
+        ("mixed", "number"): (f"a number that is not scaled is added to one that {scaled}", "divide the scaled one by scaler.get_scale() first"),
+        ("mixed", "function"): (f"an exponential is taken of a number that {scaled}", "divide that number by scaler.get_scale() first"),
+        ("mixed", "backward"): (
+            f"this backward pass gives a gradient that is not scaled, and it is added to one that {scaled if event.factor != 1 else other}",
+            "multiply the gradient that this backward pass gives by the one that comes in"),
+        ("compared", "backward"): (
+            f"a backward pass cuts a gradient at a fixed number, or compares it with one. The gradient {scaled}, so that decides what is cut",
+            "cut gradients after scaler.unscale_(optimizer), or cut the derivative before the incoming gradient multiplies it"),
+        ("mixed", ""): (f"a number that {scaled} is added to one that {other}", "pass every loss through scaler.scale, or call unscale_ first"),
+        ("compared", ""): (f"a number that {scaled} is compared with, or clipped by, one that {other}", "call scaler.unscale_(optimizer) first"),
+        ("applied", ""): (
+            f"a step on gradients still scaled by {scale}", "call scaler.step(optimizer), and scaler.update() only after every optimizer's step"),
+        ("rescaled", ""): (
+            f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}", "read the scale before scaler.update()"),
+        ("read", ""): (f"Python reads a number that is scaled by {scale}", "divide it by scaler.get_scale() first"),
+        ("half", ""): (
+            f"{event.factor:.0f} parameters are float16, and a GradScaler unscales float32 gradients only",
+            "keep weights in float32, and use autocast"),
+        ("repeated", ""): (
+            "this step has been taken already, on the same gradients", "scaler.step(optimizer) calls optimizer.step(): call only one of the two"),
+        ("fresh", ""): (
+            "the optimizer was resumed from a checkpoint and this scaler was not", "restore the scaler with scaler.load_state_dict"),
+        ("scheduled", ""): (
+            f"the learning rate schedule went on {event.factor:.0f} times although the scaler had skipped the step",
+            "call scheduler.step() only after a step that was taken"),
+    }  # fmt: skip
+    raised = f"the scaler raised ({event.text})", "for each step call backward(), unscale_ once for each optimizer, step, then update()"
+    return told.get((event.kind, event.text)) or told.get((event.kind, ""), raised)
 
 
 def _scale_text(factor: float) -> str:

@@ -6,12 +6,13 @@ A run in float64 shows it, or a second shadow that is disturbed by 2^-20.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Set
 
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
 from precheck.analysis.noise_floor.boundaries import UNSTABLE as CONTRADICTED
-from precheck.analysis.noise_floor.drift import UNDETERMINED, Sorted, share
+from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor, Sorted, share
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.rounding.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
 from precheck.findings import Finding
@@ -34,7 +35,8 @@ class UnstableReference(Rule):
     def beside(self, run: Compared) -> Iterator[Finding]:
         yield from self._vague(run)
         yield from self._unknown(run)
-        for row in Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable[:1]:
+        unstable = Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable
+        for row in (row for row in unstable[:1] if not _behind_a_leak(run, row)):
             exact = "float64, or float32 with its own decisions, disagrees with float32" if run.precision.is_low else "float32 and float64 disagree"
             text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} times what rounding explains under "
                     f"{run.precision}, but {exact} there about as much")  # fmt: skip
@@ -63,3 +65,9 @@ class UnstableReference(Rule):
             yield Finding(
                 "unstable-reference", "warning", text, step=first.record.step, tensor=first.record.name, measured=share(first), limit=UNDETERMINED
             )
+
+
+def _behind_a_leak(run: Compared, row: ComparedTensor) -> bool:
+    """Whether an output up to this tensor is stored low in a float32 run. Its rounding parts float32 from float64, and `dtype-leak` tells it."""
+    before = [*itertools.takewhile(lambda record: record.key != row.record.key, run.low.records.values()), row.record]
+    return not run.precision.is_low and any(record.kind == "output" and record.dtype in ("bfloat16", "float16") for record in before)

@@ -267,8 +267,8 @@ def orthogonal_part(wrong: bool) -> torch.Tensor:
 COMPARED = r" is compared with, or clipped by, one that is not scaled: call scaler\.unscale_\(optimizer\) first"
 CLIPPED = f"is still multiplied by a loss scale of 1024{COMPARED}"
 CLIPPED_BY = f"is 1024 times too small because of the loss scale{COMPARED}"
-ADDED = r"is added to one that .*scaler\.scale, or unscale_ first"
-STEPPED = r"a step on gradients still scaled by \S+: use scaler\.step"
+ADDED = r"is added to one that .*scaler\.scale, or call unscale_ first"
+STEPPED = r"a step on gradients still scaled by \S+: call scaler\.step"
 FAULTS = (
     Fault(clip_norm, CLIPPED_BY, link="Lightning-AI/pytorch-lightning#9599", harm=None),
     Fault(clip_norm_one_by_one, CLIPPED_BY), Fault(clip_after_zeroing, CLIPPED_BY), Fault(clip_value, CLIPPED), Fault(clip_by_hand, CLIPPED_BY),

@@ -217,16 +217,16 @@ def divided_by_the_next_scale(wrong: bool) -> torch.Tensor:
 
 
 REFUSED = r"the scaler raised \(.*\): for each step call backward"
-STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
+STEPPED = r"a step on gradients still scaled by 1024: call scaler\.step"
 TAKEN = r"this step has been taken already, on the same gradients: scaler\.step\(optimizer\) calls"
-ANEW = r"a new GradScaler starts at 1\.04858e\+06, although the one before it had settled at .* make one scaler for the whole training"
+ANEW = r"a new GradScaler starts at 1\.04858e\+06, although the one before it had settled at .*: make one scaler for the whole training"
 READ = "Python reads a number that is scaled by 1024"
 FAULTS = (
     Fault(unscaled_twice, REFUSED, raises=RuntimeError),
     Fault(unscaled_in_every_micro_batch, REFUSED, raises=RuntimeError, link="huggingface/accelerate#641"),
     Fault(no_update_after_a_skip, REFUSED, raises=RuntimeError, link="Haian-Jin/LVSM#19"),
     Fault(half_parameters, "2 parameters are float16", raises=ValueError, link="huggingface/peft#341", harm=None),
-    Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict", link="huggingface/transformers#11323", harm=None),
+    Fault(resumed_without_its_scale, r"restore the scaler with scaler\.load_state_dict", link="huggingface/transformers#11323", harm=None),
     Fault(scaler_of_each_epoch, ANEW, link="conservationtechlab/animl-py#304"),
     Fault(scaler_of_each_step, ANEW),
     Fault(schedule_through_skips, "the learning rate schedule went on 3 times", link="huggingface/transformers#11106", harm=None),

@@ -1,0 +1,143 @@
+"""Cures cure: these programs fail, each is changed as its report says and not further, and then no error is left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import precheck
+from precheck.findings import Report
+
+LOW, HALF = torch.bfloat16, torch.float16
+
+
+def uniform(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@dataclass(frozen=True)
+class Told:
+    """A program, which is told whether to be as the cure says."""
+
+    rule: str
+    cure: str
+    code: Callable[[bool], Any]
+
+
+def positions(cured: bool) -> Tensor:
+    places = torch.arange(400) if cured else torch.arange(400, dtype=LOW)
+    return (places * 0.5).cos()
+
+
+def norm(cured: bool) -> Tensor:
+    x = 300 * (1 + uniform(64)).to(HALF)
+    x = x.float() if cured else x
+    return x.square().mean().sqrt()
+
+
+def unit(cured: bool) -> Tensor:
+    x = torch.zeros(4, 8, dtype=HALF)
+    return x / (x.norm(dim=-1, keepdim=True) + (6e-8 if cured else 1e-12))
+
+
+def variance(cured: bool) -> Tensor:
+    x = (20 + uniform(8, 64)).to(HALF)
+    return x.var(-1, correction=0) if cured else (x * x).mean(-1) - x.mean(-1) ** 2
+
+
+def counter(cured: bool) -> Tensor:
+    total = torch.zeros((), dtype=torch.float32 if cured else LOW)
+    for _ in range(600):
+        total += torch.ones((), dtype=LOW)
+    return total
+
+
+def wave(cured: bool) -> Tensor:
+    phases = 2000 * uniform(256)
+    phases = phases if cured else phases.to(LOW)
+    return phases.sin().to(LOW)
+
+
+def kept(cured: bool) -> Tensor:
+    cache = torch.zeros(8, dtype=torch.float32 if cured else LOW)
+    for each in uniform(500, 8):
+        cache.copy_(0.999 * cache.float() + 0.001 * each)
+    return cache
+
+
+def chosen(cured: bool) -> Tensor:
+    scores = uniform(512, 64)
+    return (scores if cured else scores.to(LOW)).topk(4).indices
+
+
+def clipped(cured: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 8)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=HALF):
+            loss = model(torch.ones(4, 8)).float().square().mean()
+        scaler.scale(loss).backward()
+        if cured:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def masked(cured: bool) -> Tensor:
+    scores = uniform(4, 8).to(HALF)
+    return torch.softmax(scores.masked_fill(scores > 0.5, torch.finfo(torch.float16).min if cured else -1e10), -1)
+
+
+def copied(cured: bool) -> None:
+    """A cast of a weight that is kept, and was first made while the model was validated."""
+    weight, bias, low = nn.Parameter(uniform(8, 8)), nn.Parameter(uniform(8)), None
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            low = weight.to(LOW) if cured or low is None else low
+            out = (torch.ones(2, 8, dtype=LOW) @ low).float() + bias
+    out.square().mean().backward()
+
+
+EVERY = (
+    Told("integer-rounding", "do not create them in bfloat16: keep whole numbers in torch.long or float32", positions),
+    Told("overflow", "stay in float32 from ", norm),
+    Told("vanished-constant", "give a constant that float16 holds (at least 6e-08, ", unit),
+    Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2", variance),
+    Told("absorption", "make the accumulator float32 ", counter),
+    Told("amplified-rounding", "leave out this cast, and round after aten.sin.default", wave),
+    Told("accumulated-drift", "let it write into a float32 tensor, not into one that is bfloat16 since ", kept),
+    Told("decision-flip", "compare in float32: stay in float32 on this line", chosen),
+    Told("scaler-order", "call scaler.unscale_(optimizer) first", clipped),
+    Told("overflow", "give a number that float16 holds, such as torch.finfo(torch.float16).min", masked),
+    Told("missing-gradient", "make this copy in each forward pass", copied),
+)
+
+
+def watched(code: Callable[[bool], Any], cured: bool) -> Report:
+    """The report on a program, which torch may refuse to run."""
+    reports = list[Report]()
+    with contextlib.suppress(RuntimeError), precheck.watch() as report:
+        reports.append(report)
+        result = code(cured)  # held to the end of the block: what a user keeps is alive
+        assert result is None or result.numel()
+    return reports[0]
+
+
+@pytest.mark.parametrize("told", EVERY, ids=lambda told: told.code.__name__)
+def test_what_the_cure_says_is_enough(told: Told) -> None:
+    report = watched(told.code, cured=False)
+    assert report.errors, report.summary()
+    assert report.errors[0].rule == told.rule
+    assert told.cure in report.errors[0].remedy
+    assert f"    cure: {report.errors[0].remedy}" in report.summary()
+    after = watched(told.code, cured=True)
+    assert not [each for each in after.findings if each.severity != "note"], after.summary()
