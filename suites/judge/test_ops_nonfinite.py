@@ -450,7 +450,7 @@ def masked_and_looked_for() -> torch.Tensor:
 
 
 def test_a_mask_that_is_multiplied_by_infinity() -> None:
-    assert "torch.where" in finds(masked_by_a_product, "nan", says="multiplied by 3 Inf or NaN").message
+    assert "torch.where" in finds(masked_by_a_product, "nan", says="multiplied by 3 Inf or NaN").advice
     passes(masked_and_replaced)
     passes(masked_and_chosen)
     passes(masked_and_looked_for)
