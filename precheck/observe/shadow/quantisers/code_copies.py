@@ -172,11 +172,16 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
         return None
     whole = not least[0]
     fault: Fault = fault_of(track) or ("end" if _end(least[2], dense=track.dense) else "") if whole else ""
-    if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
+    if not fault and unit and track.filled and (_of_data(track) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None
     return Uncancelled(track.rounded, track.scales, track.multipliers, *least[1:], whole, track.joined, fault)
+
+
+def _of_data(track: Track) -> bool:
+    """Whether a result is made of extremes of data, and not only of factors that it was rounded under."""
+    return any(key & track.sources or key not in (track.begun or {}) for key in track.powers or {})
 
 
 def _end(factor: float, *, dense: bool) -> bool:

@@ -157,7 +157,8 @@ def _become(
 ) -> Operation:
     """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `scaled`: what was rounded."""
     place = codes.described(op.plan.name)
-    codes.scales.rounded_under(bys[0])
+    factor = codes.scales.rounded_under(bys[0])
+    powers = factor if scaled is not None and scaled.powers is None and not scaled.written else scaled and scaled.powers
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
     offset = scaled.offset if scaled is not None and scaled.offset is not None and scaled.offset.dim() == data.dim() else None
     if offset is not None:
@@ -171,8 +172,7 @@ def _become(
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
                                    dead=place if void else None,
-                                   filled=filled, powers=scaled.powers if scaled else None,
-                                   begun=scaled.powers if scaled else None, cost=lost,
+                                   filled=filled, powers=powers, begun=powers, cost=lost,
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
                                    scales=0 if scaled and scaled.written else 1, nested=scaled.nested if scaled else None,
                                    chosen=bool(scaled and scaled.chosen)))  # fmt: skip
@@ -238,11 +238,14 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
 
 
 def again(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
-    """After codes that were divided by a further scale have been rounded again: these are codes under both scales."""
+    """After codes that were divided by a further scale have been rounded again: these are codes under both scales. So are the sums of a product, which
+    become codes of the next layer."""
     made = codes.tracks.get(result)
-    if made is None or op.base not in ops.WHOLE or not track.multipliers or track.dense or counts(source):
+    if made is None or op.base not in ops.WHOLE or not track.multipliers or counts(source):
         return
     exact = made.exact.seen(result)
+    if track.dense:
+        made.begun, made.sources, made.dense, made.early = track.powers, made.sources.union(*(track.powers or ())), False, 0
     made.multipliers, made.scales, made.cost = 0, track.scales + 1, cost(exact, result)
     made.units = [Flat.of(result, torch.nan_to_num(each.seen(result) / exact, posinf=0.0, neginf=0.0)) for each in made.plains]
 
