@@ -159,7 +159,9 @@ class Scales:
 
     def again(self, scale: torch.Tensor) -> Powers | None:
         """The power of a factor that data has been rounded under, if this is the factor or its inverse, whatever it was computed from."""
-        values = _numbers(scale) if self.used else ()
+        if not self.used:
+            return None
+        values = _numbers(scale)
         for number, used in reversed(self.used):
             for sign, factors in ((1.0, used), (-1.0, (1 / used).flip(0))):
                 if len(values) == len(used) and bool(((factors - values).abs() <= LIKE * factors).all()):
@@ -195,7 +197,8 @@ class Scales:
 def _numbers(by: torch.Tensor) -> torch.Tensor:
     """The magnitudes of a scale's numbers, each once, in order."""
     values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
-    return torch.unique(values[(values > 0) & values.isfinite()])
+    made: torch.Tensor = values[(values > 0) & values.isfinite()].unique()
+    return made
 
 
 def counts(tensor: torch.Tensor) -> bool:
