@@ -122,7 +122,7 @@ class SwitchBack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         qx, sx, w = ctx.saved_tensors
-        kept = qx.float() * (sx.amax() if ctx.bug else sx)
+        kept = qx.float() * (sx.amax() if ctx.bug else sx)  # culprit: one-scale
         return g @ w, g.t() @ kept, None  # culprit: one-scale
 
 
@@ -168,7 +168,7 @@ def magnitude_before_the_update(bug: bool) -> torch.Tensor:
     """Adam in eight bits: a moment is stored under its greatest magnitude before the step. Blocks are small at first."""
     kept, tops, made = torch.full((32, 64), 127, dtype=torch.uint8), torch.full((32, 1), 0.05), []
     for step in range(4):
-        m = 0.9 * SIGNED[kept.long()] * tops + 0.1 * 2.0**step * normal(32, 64, seed=step)
+        m = 0.9 * SIGNED[kept.long()] * tops + 0.1 * 2.0**step * normal(32, 64, seed=step)  # culprit: before-the-update
         kept, stored = to_state(m, 64, tops if bug else None)  # culprit: before-the-update
         tops = m.abs().amax(1, keepdim=True) if bug else stored
         made.append(m)
@@ -225,7 +225,7 @@ class Frozen(torch.autograd.Function):
     def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         codes, top = ctx.saved_tensors
         table = SIGNED[codes.long()]
-        dense = table.t().contiguous() * top if ctx.bug else (table * top).t()
+        dense = table.t().contiguous() * top if ctx.bug else (table * top).t()  # culprit: transposed-codes
         return g @ dense.t(), None, None  # culprit: transposed-codes
 
 
@@ -241,6 +241,7 @@ BUGS = (softplus_of_the_step_forgotten, zero_point_of_the_batch_before, weights_
         folded_norm_corrected_the_wrong_way, step_gradient_without_its_second_term, one_scale_for_kept_tokens, update_in_the_unit_of_data,
         blocks_of_another_size, magnitude_before_the_update, expanded_by_another_power, divided_by_the_mean, mean_of_the_fused_weight,
         transposed_codes_under_rows)  # fmt: skip
+HEALTHY = ()  # look-alikes of both parts are in `fifteenth_healthy`
 
 
 def observed() -> torch.Tensor:
@@ -273,8 +274,7 @@ def squashed() -> torch.Tensor:
 
 
 def three_valued(w: torch.Tensor) -> torch.Tensor:
-    w = wide(w)  # a weight of three values is what BitNet means
-    return torch.round(w / w.abs().mean()).clamp(-1, 1) * w.abs().mean()
+    return torch.round(wide(w) / wide(w).abs().mean()).clamp(-1, 1) * wide(w).abs().mean()
 
 
 def fused() -> torch.Tensor:

@@ -48,6 +48,7 @@ class Track:
     shifted: bool = False  # whether a zero point has been added
     unsigned: bool = False  # whether the codes have lost their sign, so that some are too large by a power of two
     dense: bool = False  # whether they have gone through a matrix product
+    sums: bool = False  # whether they are sums of a product that have been rounded again, of which a ReLU may leave nothing below zero
     owed: int = 0  # corrections for zero points that are still to be subtracted from that product
     corrected: float = 0.0  # the norm of those that were products of data and zero points, over that of what they left
     early: int = 0  # multipliers before that product

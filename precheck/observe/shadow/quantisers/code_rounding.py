@@ -31,13 +31,13 @@ FILLED = 15 / 16
 @dataclasses.dataclass(slots=True)
 class Origin:
     """Numbers that are rounded by a table lookup: the numbers, and the factors they were multiplied by. `table`: where rows have tables of their own,
-    or there is no scale, the numbers that they were compared with, and how far the nearest are, relative to the norm."""
+    or there is no scale, the numbers that they were compared with, the places of the nearest, and how far these are, relative to the norm."""
 
     exact: torch.Tensor
     bys: list[torch.Tensor]
     scaled: Scaled
     before: torch.Tensor  # the numbers before they were limited
-    table: tuple[torch.Tensor, float] | None = None
+    table: tuple[torch.Tensor, torch.Tensor, float] | None = None
 
 
 def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
@@ -228,6 +228,7 @@ def again(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: 
     exact = made.exact.seen(result)
     if track.dense:
         made.begun, made.sources, made.dense, made.early = track.powers, made.sources.union(*(track.powers or ())), False, 0
+        made.sums = True
     made.multipliers, made.scales, made.cost = 0, track.scales + 1, cost(exact, result)
     made.units = [Flat.of(result, torch.nan_to_num(each.seen(result) / exact, posinf=0.0, neginf=0.0)) for each in made.plains]
 

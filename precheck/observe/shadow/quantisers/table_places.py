@@ -47,10 +47,10 @@ def compared(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     if op.base != "sub" or not begins(op.base, op.args):
         return
     data, table = _sides(op.args)
-    wide, rounding = data.detach().float().squeeze(-1), result.detach().float().abs().amin(-1)
+    wide, nearest = data.detach().float().squeeze(-1), result.detach().float().abs().min(-1)
     if result.shape[:-1] == wide.shape and (codes.scaled.get(data) is None or table.numel() > table.shape[-1]):
         ones = torch.ones_like(wide)
-        held = table.detach().float().flatten().sort().values, float(rounding.norm() / wide.norm().clamp_min(1e-30))
+        held = table.detach().float().flatten().sort().values, nearest.indices, float(nearest.values.norm() / wide.norm().clamp_min(1e-30))
         codes.origins.put(result, Origin(wide.clone(), [ones], Scaled(region(data), [ones]), wide, held))
 
 
@@ -62,6 +62,8 @@ def read(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Ten
         _compared(codes, op, origin, result)
     elif table and result.numel() == origin.exact.numel():
         _looked_up(codes, op, origin, result)
+    elif origin.table is not None and op.base in ops.PLACES and not _same(result, origin.table[1]):
+        return  # the farthest number, or the nearest of some
     elif not table and (op.base in PLACED or op.base.startswith("clamp") or (op.base in ops.ADDITIONS and len(inputs) == 1)):
         codes.origins.put(result, _moved(codes, op, place, origin, result))
 
@@ -81,12 +83,16 @@ def _moved(codes: Codes, op: OpCall, place: torch.Tensor, origin: Origin, result
 def _compared(codes: Codes, op: OpCall, origin: Origin, result: torch.Tensor) -> None:
     """Numbers without a scale have become those of a table: whether it is the one that they were compared with."""
     assert origin.table is not None
-    table, rounding = origin.table
-    if op.args[0].numel() == len(table) and torch.equal(op.args[0].detach().float().flatten().sort().values, table):
+    table, _, rounding = origin.table
+    if _same(op.args[0].detach().float().flatten().sort().values, table):
         exact = origin.exact.reshape(result.shape)
         place = codes.described(op.plan.name)
         codes.casts.meant.add(place.blamed)
         codes.casts.changed(place, Changed(place.blamed, cost(exact, result)[0], rounding))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
 
 
 def _looked_up(codes: Codes, op: OpCall, origin: Origin, result: torch.Tensor) -> None:
