@@ -17,6 +17,7 @@ Each batch was committed before precheck was run on it. The batches from the fou
 | twelfth | 27 | 17 | 4 (`negative_scales_unsigned`, `input_factor_dropped`, `scales_with_signs`, `factors_in_one_number`) | 22 | 0 |
 | thirteenth | 25 | 12 | 2 (`bytes_with_signs_flipped`, `experts_added_by_index`) | 22 | 0 |
 | fourteenth | 30 | 16 | 0 | 20 | 0 |
+| fifteenth | 30 | 13 | 0 | 21 | 0 |
 
 `bytes_that_are_factors` also had a fault of its own, which was found: a scale of 256 wrapped to 0 in uint8. `chance_overwritten` and
 `chance_each_step` returned the difference of two weights in bfloat16, 14 % of which was rounding, as was said. They return the weight since.
@@ -27,6 +28,8 @@ In the tenth batch the faults of `second_scale_across` and `signs_after_the_turn
 In the eleventh batch a second line at fault of `axis_not_turned` is marked since.
 `step_below_zero` is found since on the line that rounds, and what cuts numbers off is on the line before: both are marked.
 In the fourteenth batch the cast that overflows in `multiplier_overflows` was found, and its line was not marked. It is marked since.
+In the fifteenth batch `one_scale_for_kept_tokens`, `magnitude_before_the_update` and `transposed_codes_under_rows` were found on lines at fault that
+were not marked. They are marked since.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ import eighth_recipes
 import eleventh_healthy
 import eleventh_layers
 import eleventh_recipes
+import fifteenth_healthy
+import fifteenth_layers
+import fifteenth_recipes
 import fifth_healthy
 import fifth_recipes
 import fourteenth_healthy
@@ -203,6 +209,21 @@ BATCHES = (
          "sums_of_smoothed_keys": "what is subtracted before rounding may be meant to be gone, as the mean of all keys is",
          "factors_of_repeated_heads": "the factors of the two weights are different vectors, which may be meant",
          "gradient_stops_at_the_rounding": "the gradient of a weight that is fixed, while its step is learned, is zero as well"},
+    ),
+    Batch(
+        fifteenth_recipes, fifteenth_healthy, {"token_scale_before_smoothing": CLIPPING},
+        {"both_divided": "two operands that are divided by one vector may be meant, as features that are brought to one range are",
+         "factors_by_rows": "factors of columns and their inverses for rows make a similar matrix, which may be meant",
+         "constant_in_the_old_unit": "a constant that is divided by a scale: which one is meant is known to the program alone"},
+    ),
+    Batch(
+        fifteenth_layers, fifteenth_layers, {"zero_point_of_the_batch_before": CLIPPING, "axis_of_the_transpose": CLIPPING},
+        {"weights_not_centred": "an offset of one, which the program wrote down, may be meant",
+         "folded_norm_corrected_the_wrong_way": "the deviations are vectors of data, which a result may be divided by twice",
+         "step_gradient_without_its_second_term": "the gradient of a step is what its author wants it to be",
+         "update_in_the_unit_of_data": "numbers below one that are added to codes may be noise",
+         "expanded_by_another_power": "what is read is another power of what was written, which may be meant",
+         "mean_of_the_fused_weight": "each part is off by one factor, and its codes are joined with others before it is multiplied by"},
     ),
 )  # fmt: skip
 

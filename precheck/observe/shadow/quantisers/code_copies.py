@@ -48,6 +48,7 @@ class Track:
     shifted: bool = False  # whether a zero point has been added
     unsigned: bool = False  # whether the codes have lost their sign, so that some are too large by a power of two
     dense: bool = False  # whether they have gone through a matrix product
+    sums: bool = False  # whether they are sums of a product that have been rounded again, of which a ReLU may leave nothing below zero
     owed: int = 0  # corrections for zero points that are still to be subtracted from that product
     corrected: float = 0.0  # the norm of those that were products of data and zero points, over that of what they left
     early: int = 0  # multipliers before that product
@@ -172,11 +173,16 @@ def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
         return None
     whole = not least[0]
     fault: Fault = fault_of(track) or ("end" if _end(least[2], dense=track.dense) else "") if whole else ""
-    if not fault and unit and track.filled and (bool(track.powers) if whole else not track.multipliers):
+    if not fault and unit and track.filled and (_of_data(track) if whole else not track.multipliers):
         fault = "left"
     if whole and not fault and track.dense and track.early != track.multipliers:
         return None
     return Uncancelled(track.rounded, *least[1:], whole, track.joined, fault)
+
+
+def _of_data(track: Track) -> bool:
+    """Whether a result is made of extremes of data, and not only of factors that it was rounded under."""
+    return any(key & track.sources or key not in (track.begun or {}) for key in track.powers or {})
 
 
 def _end(factor: float, *, dense: bool) -> bool:

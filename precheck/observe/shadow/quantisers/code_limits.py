@@ -28,9 +28,10 @@ def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     if not track.units:
         _saturated(codes, track, source, result, low, high)
         return
-    exact, before = on_copies(codes, op, -1), track.exact.seen(source)
-    moved = zip(track.plains, track.units, strict=True)
-    made = codes.put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
+    least = 0.0 if track.sums and low == 0 else -math.inf
+    before, *plains = (each.seen(source).clamp(min=least) for each in (track.exact, *track.plains))
+    exact, moved = on_copies(codes, op, -1), zip(plains, track.units, strict=True)
+    made = codes.put(result, [track], exact, [each + (exact - before) * unit.seen(source) for each, unit in moved])
     codes.measured(made, track, source, result)
     remeasured(made, result)
     rounding_costs.clipped(codes, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded, chosen=track.chosen)

@@ -14,7 +14,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, Track, cost
-from precheck.observe.shadow.quantisers.code_notes import Changed, Dead
+from precheck.observe.shadow.quantisers.code_notes import Dead
 from precheck.observe.shadow.quantisers.scales import flushed_scales
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import CHAIN, Scaled, counts, scale_of, written
 from precheck.observe.shadow.replaying.replay import OpCall
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
 ROUNDS = ops.WHOLE | ops.CASTS
-PLACED = ops.PLACES | ops.MOVING | ops.POWERS.keys() | ops.WHOLE_COPIES | {"pow"}
-"""Ops after which places in a table are still such places, or those of a neighbour."""
 FILLED = 15 / 16
 """Share of a format's largest number. Codes under a scale that is made for the format go up to more."""
 
 
 @dataclasses.dataclass(slots=True)
 class Origin:
-    """Scaled numbers that are rounded by a table lookup: the numbers, and the factors they were multiplied by."""
+    """Numbers that are rounded by a table lookup: the numbers, and the factors they were multiplied by. `table`: where rows have tables of their own,
+    or there is no scale, the numbers that they were compared with, the places of the nearest, and how far these are, relative to the norm."""
 
     exact: torch.Tensor
     bys: list[torch.Tensor]
     scaled: Scaled
     before: torch.Tensor  # the numbers before they were limited
+    table: tuple[torch.Tensor, torch.Tensor, float] | None = None
 
 
 def scaled(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
@@ -127,26 +127,7 @@ def _sought(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resu
     codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))], scaled, before))
 
 
-def looked_up(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-    """After an op on places in a table of numbers. If it reads the numbers from the table, the result holds codes."""
-    place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
-    table = not place.is_floating_point() and result.is_floating_point() and op.base in ops.MOVING
-    if table and result.numel() == origin.exact.numel():
-        bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
-        exact = origin.exact.reshape(result.shape)
-        made = _become(codes, op, exact, exact, bys, result, origin.scaled)
-        table, before = op.args[0].detach().float(), origin.before.reshape(result.shape)
-        ends = float(table.amin()), float(table.amax())
-        rounding_costs.clipped(codes, result, before, before.clamp(*ends), name=op.plan.name)
-        table = table.reshape(-1).sort().values
-        rounding_costs.coarse(codes, made, origin.scaled, exact, result, table)
-        off, rounding = cost(exact, result)[0], cost(exact, table[torch.bucketize(exact, (table[1:] + table[:-1]) / 2)])[0]
-        codes.casts.changed(made, Changed(made.blamed, off, rounding))
-    elif not table and (op.base in PLACED or op.base.startswith("clamp") or (op.base in ops.ADDITIONS and len(inputs) == 1)):
-        codes.origins.put(result, origin)
-
-
-def _become(
+def become(
     codes: Codes,
     op: OpCall,
     exact: torch.Tensor,
@@ -157,7 +138,9 @@ def _become(
 ) -> Operation:
     """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `scaled`: what was rounded."""
     place = codes.described(op.plan.name)
-    codes.scales.rounded_under(bys[0])
+    powers = codes.scales.rounded_under(bys[0])
+    if scaled is None or scaled.written or scaled.powers is not None:
+        powers = scaled.powers if scaled is not None else None
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
     offset = scaled.offset if scaled is not None and scaled.offset is not None and scaled.offset.dim() == data.dim() else None
     if offset is not None:
@@ -171,8 +154,7 @@ def _become(
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
                                    dead=place if void else None,
-                                   filled=filled, powers=scaled.powers if scaled else None,
-                                   begun=scaled.powers if scaled else None, cost=lost,
+                                   filled=filled, powers=powers, begun=powers, cost=lost,
                                    sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
                                    scales=0 if scaled and scaled.written else 1, nested=scaled.nested if scaled else None,
                                    chosen=bool(scaled and scaled.chosen)))  # fmt: skip
@@ -219,7 +201,7 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
         return  # integers already
     exact, data, noisy = _exact(scaled, source)
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
-    place = _become(codes, op, exact, data, bys, result, scaled)
+    place = become(codes, op, exact, data, bys, result, scaled)
     if scaled.unclipped is not None:
         rounding_costs.clipped(codes, result, scaled.unclipped.seen(source), source.float(), chosen=scaled.chosen)
     elif result.dtype in FLOATS:
@@ -238,11 +220,15 @@ def _coded(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor, resul
 
 
 def again(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
-    """After codes that were divided by a further scale have been rounded again: these are codes under both scales."""
+    """After codes that were divided by a further scale have been rounded again: these are codes under both scales. So are the sums of a product that
+    become codes of the next layer."""
     made = codes.tracks.get(result)
-    if made is None or op.base not in ops.WHOLE or not track.multipliers or track.dense or counts(source):
+    if made is None or op.base not in ops.WHOLE or not track.multipliers or counts(source):
         return
     exact = made.exact.seen(result)
+    if track.dense:
+        made.begun, made.sources, made.dense, made.early = track.powers, made.sources.union(*(track.powers or ())), False, 0
+        made.sums = True
     made.multipliers, made.scales, made.cost = 0, track.scales + 1, cost(exact, result)
     made.units = [Flat.of(result, torch.nan_to_num(each.seen(result) / exact, posinf=0.0, neginf=0.0)) for each in made.plains]
 

@@ -20,7 +20,16 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.memory.storages import Flat, Storages, plain
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers import code_copies, code_limits, code_rounding, compound_ops, linear_ops, rounding_costs, straight_through
+from precheck.observe.shadow.quantisers import (
+    code_copies,
+    code_limits,
+    code_rounding,
+    compound_ops,
+    linear_ops,
+    rounding_costs,
+    straight_through,
+    table_places,
+)
 from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
 from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, distance, merged, uncancelled
 from precheck.observe.shadow.quantisers.code_lines import Casts
@@ -78,7 +87,7 @@ class Codes:
             try:
                 if self.lines.torchs_own(op, result):
                     return
-                starts = (begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
+                starts = (begins, table_places.begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 followed = self._concerned(op.args)
                 sure = self.lines.made(op, result, followed) or compound
                 if sure or ((followed or any(start(op.base, op.args) for start in starts)) and not self.lines.fruitless(op, followed)):
@@ -149,9 +158,10 @@ class Codes:
         elif self.scaled and self.scaled.get(inputs[0]) is not None:
             code_rounding.followed(self, op, inputs, results[0])
         elif self.origins and any(self.origins.get(each) is not None for each in inputs):
-            code_rounding.looked_up(self, op, inputs, results[0])
+            table_places.read(self, op, inputs, results[0])
         elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
+        table_places.compared(self, op, results[0])
         rounding_costs.vanished(self, op, inputs[-1], results[0])
         code_limits.saturated(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])

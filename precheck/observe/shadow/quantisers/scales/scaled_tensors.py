@@ -65,7 +65,7 @@ class Scales:
         self.sources: Storages[Source] = Storages(sized=True)
         self.averages: Storages[bool] = Storages()  # averages of data
         self.offsets: Storages[torch.Tensor] = Storages()  # for data from which extremes have been subtracted: these
-        self.used: list[torch.Tensor] = []
+        self.used: list[tuple[int, torch.Tensor]] = []  # a number for each, and the factors that data was multiplied by
         self.numbers: set[frozenset[int]] = set()  # extremes whose scales the program has as numbers
 
     def known(self, tensor: torch.Tensor) -> bool:
@@ -78,7 +78,7 @@ class Scales:
             self._averaged(base, inputs, results)
         if base not in EXTREMES and not self.made:
             return
-        floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
+        floats = [each for each in inputs[self._overwritten(base, inputs, results) :] if each.is_floating_point()]
         extreme = base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results)
         if extreme:
             made = True
@@ -96,6 +96,13 @@ class Scales:
         exponent = base in ops.LOGARITHMS or (any(self.made.get(each) == "exponent" for each in inputs) and base in EXPONENT)
         for result in results if made else ():
             self.made.put(result, "exponent" if exponent else "whole" if rounded else "scale")
+
+    def _overwritten(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> bool:
+        """Whether the first operand is only what others are written into: a buffer that held one number."""
+        if base == "copy" or base not in ops.JOINED or len(inputs) < 2 or self.made.get(inputs[0]) or not results:
+            return base == "copy"
+        scale = next((each for each in inputs[1:] if self.made.get(each)), None)
+        return scale is not None and results[0].shape == inputs[0].shape and len(results[0].unique()) <= len(scale.unique()) + 1
 
     def _averaged(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """After an op: marks its result if it is computed only from averages of data."""
@@ -146,7 +153,20 @@ class Scales:
 
     def multiplied(self, powers: Powers | None, scale: torch.Tensor | None, base: str) -> Powers | None:
         """What a product ("mul") or quotient ("div") is made of: something made of `powers`, and `scale`. None if unknown."""
-        return combined([(powers, 1.0), (None if scale is None else self.roots.held.get(scale), 1.0 if base == "mul" else -1.0)])
+        made = None if scale is None else self.roots.held.get(scale)
+        made = self.again(scale) if scale is not None and made is None else made
+        return combined([(powers, 1.0), (made, 1.0 if base == "mul" else -1.0)])
+
+    def again(self, scale: torch.Tensor) -> Powers | None:
+        """The power of a factor that data has been rounded under, if this is the factor or its inverse, whatever it was computed from."""
+        if not self.used:
+            return None
+        values = _numbers(scale)
+        for number, used in reversed(self.used):
+            for sign, factors in ((1.0, used), (-1.0, (1 / used).flip(0))):
+                if len(values) == len(used) and bool(((factors - values).abs() <= LIKE * factors).all()):
+                    return {frozenset({number}): sign}
+        return None
 
     def divides(self, data: torch.Tensor, by: torch.Tensor, result: torch.Tensor) -> bool:
         """Whether a quotient is one of integers. If it is truncated, that is an integer division, and nothing is quantised."""
@@ -155,18 +175,30 @@ class Scales:
             self.shares.put(result, True)
         return shares
 
-    def rounded_under(self, by: torch.Tensor) -> None:
-        values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
-        values = torch.unique(values[(values > 0) & values.isfinite()])
-        if values.numel():  # a page that has no rows yet has no scales
-            self.used = [*self.used[-REMEMBERED:], torch.cat([values, 1 / values]).sort().values]
+    def rounded_under(self, by: torch.Tensor) -> Powers | None:
+        """Data that was multiplied by these factors is rounded. Returns their power. The number 1 scales nothing."""
+        values = _numbers(by)
+        if not len(values):  # a page that has no rows yet has no scales
+            return None
+        found = self.again(by)
+        if found is None:
+            found = {frozenset({next(self.roots.numbers)}): 1.0}
+        self.used = [*self.used[-REMEMBERED:], (min(min(found)), values if 1.0 in found.values() else (1 / values).flip(0))]
+        return None if bool((values == 1).all()) else found
 
     def among(self, tensor: torch.Tensor) -> bool:
         """Whether all its numbers are scales that data has been rounded under, or their inverses. The number 1 is no evidence."""
         values = torch.unique(tensor.detach().reshape(-1)[:LOOKED_AT].float().abs())
         if not self.used or bool(((values == 0) | (values == 1) | ~values.isfinite()).all()):
             return False
-        return any(_within(values, used) for used in self.used)
+        return any(_within(values, torch.cat([used, 1 / used]).sort().values) for _, used in self.used)
+
+
+def _numbers(by: torch.Tensor) -> torch.Tensor:
+    """The magnitudes of a scale's numbers, each once, in order."""
+    values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
+    made: torch.Tensor = values[(values > 0) & values.isfinite()].unique()
+    return made
 
 
 def counts(tensor: torch.Tensor) -> bool:

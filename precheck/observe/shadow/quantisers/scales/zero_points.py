@@ -50,7 +50,7 @@ def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) ->
         if track is None or not (track.owed or track.corrected) or product.shape != result.shape:
             continue
         fewer = other.numel() < product.numel() and ((correction is not None and correction.dense) or codes.scales.made.get(other))
-        of_data = correction is None and bool(codes.corrections.get(other))
+        of_data = bool(codes.corrections.get(other))
         if of_data:
             track.corrected += float(other.norm() / track.exact.seen(product).norm().clamp_min(1e-30))
         if (fewer and track.owed) or of_data:
@@ -64,7 +64,9 @@ def followed(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: t
     """After an op: whether its result is a product of data and zero points, which is subtracted from the product of that data and codes."""
     given = [bool(codes.corrections.get(each)) for each in inputs]
     begun = op.base in ops.PRODUCTS | ops.SCALING and any(codes.scales.made.get(each) == "whole" for each in inputs)
-    if op.base in MADE and whole(result) and not codes.scales.made.get(result) and (begun or any(given)) and codes.tracks.get(result) is None:
+    held = codes.tracks.get(result)
+    sums = held is None or (begun and op.base == "mul" and held.dense and not held.owed and not held.multipliers)
+    if op.base in MADE and whole(result) and not codes.scales.made.get(result) and (begun or any(given)) and sums:
         codes.corrections.put(result, True)
     elif codes.corrections:
         codes.corrections.drop(result)
