@@ -70,9 +70,14 @@ def _has_part(operation: Operation, term: Value) -> bool:
 
 def dropped(observation: Observation) -> set[Value]:
     """Values that the program drops. If the run has gradients: those of a forward pass that the user does not keep, that no gradient depends on, and
-    that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas."""
-    paired = {value for operation in observation.operations if operation.base in ops.PAIRED for value in operation.outputs if not value.alive}
-    found, taken = paired.difference(*(operation.inputs for operation in observation.operations)) if paired else paired, set[Value]()
+    that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas, and
+    results beside one that is wanted alone, such as the factors of a solver."""
+    read = {value for operation in observation.operations for value in operation.inputs}
+    found, taken = set[Value](), set[Value]()
+    for operation in observation.operations:
+        unread = [value for value in operation.outputs if not value.alive and value not in read]
+        if operation.base in ops.PAIRED or len(unread) < len(operation.outputs):
+            found.update(unread)
     for operation in reversed(observation.operations if observation.gradients else ()):
         made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
         found.update(made)
@@ -225,13 +230,14 @@ def _multiplies(reader: Operation, value: Value) -> bool:
     return reader.base in ops.SCALING and reader.inputs == (value,) and reader.phase == "forward"
 
 
-def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
+def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value], most: int = NEARBY) -> bool:
     """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
 
     Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it
     still. `asked`: gradients, which the user gets whatever reads them.
+    `most`: how many values are visited.
     """
-    walk = Walk([wrong], NEARBY)
+    walk = Walk([wrong], most)
     for value in walk:
         reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
         kept = value.alive or value in asked or not reading or any(map(ends, reading))

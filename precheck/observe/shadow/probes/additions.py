@@ -49,10 +49,12 @@ def on_samples(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[
 
 
 def takes_back(operation: Operation) -> bool:
-    """Whether a sum subtracts a term from a sum that contains it. Kahan summation computes its remainder so.
+    """Whether a sum subtracts a term from a sum that contains it, as Kahan summation computes its remainder, or a number's own rounding from it.
 
     (s + y) - s is the part of y that arrived in the sum. It is no accumulator, whatever s is. (s + y) + y is no such sum.
     """
+    if _own_rounding(operation):
+        return True
     for value, sign in _terms(operation):
         maker = value.maker
         if maker is None or maker is operation:
@@ -61,6 +63,16 @@ def takes_back(operation: Operation) -> bool:
         if any((_copied(term), -each) in before for term, each in _terms(operation) if term is not value):
             return True
     return False
+
+
+def _own_rounding(operation: Operation) -> bool:
+    """Whether an op subtracts a number from its own copy in another format. Neighbours in one tensor are read from it as parts."""
+    terms = _terms(operation)
+    if len(terms) != 2 or terms[0][1] == terms[1][1]:
+        return False
+    first, second = (value for value, _ in terms)
+    whole = all(value.shape == made.shape for value in (first, second) for made in operation.outputs)
+    return whole and first is not second and _copied(first) is _copied(second)
 
 
 def takes_from_codes(operation: Operation) -> bool:
