@@ -268,8 +268,7 @@ class Observation:
     def tabulate(self, operation: Operation) -> None:
         value = operation.outputs[0] if operation.outputs else None
         key = (operation.name, operation.phase, operation.module, operation.source, value.dtype if value else "")
-        row = self.rows.get(key)
-        if row is None:
+        if (row := self.rows.get(key)) is None:
             row = self.rows[key] = OpRow(operation.title, key[1], key[2], shortened(key[3]), key[4], first=operation.number)
         row.calls += 1
         for made in operation.outputs:
