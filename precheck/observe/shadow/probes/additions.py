@@ -5,6 +5,7 @@ The shadow does not show this: it adds the shadows of the terms, and the run's t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +67,13 @@ def takes_back(operation: Operation) -> bool:
 
 
 def _own_rounding(operation: Operation) -> bool:
-    """Whether an op subtracts a number from its own copy in another format. Neighbours in one tensor are read from it as parts."""
+    """Whether an op subtracts a number from its own copy in another format, which is zero in the reference. Neighbours in one tensor differ there."""
     terms = _terms(operation)
     if len(terms) != 2 or terms[0][1] == terms[1][1]:
         return False
     first, second = (value for value, _ in terms)
-    whole = all(value.shape == made.shape for value in (first, second) for made in operation.outputs)
-    return whole and first is not second and _copied(first) is _copied(second)
+    nothing = all(made.drift == math.inf for made in operation.outputs)
+    return nothing and first is not second and _copied(first) is _copied(second)
 
 
 def takes_from_codes(operation: Operation) -> bool:
