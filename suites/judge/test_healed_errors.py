@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from graph import Graph, given, value
 
 import precheck
+from precheck.analysis.propagation.output_impact import dropped
 
 LOW = torch.bfloat16
 
@@ -227,3 +229,57 @@ def test_a_sum_that_stands_still_does_no_harm_where_its_sign_is_all_that_counts(
         kept = votes(signs=signs)
     assert kept.isfinite().all()
     assert rules(report) == ([] if signs else ["local-drift"]), report.summary()
+
+
+def sent_in_turns(*, kept: bool) -> torch.Tensor:
+    """A thousandth of each gradient is sent in bfloat16. `kept`: what rounding cut off is added to the next."""
+    total, rest = torch.zeros(32), torch.zeros(32)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        told = 1e-3 * torch.randn(32, generator=generator) + rest
+        sent = told.to(LOW)
+        rest = told - sent.float() if kept else rest
+        total = total - sent.float()
+    return total
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_rounding_cut_off_is_no_difference_that_lost_its_digits(kept: bool) -> None:
+    with precheck.watch() as report:
+        total = sent_in_turns(kept=kept)
+    assert total.isfinite().all()
+    assert not report.errors, report.summary()
+
+
+def test_a_change_from_what_was_stored_before_has_lost_its_digits() -> None:
+    """It looks alike, and subtracts another number's rounding."""
+    with precheck.watch() as report:
+        before = torch.linspace(3, 4, 256)
+        stored = before.to(LOW)
+        moved = before + 1e-4 * torch.linspace(1, 2, 256)
+        change = moved - stored.float()
+    assert change.isfinite().all()
+    assert rules(report) in (["cancellation"], ["amplified-rounding"]), report.summary()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_results_beside_one_that_is_wanted_are_dropped(kept: bool) -> None:
+    """A solver gives its factors, too. Where nothing reads them and nobody keeps them, their errors are nobody's."""
+    graph = Graph()
+    solved = graph.op("_linalg_solve_ex.default", given("float32"), makes={"dtype": "float32"})
+    factors = value(graph.last, "float32", alive=kept)
+    graph.last.outputs = (solved, factors)
+    graph.op("mul.Tensor", solved, makes={"alive": True})
+    assert dropped(graph.observation) == (set() if kept else {factors})
+
+
+@pytest.mark.parametrize(("read", "said"), [
+    (0.002, "its rounding (0.16%) is amplified"), (0.02, "its rounding leads to an error of 2.00%, which is amplified 45 times by"),
+])  # fmt: skip
+def test_a_rounding_is_not_given_the_error_that_it_leads_to(read: float, said: str) -> None:
+    graph = Graph()
+    stored = graph.op("_to_copy.default", given("float32", kept_low=False), makes={"drift": 0.0016, "alive": False})
+    raised = graph.op("pow.Tensor_Scalar", stored, makes={"drift": read})
+    graph.op("sin.default", raised, makes={"drift": 0.9, "dead": 0.7, "alive": True})
+    messages = [finding.message for finding in graph.found() if finding.rule == "amplified-rounding"]
+    assert any(said in message for message in messages), messages

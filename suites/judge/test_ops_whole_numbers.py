@@ -89,8 +89,30 @@ def positions_times_frequencies() -> torch.Tensor:
 
 def times_a_weight_each() -> torch.Tensor:
     weight = nn.Parameter(torch.rand(64, generator=seeded(1)).bfloat16())
-    whole = pixels(4, 64).bfloat16()  # fault
-    return whole * weight
+    return pixels(4, 64).bfloat16() * weight
+
+
+def lengths_over_their_mean() -> torch.Tensor:
+    """As in BM25, where a number of occurrences is added to it."""
+    relative = (pixels(4, 64).bfloat16() / 300).float()
+    return pixels(4, 64) % 8 / (pixels(4, 64) % 8 + 1.2 * (0.25 + 0.75 * relative))
+
+
+def cases_of_each_region() -> torch.Tensor:
+    return pixels(4, 64).bfloat16().float() * (100_000 / (40_000 + 300 * pixels(4, 1)).float())
+
+
+def millimetres_beside_what_a_network_says() -> torch.Tensor:
+    torch.manual_seed(0)
+    return pixels(4, 64).bfloat16().float() / 1000 + nn.Linear(64, 64).bfloat16()(SCORES[0, :256].bfloat16().reshape(4, 64)).float()
+
+
+def rows_in_turn() -> torch.Tensor:
+    stored = pixels(4, 100).bfloat16()
+    state = torch.zeros(4)
+    for place in range(100):
+        state = 0.9 * state + stored[:, place].float() / 100
+    return state.tanh()
 
 
 def test_whole_numbers_that_meet_weights_are_measures() -> None:
@@ -98,7 +120,44 @@ def test_whole_numbers_that_meet_weights_are_measures() -> None:
     passes(pixels_into_a_layer)
     passes(pixels_into_a_convolution)
     finds(positions_times_frequencies, "integer-rounding")
-    finds(times_a_weight_each, "integer-rounding")
+
+
+@pytest.mark.parametrize("program", [times_a_weight_each, lengths_over_their_mean, cases_of_each_region, millimetres_beside_what_a_network_says,
+                                     rows_in_turn], ids=lambda program: program.__name__)  # fmt: skip
+def test_amounts_may_be_rounded_once(program: Callable[[], Any]) -> None:
+    passes(program)
+
+
+def shares_in_order() -> torch.Tensor:
+    places = torch.arange(1000).bfloat16()  # fault
+    return places / 1000 + 1
+
+
+def amounts_that_are_compared() -> torch.Tensor:
+    stored = pixels(4, 64).bfloat16()  # fault
+    return torch.where(stored > 301, 1.0, 0.0)
+
+
+def amounts_that_are_given() -> torch.Tensor:
+    return pixels(4, 64).bfloat16()  # fault
+
+
+def times_that_are_subtracted() -> torch.Tensor:
+    stored = (18_000 + pixels(4, 64)).bfloat16()  # fault
+    times = stored.float()
+    return times[:, 1:] - times[:, :-1]
+
+
+def phases_of_times() -> torch.Tensor:
+    stored = pixels(4, 64).bfloat16()  # fault
+    return (stored.float() * 0.7).sin()
+
+
+@pytest.mark.parametrize("program", [shares_in_order, amounts_that_are_compared, amounts_that_are_given, times_that_are_subtracted, phases_of_times],
+                         ids=lambda program: program.__name__)  # fmt: skip
+def test_whole_numbers_that_must_be_exact_are_no_amounts(program: Callable[[], Any]) -> None:
+    """They stand in equal steps, or are compared, returned, subtracted from each other, or amplified."""
+    finds(program, "integer-rounding")
 
 
 @pytest.mark.parametrize("drift", [rounding.ROUNDINGS * U, 0.9])

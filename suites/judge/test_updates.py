@@ -171,3 +171,24 @@ def test_nobody_tells_of_a_weight_that_moved_under_such_a_gradient() -> None:
 
 def test_a_gradient_that_is_nothing_but_rounding_has_nothing_to_lose() -> None:
     assert displacements.displacements(turned(2.0**13), {"net.w": (0.0, 500)}) == []
+
+
+def elsewhere(size: float, weight: float) -> list[drift.ComparedTensor]:
+    """Two steps of Adam by 0.001, of which half go the other way than in float32, of weights of about `weight`. The move is `size` times as large."""
+    meant = 2e-3 * normal(SIZE).sign()
+    low = record("update", "net.w", size * meant * normal(SIZE, seed=1).sign(), step=2, dtype="bfloat16", weight_norm=weight * SIZE**0.5)
+    return drift.compare(trace(low), trace(record("update", "net.w", meant, step=2)), {}, PRECISIONS["bf16-true"], samples=2)
+
+
+def test_a_weight_that_moved_as_far_elsewhere_has_lost_nothing() -> None:
+    """The signs of small gradients are chance, and Adam moves each weight by the sign. The optimizer alone tells whether its steps arrive."""
+    assert displacements.displacements(elsewhere(1.0, 0.01)) == []
+    (found,) = displacements.displacements(elsewhere(1.0, 0.01), {"net.w": (0.98, 500)})
+    assert not found.lost
+    assert lost_updates([found], {}) == []
+
+
+@pytest.mark.parametrize(("size", "weight"), [(0.3, 0.01), (0.6, 0.3)], ids=["it hardly moved", "its format drops such steps"])
+def test_a_weight_that_hardly_moved_or_whose_format_drops_such_steps_has_lost_them(size: float, weight: float) -> None:
+    (found,) = displacements.displacements(elsewhere(size, weight))
+    assert found.lost

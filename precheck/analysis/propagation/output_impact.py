@@ -12,7 +12,7 @@ from precheck import ops
 from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, rms
-from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ROUNDINGS = Limit(8.0, "unit roundoffs")
@@ -27,6 +27,8 @@ to which it is added: the weight shows such an error only after many steps."""
 PART = Limit(2.0**-10, "roundings of the sum")
 """The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by chance,
 to be as much as one rounding of the sum."""
+UNITS = (ops.SCALING | ops.SUMS | ops.MOVING | ops.CASTS | ops.REDUCTIONS) - ops.NORMS
+"""Ops whose results are multiples or sums of their operands."""
 
 
 def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:
@@ -69,9 +71,14 @@ def _has_part(operation: Operation, term: Value) -> bool:
 
 def dropped(observation: Observation) -> set[Value]:
     """Values that the program drops. If the run has gradients: those of a forward pass that the user does not keep, that no gradient depends on, and
-    that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas."""
-    paired = {value for operation in observation.operations if operation.base in ops.PAIRED for value in operation.outputs if not value.alive}
-    found, taken = paired.difference(*(operation.inputs for operation in observation.operations)) if paired else paired, set[Value]()
+    that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas, and
+    results beside one that is wanted alone, such as the factors of a solver."""
+    read = {value for operation in observation.operations for value in operation.inputs}
+    found, taken = set[Value](), set[Value]()
+    for operation in observation.operations:
+        unread = [value for value in operation.outputs if not value.alive and value not in read]
+        if operation.base in ops.PAIRED or len(unread) < len(operation.outputs):
+            found.update(unread)
     for operation in reversed(observation.operations if observation.gradients else ()):
         made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
         found.update(made)
@@ -160,55 +167,38 @@ def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Va
     return False
 
 
-def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
-    """Whether all readers of whole numbers take them as measures (pixels, or products that happen to be whole), and not as positions or counts.
+def measured(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether all that is made from products that happen to be whole is right up to a few roundings."""
+    consumers = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
+    return bool(consumers) and all(reader.outputs and not _amplifies(reader, value) for reader in consumers)
 
-    `weighed`: only the readers in the forward pass count, and all must need only how large each number is (`_as_amounts`), perhaps after a Python
-    number has scaled it or was added to it.
+
+def amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether whole numbers are amounts, so that one rounding of them is what their format means.
+
+    A number that stands for itself (a place, an id) is wrong if it differs by one. Such numbers follow each other in equal steps, and the format makes
+    neighbours one, or the program compares them, subtracts one from another, takes the sine of one, or gives them to its user. All that is made from
+    amounts is right up to a few roundings. It is followed as long as the numbers are only multiples or sums of amounts, and the amounts have the
+    largest error.
     """
-    walk = Walk([value], NEARBY)
+    walk = Walk([value], FAR)
     for held in walk:
-        consumers = [reader for reader in readers.get(held, ()) if (not weighed or reader.phase == "forward") and not is_alias(reader, held)]
-        wrong = any(made.drift >= ROUNDINGS * value.roundoff for reader in consumers for made in reader.outputs)
-        if wrong or not consumers or not all(reader.outputs for reader in consumers):
+        consumers = [reader for reader in readers.get(held, ()) if reader.phase == "forward" and not is_alias(reader, held)]
+        if not consumers and held.wholes_moved:
             return False
-        for reader in consumers if weighed else ():
-            if reader.base in ops.MOVING or (reader.base in ops.ADDITIONS | ops.SCALING and len(reader.inputs) == 1):
-                walk.follow(reader.outputs)
-            elif not _as_amounts(reader, held):
+        for reader in consumers:
+            if not reader.outputs or reader.base in ops.CHOOSERS or _amplifies(reader, value):
                 return False
-    return walk.whole
+            others = [other for other in reader.inputs if other is not held] if reader.base in ops.SUMS else []
+            if any(other.wholes_moved for other in others):
+                return False
+            if reader.base in UNITS and not any(2 * other.drift * rms(other) >= held.drift * rms(held) for other in others):
+                walk.follow(reader.outputs)
+    return walk.whole and not value.enumerates
 
 
-def _as_amounts(reader: Operation, value: Value) -> bool:
-    """Whether an op needs of whole numbers only how large they are: a root, an exponential, a logarithm, a norm, a share, a product with weights. (A
-    table of frequencies is no weight. Nobody takes the root of a position. An exponential that amplifies is off by more than a few roundings.)"""
-    return reader.base in ops.ROOTS | ops.NORMS | ops.EXPONENTIALS | ops.LOGARITHMS or _weighed(reader, value) or _share(reader, value)
-
-
-def _weighed(reader: Operation, value: Value) -> bool:
-    weights = [source.maker for source in reader.inputs if source is not value and source.maker is not None]
-    return reader.base in ops.PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
-
-
-def _share(reader: Operation, value: Value) -> bool:
-    """Whether an op makes shares: each number is divided by one of its own, as clicks by views, or all by their own norm, which makes a direction.
-
-    What follows is right up to the roundings of both. A position is divided by a length that its whole row has, and is compared with its neighbours.
-    """
-    if reader.base != "div" or len(reader.inputs) != 2:
-        return False
-    number, divisor = reader.inputs
-    other = number if divisor is value else divisor
-    maker = other.maker
-    if other.shape == value.shape and elements(value) > 1 and (maker is None or maker.base in ops.CASTS):
-        return True
-    walk = Walk([divisor], NEARBY)
-    for each in walk:
-        if each.maker is not None and each.maker.base in ops.NORMS and number in each.maker.inputs:
-            return True
-        walk.follow(each.maker.inputs if each.maker is not None and each.maker.base in ops.MOVING | ops.GUARDS else ())
-    return False
+def _amplifies(reader: Operation, value: Value) -> bool:
+    return any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs)
 
 
 def dominated(reader: Operation, result: Value, value: Value) -> bool:
@@ -242,13 +232,14 @@ def _multiplies(reader: Operation, value: Value) -> bool:
     return reader.base in ops.SCALING and reader.inputs == (value,) and reader.phase == "forward"
 
 
-def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value]) -> bool:
+def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value], most: int = NEARBY) -> bool:
     """Whether all that is made from a wrong value is right, at once or after a few ops: t/|t| · f(|t|), where rounding decides the sign of a small t.
 
     Ops that see right numbers only have no error that is the value's. A sum, or a join, that is right only because its other terms are large has it
     still. `asked`: gradients, which the user gets whatever reads them.
+    `most`: how many values are visited.
     """
-    walk = Walk([wrong], NEARBY)
+    walk = Walk([wrong], most)
     for value in walk:
         reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
         kept = value.alive or value in asked or not reading or any(map(ends, reading))

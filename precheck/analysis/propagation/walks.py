@@ -12,6 +12,8 @@ Node = TypeVar("Node")
 
 NEARBY = 64
 """The most values, or ops, that a search in the neighbourhood of one visits."""
+FAR = 4096
+"""The most that a search visits which is made once for a line. A loop may have some hundred turns of ten ops."""
 
 
 class Walk(Generic[Node]):

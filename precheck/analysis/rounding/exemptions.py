@@ -14,7 +14,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import drift
-from precheck.analysis.propagation.output_impact import ROUNDINGS, ends_wrong, hidden, measured
+from precheck.analysis.propagation.output_impact import ROUNDINGS, amounts, ends_wrong, hidden, measured
 from precheck.analysis.propagation.provenance import FINEST, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Value
@@ -71,7 +71,7 @@ def small(fact: Fact, value: Value, readers: Readers) -> bool:
 )  # fmt: skip
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers that are measurements, and not counts. Numbers from which a cast makes other integers are counts."""
-    return not _numbered(value, readers) and measured(value, readers, weighed=not multiplies(fact.operation))
+    return not _numbered(value, readers) and (measured if multiplies(fact.operation) else amounts)(value, readers)
 
 
 def multiplies(operation: Operation) -> bool:

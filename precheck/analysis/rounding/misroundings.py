@@ -20,7 +20,7 @@ from precheck.analysis.propagation import attribution, causes, output_impact
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
-from precheck.analysis.propagation.walks import NEARBY
+from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
 from precheck.analysis.rounding.differences import DIGITS, PLAIN, amplification, amplified_before, difference_before, reduced
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
@@ -75,6 +75,7 @@ class Misroundings:
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], tuple[Operation | None, bool]] = {}  # answers of `_storing`, by the difference's op and line
+        self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
     def _shown(self, *, infinite: bool = False) -> set[Value]:
@@ -205,10 +206,10 @@ class Misroundings:
         found = attribution.later(cause, self._storing(operation, source, bool)[0])  # one walk for a loop, so the answer is the first iteration's
         return self.behind.setdefault((operation.name, operation.line), found)
 
-    def healed(self, value: Value) -> bool:
+    def healed(self, value: Value, most: int = NEARBY) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
         asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
-        return output_impact.healed(value, self.readers, asked) and not output_impact.averaged(value, self.readers, self.unread)
+        return output_impact.healed(value, self.readers, asked, most) and not output_impact.averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
@@ -268,7 +269,11 @@ class Misroundings:
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
-        severity: Severity = "error" if iterations(value) >= RECURRENT and not self.healed(value) else "note"
+        line = operation.name, operation.blamed
+        repeats = iterations(value) >= RECURRENT
+        if repeats and line not in self.resting:
+            self.resting[line] = self.healed(value, FAR)
+        severity: Severity = "error" if repeats and not self.resting[line] else "note"
         made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
         return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 

@@ -39,6 +39,10 @@ NOTHING = Limit(2.0**6, "times")
 format's roundoff, 2^13 (float16) or 2^16 (bfloat16) times float32's. The limit is about half of these digits. Gradients that only changed direction,
 since inputs were rounded, kept their size within a factor of 1.5."""
 
+BEYOND = Limit(2.0, "ratio of step to dead zone, as root mean squares")
+"""A step of at least this size is not rounded away. Most of it is in elements that move by at least as much, and only a weight of more than twice the
+others' size could absorb that."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Displacement:
@@ -65,6 +69,8 @@ def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float
     Parameters whose gradient is zero up to rounding (a bias before a norm) are left out, since the reference's step is its own rounding error. They
     are recognised by a gradient that differs altogether from the reference's. If it has the reference's size but another direction, because inputs
     were rounded, the reference's step is no standard. Then the share counts that the optimizer alone makes arrive of the run's own steps (`aged`).
+    So it is if a weight moved as far as it should, but not to the same place, in steps that its format holds: Adam moves a weight by the sign of its
+    gradient, and the signs of small gradients are chance.
     """
     rows = list(rows)
     unlike = [row for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS]
@@ -75,8 +81,10 @@ def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float
         judged = (row.record.dtype in ("bfloat16", "float16") or row.record.norm == 0) and row.record.name not in aimless
         if row.record.kind == "update" and judged and row.reference.norm > 0 and not row.record.nonfinite:
             last[row.record.name] = row
+    elsewhere = {name for name, row in last.items() if _moved_elsewhere(row)}
+    turned |= elsewhere & set(aged)
     alone = {name: Displacement(row.record, row.reference, aged[name][0], 0.0) for name, row in last.items() if name in turned}
-    return [alone.get(name) or _displacement(row) for name, row in last.items()]
+    return [alone.get(name) or _displacement(row) for name, row in last.items() if name in alone or name not in elsewhere]
 
 
 def _displacement(row: ComparedTensor) -> Displacement:
@@ -86,6 +94,20 @@ def _displacement(row: ComparedTensor) -> Displacement:
     spacing = formats.of_dtype(moved.dtype).epsilon * moved.weight_norm
     stochastic = math.sqrt(spacing / (meant.norm * moved.numel)) if meant.norm else 0.0
     return Displacement(moved, meant, arrived, 4 * sketching + min(4 * stochastic, LUCK))
+
+
+def _moved_elsewhere(row: ComparedTensor) -> bool:
+    """Whether a weight moved as far as it should, and by chance hardly to where it should: half of what moved was not meant. Where a part of the
+    elements does not move, all that moves was meant. A weight that moves back does not do so by chance."""
+    moved, meant, count = row.record, row.reference, math.sqrt(row.record.numel)
+    found, far = _displacement(row), moved.norm / meant.norm
+    chance = found.lost and found.arrived + found.uncertainty >= 0 and far**2 - found.arrived >= LOST and LOST <= far <= 1 / LOST
+    return chance and not rounded_away(moved.dtype, moved.weight_norm / count, meant.norm / count / moved.step)
+
+
+def rounded_away(dtype: str, weight: float, step: float) -> bool:
+    """Whether rounding may explain that a step is lost. Sizes are root mean squares of elements."""
+    return step < BEYOND * max(formats.of_dtype(dtype).half_ulp(weight))
 
 
 def is_lost(update: Update) -> bool:

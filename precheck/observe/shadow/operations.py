@@ -52,6 +52,7 @@ class Value:
     perturbed_drift: float = 0.0  # |perturbed shadow - shadow| / |shadow|, if there is a perturbed shadow
     wholes_moved: int = 0  # distinct whole numbers that the format could not hold
     peak: float = 0.0  # greatest |shadow|, if whole numbers moved
+    enumerates: bool = False  # whether these whole numbers follow each other in equal steps, and neighbours became one
     call_error: float = 0.0  # relative error that the call of a user's function added itself
     since: str = ""  # the user's line whose cast or factory has made it low; empty if a product, a module of torch's or autograd has
     local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
@@ -267,8 +268,7 @@ class Observation:
     def tabulate(self, operation: Operation) -> None:
         value = operation.outputs[0] if operation.outputs else None
         key = (operation.name, operation.phase, operation.module, operation.source, value.dtype if value else "")
-        row = self.rows.get(key)
-        if row is None:
+        if (row := self.rows.get(key)) is None:
             row = self.rows[key] = OpRow(operation.title, key[1], key[2], shortened(key[3]), key[4], first=operation.number)
         row.calls += 1
         for made in operation.outputs:

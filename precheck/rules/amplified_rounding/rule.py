@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from precheck.analysis.decisions.branches import BRANCHES, MISLED
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
+from precheck.analysis.propagation.attribution import own_error
+from precheck.analysis.propagation.causes import HALF
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
 from precheck.analysis.rounding.differences import PLAIN
@@ -59,7 +61,8 @@ class AmplifiedRounding(Rule):
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
-        text = f"its rounding ({percents(fact.shown.drift_in)}) is amplified {digits(fact.gain, 3)} times by {placed(fact.shown)}: "
+        rounding = _rounding(fact)
+        text = f"{rounding} is amplified {digits(fact.gain, 3)} times by {placed(fact.shown)}: "
         lost = f"{100 * value.dead:.0f}% of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {of_norm(value.drift)}"
         return text + (HEALED if fact.healed else "")
@@ -72,6 +75,12 @@ class AmplifiedRounding(Rule):
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
         return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {digits(fact.off / fact.own, 3)} times by {placed(fact.shown)}"
+
+
+def _rounding(fact: Misrounded) -> str:
+    """The error that an op amplifies. It is the blamed op's rounding only if no op between the two has enlarged it."""
+    own, read = own_error(fact.operation, fact.operation.outputs[0]), fact.shown.drift_in
+    return f"its rounding ({percents(own)})" if own >= HALF * read else f"its rounding leads to an error of {percents(read)}, which"
 
 
 def _steep(fact: Steep) -> str:

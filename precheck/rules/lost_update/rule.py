@@ -15,6 +15,7 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import module_of
 from precheck.analysis.training.displacements import (
     AIMLESS,
+    BEYOND,
     INTENDED,
     LOST,
     LUCK,
@@ -24,6 +25,7 @@ from precheck.analysis.training.displacements import (
     displacements,
     is_lost,
     placed_at,
+    rounded_away,
     update_share,
 )
 from precheck.findings import Finding
@@ -34,7 +36,7 @@ from precheck.words import counted
 
 
 class LostUpdate(Rule):
-    limits = (LOST, LUCK, AIMLESS, NOTHING, UPDATES, INTENDED)
+    limits = (LOST, LUCK, AIMLESS, NOTHING, UPDATES, INTENDED, BEYOND)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)
@@ -163,10 +165,6 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
         yield Candidate("lost-update", placed_at(update, state), text, share, LOST, tensor=update.parameter)
 
 
-BEYOND = 2.0
-"""The ratio of step to dead zone, as root mean squares, from which a step is not rounded away. Most of such a step is in elements that move by at
-least as much, and only a weight of more than twice the others' size could absorb that."""
-
 UNEXPLAINED = "look in the optimizer's step: it may add 0, as after a division by Inf, or write to copies of these weights"
 """The cure where rounding does not explain that an update is lost, so that master weights would lose it too."""
 
@@ -183,7 +181,7 @@ class Numbers:
     @property
     def explained(self) -> bool:
         """Whether rounding may explain that the step is lost."""
-        return self.step < BEYOND * max(formats.of_dtype(self.dtype).half_ulp(self.weight))
+        return rounded_away(self.dtype, self.weight, self.step)
 
     def __str__(self) -> str:
         """The dead zone in numbers, and the learning rate that would leave it. If the steps are beyond it, the text says that something else has kept

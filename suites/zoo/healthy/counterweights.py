@@ -140,6 +140,3 @@ IDIOMS = (rectified_steps_of_a_short_mean, slow_weights_of_large_steps, snapshot
 EXACT = ("rectified_steps_of_a_short_mean", "gradient_of_a_level_running_sum", "trend_of_a_low_level", "neighbours_of_few_features",
          "ranks_of_frequent_words", "filter_of_a_hoarse_voice", "smoothing_by_few_powers", "spline_of_three_pieces",
          "belief_of_many_counts", "skill_of_an_equal")  # fmt: skip
-ACCUSED = {
-    "joints_without_an_integral": "near rest the change of an error is noise in bfloat16, and the loop is blamed, though steering makes it good",
-}

@@ -261,3 +261,5 @@ def _wholes(value: Value, mine: Numbers, exact: Numbers) -> None:
     peak = float(numpy.abs(exact).max())
     if 1 / value.roundoff < peak < 2 / numpy.finfo(exact.dtype).eps:  # beyond, all numbers of the reference are whole
         value.wholes_moved, value.peak = numpy.unique(numpy.abs(exact[mine != exact])).size, peak
+        steps, stored = numpy.diff(numpy.unique(exact)), numpy.unique(mine)
+        value.enumerates = 1 < steps.size >= stored.size and bool((steps == steps[0]).all())

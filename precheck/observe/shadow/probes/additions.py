@@ -5,6 +5,7 @@ The shadow does not show this: it adds the shadows of the terms, and the run's t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +50,12 @@ def on_samples(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[
 
 
 def takes_back(operation: Operation) -> bool:
-    """Whether a sum subtracts a term from a sum that contains it. Kahan summation computes its remainder so.
+    """Whether a sum subtracts a term from a sum that contains it, as Kahan summation computes its remainder, or a number's own rounding from it.
 
     (s + y) - s is the part of y that arrived in the sum. It is no accumulator, whatever s is. (s + y) + y is no such sum.
     """
+    if _own_rounding(operation):
+        return True
     for value, sign in _terms(operation):
         maker = value.maker
         if maker is None or maker is operation:
@@ -61,6 +64,16 @@ def takes_back(operation: Operation) -> bool:
         if any((_copied(term), -each) in before for term, each in _terms(operation) if term is not value):
             return True
     return False
+
+
+def _own_rounding(operation: Operation) -> bool:
+    """Whether an op subtracts a number from its own copy in another format, which is zero in the reference. Neighbours in one tensor differ there."""
+    terms = _terms(operation)
+    if len(terms) != 2 or terms[0][1] == terms[1][1]:
+        return False
+    first, second = (value for value, _ in terms)
+    nothing = all(made.drift == math.inf for made in operation.outputs)
+    return nothing and first is not second and _copied(first) is _copied(second)
 
 
 def takes_from_codes(operation: Operation) -> bool:
