@@ -176,10 +176,10 @@ def measured(value: Value, readers: dict[Value, list[Operation]]) -> bool:
 def amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether whole numbers are amounts, so that one rounding of them is what their format means.
 
-    A number that stands for itself (a place, an id) is wrong if it differs by one. Such numbers follow each other in equal steps, and the format makes
-    neighbours one, or the program compares them, subtracts one from another, takes the sine of one, or gives them to its user. All that is made from
-    amounts is right up to a few roundings. It is followed as long as the numbers are only multiples or sums of amounts, and the amounts have the
-    largest error.
+    A number that stands for itself (a place, an id) is wrong if it differs by one. Such numbers follow each other in equal steps, and the format
+    makes neighbours one, or the program compares them, subtracts one from another, takes the sine of one, or gives them to its user. All that is
+    made from amounts is right up to a few roundings. It is followed as long as the numbers are only multiples or sums of amounts, and the amounts
+    have the largest error.
     """
     walk = Walk([value], FAR)
     for held in walk:
