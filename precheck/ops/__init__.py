@@ -193,6 +193,9 @@ SCALED_QUOTIENTS = where(lambda op: op.law == "a/b")
 SCALED_SUMS = where(lambda op: op.law == "a + b")
 FUSED_SUMS = {name: int(terms(row.law)[1]["c"]) for name, row in REGISTRY.items() if row.law in ("a + b*c", "a + b/c")}
 """Ops a + b·c and a + b/c, by the exponent of c."""
+ADDENDS = {name: "abc".index(next(letter for term in terms(row.law) for letter in term if len(term) == 1))
+           for name, row in REGISTRY.items() if row.law in ("a + b*c", "a + b/c", "a*b + c")}  # fmt: skip
+"""The place of the operand that a product is added to, such as a bias."""
 POWERS = {name: terms(row.law)[0]["a"] for name, row in REGISTRY.items() if row.law.startswith("a^")}
 """Ops whose result has a power of their operand's scale, by its exponent."""
 NORMS = where(lambda op: op.kind is Kind.NORM)

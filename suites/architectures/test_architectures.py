@@ -35,12 +35,12 @@ def test_an_architecture_is_not_accused(family: str, kind: str, precision: str) 
     assert bool(line["errors"]) == ((kind, precision) in TRUE), line["errors"]
 
 
-@pytest.mark.parametrize(("kind", "precision"), [("layoutlm", "bf16-true"), ("segformer", "16-mixed")])
+@pytest.mark.parametrize(("kind", "precision"), [("layoutlm", "bf16-true"), ("segformer", "16-mixed"), ("swiftformer", "16-mixed")])
 def test_a_training_loop_is_not_accused(kind: str, precision: str) -> None:
-    """LayoutLM has a pooler that its loss leaves out, and the loop keeps an average of the pooler's weights in float32. A bias of Segformer is 2e-8
-    after two steps: float16 has it as zero, and no digit of what it is added to is lost."""
+    """LayoutLM has a pooler that its loss leaves out, and the loop keeps an average of the pooler's weights in float32. Biases of the others are 2e-8
+    and less after two steps: float16 has them as zero, and no digit of what they are added to is lost."""
     family = next(family for family, each in everything() if each == kind)
-    assert judged(built(family, kind), precision, watch=3)["errors"] == []
+    assert judged(built(family, kind), precision, watch=4)["errors"] == []
 
 
 def test_each_family_has_architectures() -> None:

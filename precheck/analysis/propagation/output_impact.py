@@ -56,15 +56,16 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set
         onwards = any(value in found and not _nothing(value) for value in operation.outputs)
         last = ends(operation) or operation in branching
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
-        going = {value for value in operation.inputs if onwards and _has_part(operation, value)}
+        going = {value for value in operation.inputs if onwards and has_part(operation, value)}
         found.update(value for value in operation.inputs if value in going or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
     return found
 
 
-def _has_part(operation: Operation, term: Value) -> bool:
+def has_part(operation: Operation, term: Value) -> bool:
     """Whether the error of an op's input may contribute to that of its result. The error of a small term, such as a bias that a product is added to,
     does not, if the low sum has no digits for it: the error of the sum then comes from another term, or from its own rounding."""
-    added = operation.base in ops.SUMS or (operation.base in ops.FUSED_SUMS and term is operation.inputs[0])
+    place = ops.ADDENDS.get(operation.base)
+    added = operation.base in ops.SUMS or (place is not None and term in operation.inputs[place : place + 1])
     spacing = max((made.rounded * rms(made) for made in operation.outputs if made.low), default=0.0) if added else 0.0
     return not term.drift * rms(term) < PART * spacing  # an error beside a reference of zero is infinite, and its product NaN
 

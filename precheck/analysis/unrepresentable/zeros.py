@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.output_impact import hidden
+from precheck.analysis.propagation.output_impact import has_part, hidden
 from precheck.analysis.propagation.provenance import (
     determined,
     elements,
@@ -75,15 +75,18 @@ def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> 
         return False
     if value.largest_zeroed > smallest_normal(value):
         return False  # the format can hold them: rounding has moved them across a threshold, such as a ReLU's
+    if operation.drift_in >= LOST:
+        return False  # the numbers were lost before: a bias without a gradient, which Adam moves by chance
     return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
 
 
 def _drowns(value: Value, readers: Readers) -> bool:
-    """Whether the lost numbers make a later result wrong that is not mostly zero. Products keep the zeros, and a larger term in a sum hides them."""
+    """Whether the lost numbers make a later result wrong that is not mostly zero. Products keep the zeros, and a larger term in a sum hides them: a
+    sum without digits for a bias is not wrong because of it."""
     walk = Walk([value])
     for lost in walk:
         reading = readers.get(lost, ())
-        results = [made for reader in reading for made in reader.outputs]
+        results = [made for reader in reading if has_part(reader, lost) for made in reader.outputs]
         wrong = (made for made in results if made.drift > LOST > made.zeroed and (made.alive or not hidden(made, readers)))
         if any(wrong) or (lost.alive and all(is_alias(reader, lost) for reader in reading)):
             return True
