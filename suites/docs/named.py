@@ -29,7 +29,7 @@ OTHERS = {
     "--profile": "suites/bench/verdict_costs.py", "--planted": "suites/bench/verdict_costs.py",
     "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
     "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
-    "--lines": "suites/planted/score.py", "--train": "suites/architectures/sweep.py",
+    "--lines": "suites/planted/score.py", "--train": "suites/architectures/sweep.py", "--watch": "suites/architectures/sweep.py",
     "--hook-type": "pre-commit", "--master": "examples/training_loop/train.py",
 }  # fmt: skip
 """Options of other programs that pages name, and whose."""

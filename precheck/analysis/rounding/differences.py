@@ -165,3 +165,9 @@ def _enlarged(value: Value, readers: Readers) -> bool:
             return True
         walk.follow(result for _, result in made)
     return False
+
+
+def normalises(operation: Operation) -> bool:
+    """Whether an optimizer divides a step by its size, element by element. Each keeps its relative error. Small ones weigh more than before."""
+    divided = operation.in_optimizer and operation.base == "div" and len(operation.inputs) == 2
+    return divided and operation.inputs[0].shape == operation.inputs[1].shape

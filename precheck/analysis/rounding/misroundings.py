@@ -123,7 +123,7 @@ class Misroundings:
         brought = (value.local or 0.0) < causes.HALF * value.drift and value.norm > 0  # else the op itself made the error, which is within its limit
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
-        if brought and not handed_on and (loses_digits or plainly):
+        if brought and not handed_on and not differences.normalises(operation) and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         if spread and causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; its wide spacing lost them
             return self._fact("subnormal", operation, value, value.dead, GARBAGE, severity=self._severity(value, below=True))

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection
 
+from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import has_part, hidden
@@ -86,7 +87,7 @@ def _drowns(value: Value, readers: Readers) -> bool:
     walk = Walk([value])
     for lost in walk:
         reading = readers.get(lost, ())
-        results = [made for reader in reading if has_part(reader, lost) for made in reader.outputs]
+        results = [made for reader in reading if reader.base not in ops.ADDENDS or has_part(reader, lost) for made in reader.outputs]
         wrong = (made for made in results if made.drift > LOST > made.zeroed and (made.alive or not hidden(made, readers)))
         if any(wrong) or (lost.alive and all(is_alias(reader, lost) for reader in reading)):
             return True

@@ -15,7 +15,7 @@ from precheck.analysis.propagation.attribution import own_error
 from precheck.analysis.propagation.causes import HALF
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
-from precheck.analysis.rounding.differences import PLAIN
+from precheck.analysis.rounding.differences import ALIKE, PLAIN
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded
@@ -33,7 +33,7 @@ chance, one or two numbers of a draw may lie there."""
 
 class AmplifiedRounding(Rule):
     limits = (
-        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
+        DEAD, AMPLIFICATION, PLAIN, ALIKE, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
         BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, INDEPENDENT, RECURRENT, MISSING,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from precheck.analysis.propagation.attribution import GROWN
 from precheck.analysis.propagation.causes import RESULTS
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import given_back, percent, placed
-from precheck.analysis.rounding.differences import DIGITS, PLAIN, TERMS
+from precheck.analysis.rounding.differences import ALIKE, DIGITS, PLAIN, TERMS
 from precheck.analysis.rounding.errors import UNSTABLE
 from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import Misrounded
@@ -25,7 +25,7 @@ from precheck.rules.rule import Candidate, Rule, adds, difference
 
 class Cancellation(Rule):
     limits = (
-        PLAIN, ROUNDINGS, CHANCE, DIGITS, TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
+        PLAIN, ROUNDINGS, CHANCE, DIGITS, ALIKE, TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
         OWNED, OWN, GROWN, PART,
     )  # fmt: skip
 
