@@ -169,5 +169,6 @@ def _enlarged(value: Value, readers: Readers) -> bool:
 
 def normalises(operation: Operation) -> bool:
     """Whether an optimizer divides a step by its size, element by element. Each keeps its relative error. Small ones weigh more than before."""
-    divided = operation.in_optimizer and operation.base == "div" and len(operation.inputs) == 2
+    stepping = operation.in_optimizer or operation.packet.startswith("_foreach_")  # only optimizers divide lists
+    divided = stepping and operation.base == "div" and len(operation.inputs) == 2
     return divided and operation.inputs[0].shape == operation.inputs[1].shape
