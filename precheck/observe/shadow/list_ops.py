@@ -21,7 +21,7 @@ result for all."""
 
 def several(op: OpCall) -> bool:
     """Whether an op has lists with several places."""
-    return op.plan.packet.startswith(PREFIXES) and isinstance(op.args[0], (list, tuple)) and len(op.args[0]) > 1
+    return op.plan.packet.startswith(PREFIXES) and bool(op.args) and isinstance(op.args[0], (list, tuple)) and len(op.args[0]) > 1
 
 
 def calls(mode: Shadow, op: OpCall) -> list[Call]:
