@@ -118,7 +118,7 @@ class Bench:
 
     def call(self, trial: Trial, made: Made, *, buffers: Sequence[memory.Buffer] | None = None) -> tuple[Outcome, list[memory.Buffer]]:
         """Runs the candidate on the inputs of a trial."""
-        held = list(buffers) if buffers is not None else trials.buffers(made.values, trial)
+        held = list(buffers) if buffers is not None else trials.buffers(self.example, made.values, trial)
         with poisoned(trial.fill if self.fills else ""):
             outcome = running.run(self.candidate, self.example, [each.tensor for each in held], made.numbers, self.wishes_of(trial), keep=True)
         return outcome, held

@@ -12,6 +12,7 @@ from precheck.dense_parts import continuous
 from precheck.observe.containers import named_items, tensors
 from precheck.observe.job import InputError
 from precheck.precisions import Precision
+from precheck.torch_internals import without_modes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -30,9 +31,19 @@ class Example:
     inputs: Any
     leaves: tuple[Leaf, ...]
 
+    @property
+    def device(self) -> torch.device:
+        """The device that calls run on. A CPU counts only where there is no other."""
+        return next((each.tensor.device for each in self.leaves if each.tensor.device.type != "cpu"), torch.device("cpu"))
+
+    def placed(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """`values` on the devices of the user's own tensors. They are made, and results are judged, on the CPU."""
+        with without_modes():
+            return [value.to(leaf.tensor.device) for leaf, value in zip(self.leaves, values, strict=True)]
+
     def filled(self, values: Sequence[torch.Tensor], numbers: Mapping[int, int] | None = None) -> Any:
-        """The arguments with `values` as tensors. Python integers that are keys of `numbers` are replaced."""
-        left = iter(values)
+        """The arguments with `values` as tensors, on their devices. Python integers that are keys of `numbers` are replaced."""
+        left = iter(self.placed(values))
         return _rebuilt(self.inputs, lambda leaf: next(left) if isinstance(leaf, torch.Tensor) else _number(leaf, numbers or {}))
 
     def numbers(self) -> set[int]:

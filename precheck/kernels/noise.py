@@ -102,7 +102,7 @@ class Rounded(UncompiledMode):
 
     def _as_stored(self, value: torch.Tensor) -> torch.Tensor:
         """Values in float64 that were rounded to the inputs' format."""
-        return value * (1 + 2 * self.stored * self._random(value.shape))
+        return value * (1 + 2 * self.stored * self._random(value))
 
     def _read(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Disturbed copies of the arguments in float64. Terms of sums also get the error of the sum."""
@@ -129,11 +129,11 @@ class Rounded(UncompiledMode):
             wide = value.clone()
         if gemm is not None and wide.is_floating_point():
             wide = self._rounded(wide, gemm)
-        factor = self._random(value.shape).mul_(2 * ROUNDINGS * self.fine)
+        factor = self._random(value).mul_(2 * ROUNDINGS * self.fine)
         if sums:
             for axis, size in enumerate(value.shape):
                 if size >= _SHORT:
-                    chain = self._chain(size).mul_(_repeats_along(value, axis))
+                    chain = self._chain(size, value.device).mul_(_repeats_along(value, axis))
                     factor = factor + chain.view([size if each == axis else 1 for each in range(value.dim())])
         moved = wide if exact else wide * (1 + factor)
         if tied:
@@ -146,16 +146,17 @@ class Rounded(UncompiledMode):
         for axis, size in enumerate(terms.shape):
             if size >= _SHORT:
                 largest = terms.where(terms.isfinite(), 0.0).abs().amax(axis, keepdim=True) + math.log(size)
-                terms = terms + largest * self._chain(size).view([size if each == axis else 1 for each in range(terms.dim())])
+                terms = terms + largest * self._chain(size, terms.device).view([size if each == axis else 1 for each in range(terms.dim())])
         return terms
 
-    def _chain(self, size: int) -> torch.Tensor:
+    def _chain(self, size: int, device: torch.device) -> torch.Tensor:
         """The relative errors that a chain of `size` additions gives its terms. Each term has the roundings of all partial sums after it."""
         steps = torch.randn(size, generator=self.generator, dtype=torch.float64)
-        return steps.cumsum(0).flip(0).mul_(self.fine)
+        return steps.cumsum(0).flip(0).mul_(self.fine).to(device)
 
-    def _random(self, shape: Any) -> torch.Tensor:
-        return torch.rand(shape, generator=self.generator, dtype=torch.float32).double().sub_(0.5)
+    def _random(self, like: torch.Tensor) -> torch.Tensor:
+        """Numbers from -0.5 to 0.5 in the shape of a tensor, on its device. They are the same on every device."""
+        return torch.rand(like.shape, generator=self.generator, dtype=torch.float32).double().sub_(0.5).to(like.device)
 
     def _shifted(self, name: str, exact: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """A softmax whose rows were shifted by their logsumexp, which is rounded like scores of that size. Scores whose powers are zero, as of a mask
@@ -163,7 +164,7 @@ class Rounded(UncompiledMode):
         if not exact.dim() or not exact.numel():
             return exact
         sizes, powers = scores.detach().double().abs(), exact.exp() if "log" in name else exact
-        step = ROUNDINGS * self.fine * sizes.where(sizes.isfinite() & (powers > 0), 0.0).amax() * self._random(exact.shape)
+        step = ROUNDINGS * self.fine * sizes.where(sizes.isfinite() & (powers > 0), 0.0).amax() * self._random(exact)
         return exact + step if "log" in name else exact * (1 + step)
 
     def _unshifted(self, name: str, exact: torch.Tensor, gradient: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
@@ -179,8 +180,8 @@ class Rounded(UncompiledMode):
             exact = self._as_stored(exact) if self.results.weighs(output) else exact
             error = self.results.error(gradient)
             off = 0.0 if error is None or error.shape != output.shape else (output.double() * error).sum(dim, keepdim=True)
-            exact = exact - output.double() * (2 * self.stored * whole * self._random(whole.shape) + off)
-        left = ROUNDINGS / 2 * self.fine * whole * self._random(whole.shape).sign()
+            exact = exact - output.double() * (2 * self.stored * whole * self._random(whole) + off)
+        left = ROUNDINGS / 2 * self.fine * whole * self._random(whole).sign()
         return exact.scatter_add(dim, output.argmax(dim, keepdim=True), left.to(exact.dtype))
 
     def _one_of_equals(self, same: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -202,7 +203,8 @@ class Rounded(UncompiledMode):
         tied = same.sum(axes, keepdim=True) > 1
         if self.seed in _ENDS and len(axes) == 1:
             return self._end(same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs()), axes[0])
-        kept = same & (torch.rand(same.shape, generator=self.generator) < 1 / same.sum(axes, keepdim=True).clamp(min=1))
+        drawn = torch.rand(same.shape, generator=self.generator).to(same.device)
+        kept = same & (drawn < 1 / same.sum(axes, keepdim=True).clamp(min=1))
         return torch.where(tied & (kept.sum(axes, keepdim=True) > 0), kept, same)  # if none is drawn, each has its share
 
     def _end(self, same: torch.Tensor, axis: int) -> torch.Tensor:
@@ -223,7 +225,7 @@ class Rounded(UncompiledMode):
         _, exponent = torch.frexp(exact)
         least = fmt.min_exponent + 1 - fmt.precision
         spacing = torch.ldexp(torch.ones_like(exact), (exponent - fmt.precision).clamp_(min=least))
-        drawn = exact / spacing + self._random(exact.shape)
+        drawn = exact / spacing + self._random(exact)
         return torch.where(exact.isfinite(), drawn.round() * spacing, exact)
 
     def _collisions(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ def completed(report: Report, told: SessionResult, bench: Bench, whole: Bench, t
         code = _code(bench, told.judged.trial)
         if code:
             report.facts["code"] = code
-    on = device_of([leaf.tensor for leaf in whole.example.leaves])
+    on = whole.example.device
     missing = {}
     if "on another stream" not in told.looked:
         found_before = "no time was left, or a fault was found before"
@@ -112,9 +112,10 @@ class TimedCall:
         trial = Trial(given=True, fill="")
         made, self.function, self.wishes = bench.make(trial), function, bench.wishes_of(trial)
         wanted = self.wishes.gradients
-        leaves = [each.requires_grad_(wanted and leaf.wanted) for leaf, each in zip(bench.example.leaves, made.values, strict=True)]
+        values = bench.example.placed(made.values)
+        leaves = [each.requires_grad_(wanted and leaf.wanted) for leaf, each in zip(bench.example.leaves, values, strict=True)]
         weights = [each for _, each in parameters(function)] if wanted else []
-        self.arguments, self.values = bench.example.filled(leaves, made.numbers), made.values
+        self.arguments, self.device = bench.example.filled(leaves, made.numbers), bench.example.device
         self.asked = [each for each in (*leaves, *weights) if each.requires_grad]
         self.upstream: list[torch.Tensor] = []
 
@@ -125,28 +126,23 @@ class TimedCall:
     @contextlib.contextmanager
     def placed(self) -> Any:
         """Products have the formats of the precision inside."""
-        with self.wishes.precision.step(device_of(self.values).type) if self.wishes.precision else contextlib.nullcontext():
+        with self.wishes.precision.step(self.device.type) if self.wishes.precision else contextlib.nullcontext():
             yield
 
     def step(self) -> None:
         """One call. Incoming gradients are made by the first one."""
-        with torch.set_grad_enabled(bool(self.asked)), running.autocast(self.wishes, self.values):
+        with torch.set_grad_enabled(bool(self.asked)), running.autocast(self.wishes, self.device):
             results = [each for _, each in tensors(call(self.function, self.arguments)) if each.requires_grad]
         if results:
             self.upstream = self.upstream or [torch.ones_like(each) for each in results]
             torch.autograd.grad(results, self.asked, self.upstream, allow_unused=True)
 
 
-def device_of(values: list[torch.Tensor]) -> torch.device:
-    """The device of the tensors. A CPU counts only where there is no other."""
-    return next((each.device for each in values if each.device.type != "cpu"), torch.device("cpu"))
-
-
 def speed(bench: Bench, r: float) -> dict[str, Any] | str:
     """Milliseconds and peak bytes of a call on the example for both sides, beside `r`, the largest error. Or why they cannot be told."""
     try:
         sides = [TimedCall(function, bench) for function in (bench.candidate, bench.reference)]
-        clock = clock_for(device_of(sides[0].values))
+        clock = clock_for(bench.example.device)
         candidate, reference = interleaved(sides, clock, min_rounds=_ROUNDS, max_time=_TIMED_FOR)
     except InputError as error:
         return str(error)

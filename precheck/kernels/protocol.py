@@ -30,7 +30,7 @@ def in_place(bench: Bench) -> Iterator[Judged]:
         trial = Trial(seed=seed, only=None if seed < 73 else -2)
         made = bench.make(trial)
         if held is None:
-            held = buffers(made.values, trial)
+            held = buffers(bench.example, made.values, trial)
         else:
             for buffer, values in zip(held, made.values, strict=True):
                 buffer.write(values)
@@ -124,7 +124,7 @@ def nondeterministic(bench: Bench) -> Fault | None:
     """A fault if calls on the same tensors give different bits, and the reference's do not."""
     trial = Trial(seed=95, fill="")
     made = bench.make(trial)
-    held = buffers(made.values, trial)
+    held = buffers(bench.example, made.values, trial)
     with threads(bench.threads):
         results = [bench.call(trial, made, buffers=held)[0] for _ in range(3)]
         unlike = any(each.error is not None for each in results) or not _repeats(bench, trial)
@@ -161,8 +161,8 @@ def streamed(bench: Bench) -> Judged | None:
     if device is None:
         return None
     trial = Trial(seed=98)
-    values = bench.make(trial).values
-    held = buffers([torch.full_like(each, math.nan if each.is_floating_point() or each.is_complex() else 0) for each in values], trial)
+    values = bench.example.placed(bench.make(trial).values)
+    held = buffers(bench.example, [torch.full_like(each, math.nan if each.is_floating_point() or each.is_complex() else 0) for each in values], trial)
     with another_stream(device):
         for buffer, each in zip(held, values, strict=True):
             buffer.write(each)

@@ -59,7 +59,7 @@ def run(function: Callable[..., Any], example: Example, values: Sequence[torch.T
     begun = time.perf_counter()
     try:
         with contextlib.ExitStack() as stack:
-            _enter(stack, kind, wishes, values)
+            _enter(stack, kind, wishes, example)
             _called(outcome, function, example, values, numbers, wishes, kind, keep)
     except Exception as error:
         outcome.error = error
@@ -75,7 +75,7 @@ def noise(function: Callable[..., Any], example: Example, values: Sequence[torch
     mode = Rounded(seed, fine, gemm if isinstance(gemm, Format) else None, stored)
     try:
         with contextlib.ExitStack() as stack:
-            _enter(stack, "noise", wishes, values)
+            _enter(stack, "noise", wishes, example)
             stack.enter_context(mode)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # its softmax is a separate op, and is rounded as one
             _called(outcome, function, example, values, numbers, wishes, "noise", False)
@@ -84,11 +84,9 @@ def noise(function: Callable[..., Any], example: Example, values: Sequence[torch
     return outcome, mode.ambiguous
 
 
-def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, values: Sequence[torch.Tensor]) -> None:
-    precision = wishes.precision
-    device = values[0].device.type if values else "cpu"
-    if kind == "plain" and precision is not None:
-        stack.enter_context(precision.step(device))
+def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, example: Example) -> None:
+    if kind == "plain" and wishes.precision is not None:
+        stack.enter_context(wishes.precision.step(example.device.type))
     if kind == "exact":
         stack.enter_context(Exact())  # type: ignore[no-untyped-call]
 
@@ -111,14 +109,14 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
     weights = dict(parameters(function)) if wishes.gradients else {}
     with torch.set_grad_enabled(bool(asked) or bool(weights)), _without_fused_attention(values):
         if kind == "plain":
-            with autocast(wishes, values):
+            with autocast(wishes, example.device):
                 result = call(function, arguments)
         else:
-            result, weights = _reference(function, arguments, exact, wishes, values, kind)
+            result, weights = _reference(function, arguments, exact, wishes, example.device, kind)
         asked |= {f"gradient of {name}": weight for name, weight in weights.items() if weight.requires_grad}
         found = list(tensors(result, ""))
         outcome.structure = tuple(path for path, _ in found)
-        outcome.values = {f"output{path}" if len(found) > 1 else "output": each.detach() for path, each in found}
+        outcome.values = {f"output{path}" if len(found) > 1 else "output": _on_cpu(each) for path, each in found}
         if keep:
             outcome.outputs = tuple(each for _, each in found)
         names = list(outcome.values)
@@ -133,26 +131,31 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
             _backward(outcome, names, [each for _, each in found], asked, ways if keep else {}, wishes, keep)
 
 
-def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes: Wishes, values: Sequence[torch.Tensor],
+def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes: Wishes, device: torch.device,
                kind: str) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """Calls the reference, with copies of a module's weights, widened for an exact run."""
     if not isinstance(function, torch.nn.Module):
-        with autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
+        with autocast(wishes, device) if kind == "noise" else contextlib.nullcontext():
             return call(function, arguments), {}
     change = widened if exact else torch.clone
     held = {name: _leaf(change(each.detach()), wanted=each.requires_grad) for name, each in function.named_parameters()}
     buffers = {name: change(each.detach()) for name, each in function.named_buffers()}
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {}) if isinstance(arguments, tuple) else ((arguments,), {})
-    with autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
+    with autocast(wishes, device) if kind == "noise" else contextlib.nullcontext():
         result = torch.func.functional_call(function, {**held, **buffers}, args, kwargs)
     return result, held if wishes.gradients else {}
 
 
-def autocast(wishes: Wishes, values: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+def autocast(wishes: Wishes, device: torch.device) -> contextlib.AbstractContextManager[None]:
     """The autocast under which both sides are called, if the precision has one."""
     if wishes.precision is None:
         return contextlib.nullcontext()
-    return wishes.precision.autocast(values[0].device.type if values else "cpu")
+    return wishes.precision.autocast(device.type)
+
+
+def _on_cpu(result: torch.Tensor) -> torch.Tensor:
+    with without_modes():
+        return result.detach().cpu()
 
 
 def _row(value: torch.Tensor, place: int, wishes: Wishes) -> torch.Tensor:
@@ -176,13 +179,13 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
     given = [_upstream(each, wishes, place) for place, _, each in through]
     if keep:
         outcome.upstream = tuple((each, each.clone()) for each in given)
-    outcome.passed = {name: each for (_, name, _), each in zip(through, given, strict=True)}
+    outcome.passed = {name: _on_cpu(each) for (_, name, _), each in zip(through, given, strict=True)}
     results = [each for _, _, each in through]
     with Parts(results if ways else [], ways) as parts:
         gradients = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
-    outcome.parts = parts.sizes
+    outcome.parts = {name: _on_cpu(each) for name, each in parts.sizes.items()}
     for name, gradient in zip(asked, gradients, strict=True):
-        outcome.values[name] = None if gradient is None else gradient.detach()
+        outcome.values[name] = None if gradient is None else _on_cpu(gradient)
     if wishes.double:
         outcome.where = "double backward"
         _twice(outcome, asked, gradients, wishes)
@@ -195,7 +198,7 @@ def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[
         return
     given = [_upstream(each, wishes, 100 + place) for place, each in again]
     second = torch.autograd.grad([each for _, each in again], list(asked.values()), given, allow_unused=True)
-    outcome.values |= {f"second {name}": None if each is None else each.detach() for name, each in zip(asked, second, strict=True)}
+    outcome.values |= {f"second {name}": None if each is None else _on_cpu(each) for name, each in zip(asked, second, strict=True)}
 
 
 def _upstream(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:

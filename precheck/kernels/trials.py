@@ -60,10 +60,10 @@ def trial_inputs(example: Example, dimensions: Dimensions, trial: Trial, *, link
 def _given(tensor: torch.Tensor, trial: Trial, place: int) -> torch.Tensor:
     """The example's own numbers, with Inf or NaN where the trial has one."""
     if trial.leaf != place:
-        return tensor.clone(memory_format=torch.contiguous_format)
+        return tensor.cpu().clone(memory_format=torch.contiguous_format)
     generator = torch.Generator().manual_seed(trial.seed)
     change = number_kinds.FAMILIES[trial.family]
-    return change(tensor.double().contiguous(), generator, formats.of_dtype(tensor.dtype)).to(tensor.dtype)
+    return change(tensor.cpu().double().contiguous(), generator, formats.of_dtype(tensor.dtype)).to(tensor.dtype)
 
 
 def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator, signs: bool) -> torch.Tensor:
@@ -82,7 +82,7 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
         if trial.family not in ("Inf", "-Inf"):
             drawn = torch.where(drawn.isfinite(), drawn.clamp(-fmt.max / 2, fmt.max / 2), drawn)
-    return drawn.to(tensor.dtype).to(tensor.device)
+    return drawn.to(tensor.dtype)
 
 
 def bounds(dimensions: Dimensions, sizes: dict[str, int], tensor: torch.Tensor) -> contents.Bounds:
@@ -95,8 +95,9 @@ def bounds(dimensions: Dimensions, sizes: dict[str, int], tensor: torch.Tensor) 
     return contents.Bounds(max(min(limits), 0) if limits else None, dimensions.numbers({**dimensions.sizes, **sizes}))
 
 
-def buffers(values: Sequence[torch.Tensor], trial: Trial) -> list[memory.Buffer]:
-    """The inputs in the layout of the trial, in guarded storages."""
+def buffers(example: Example, values: Sequence[torch.Tensor], trial: Trial) -> list[memory.Buffer]:
+    """The inputs in the layout of the trial, in guarded storages on their devices."""
+    values = example.placed(values)
     layouts = (trial.layout if _has(trial, place) and memory.fits(each, trial.layout) else "contiguous" for place, each in enumerate(values))
     return [memory.laid(each, layout) for each, layout in zip(values, layouts, strict=True)]
 

@@ -174,3 +174,24 @@ def test_the_factor_told_is_the_factor_measured(chain: list[tuple[str, bool]], p
         usable = (without.abs() > 1e-250) & (result.abs() > 1e-250)
         torch.testing.assert_close((result / without)[usable], torch.full_like(without, predicted)[usable], rtol=1e-5, atol=0.0)
     assert not accused, "every op of the chain keeps to one scale"
+
+
+@pytest.mark.parametrize("schema", ["(Tensor grad, Tensor x) -> Tensor", "(Tensor x, Tensor[] weights, Tensor? grad_output, Tensor? grad_hy) -> Tensor",
+                                    "(Tensor x, Tensor grad_output) -> Tensor"])  # fmt: skip
+def test_a_derivative_has_the_scale_of_the_gradient_wherever_that_comes(schema: str, scales: Scales) -> None:
+    """In cuDNN's kernels of recurrent layers and batch norms the gradient does not come first."""
+    library = torch.library.Library("scaled_derivatives", "FRAGMENT")
+    name = f"layer{abs(hash(schema))}_backward"
+    library.define(name + schema)
+    library.impl(name, lambda *given: sum(each for each in given if isinstance(each, torch.Tensor)), "CPU")
+    kinds = {"grad": scaled(scales, 4), "grad_output": scaled(scales, 4), "grad_hy": None, "x": plain(4), "weights": [plain(4), plain(4)]}
+    op = getattr(torch.ops.scaled_derivatives, name)
+    assert scales.of(op(*(kinds[each.name] for each in op.default._schema.arguments))) == SCALE
+
+
+def test_a_fused_op_on_a_tensor_passes_a_scale_on(scales: Scales) -> None:
+    """As the derivative of CUDA's rms norm. A fused step of an optimizer takes lists, and makes no scaled results."""
+    library = torch.library.Library("scaled_fused", "FRAGMENT")
+    library.define("_fused_norm_backward(Tensor grad_out, Tensor input) -> Tensor")
+    library.impl("_fused_norm_backward", lambda gradient, x: gradient + x, "CPU")
+    assert scales.of(torch.ops.scaled_fused._fused_norm_backward(scaled(scales, 4), plain(4))) == SCALE

@@ -11,7 +11,6 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
@@ -26,10 +25,7 @@ _PROGRAMS = 1024  # enough to fill a device
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _pass(
-    values: Any, t: Any, v: Any, w: Any, partial: Any, count: Any,
-    ROWS: tl.constexpr, TILES: tl.constexpr, DOUBLE: tl.constexpr,
-) -> None:  # fmt: skip
+def _pass(values, t, v, w, partial, count, ROWS: tl.constexpr, TILES: tl.constexpr, DOUBLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sums over rows of 127, column by column, all float64: `partial` is (programs, 7, 128)."""
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, 128)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -71,7 +71,8 @@ class Scales:
         given = list(filter(continuous, op.tensors()))
         base, packet = op.base, op.plan.packet
         self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
-        bare = base in ops.FRESH or packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
+        fused = packet.startswith("_fused_") and isinstance(op.args[0], (list, tuple))  # an optimizer's step; other fused ops take a tensor
+        bare = base in ops.FRESH or fused or all(self.of(tensor) == 1 for tensor in given)
         if bare and (by_hand := self._by_hand(base, op.args)) != 1:
             return [by_hand]
         if bare:
@@ -121,7 +122,7 @@ class Scales:
         if any(math.isnan(factor) for factor in carried):
             return math.nan
         if base.endswith(("_backward", "_backward_data")) and base not in ops.KEPT:
-            return first  # linear in the gradient, which is the first argument
+            return self._joined(*zip(*gradients, strict=True)) if (gradients := self._gradients(op)) else first  # it is linear in these
         if base in ops.SCALED_PRODUCTS:
             return math.prod(carried) * (self._number(values, first, where, inverse=False) if len(carried) == 1 else 1.0)
         if base in ops.SCALED_QUOTIENTS:
@@ -146,7 +147,12 @@ class Scales:
             return first
         return self._joined(values, carried) if base in ops.JOINED else math.nan
 
-    def _joined(self, values: list[Any], carried: list[float]) -> float:
+    def _gradients(self, op: OpCall) -> list[tuple[torch.Tensor, float]]:
+        """The incoming gradients of a derivative, with their factors. They come first in most derivatives, but not in those of cuDNN's kernels."""
+        named = (op.argument(name) for name in op.plan.names if name.startswith("grad"))
+        return [(each, self.of(each)) for each in named if isinstance(each, torch.Tensor) and continuous(each)]
+
+    def _joined(self, values: Sequence[Any], carried: Sequence[float]) -> float:
         """The common factor of joined tensors, as in `cat`. Zeros have any factor."""
         tensors = [value for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         factors = [factor for tensor, factor in zip(tensors, carried, strict=True) if factor != 1 or not nothing(tensor)]
