@@ -17,7 +17,7 @@ from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
 from precheck.kernels.reduced_example import run_trials
 from precheck.kernels.reference_check import checked_reference
-from precheck.kernels.running import Wishes
+from precheck.kernels.running import Wishes, on_cpu
 from precheck.kernels.states import State
 from precheck.observe.job import InputError
 from precheck.observe.listeners import doing
@@ -71,9 +71,9 @@ def compare_kernels(
     allowed = allowances.checked(allow)
     chosen = None if precision is None else resolve(precision)
     _check(candidate, reference, gradients, budget, speed)
-    wishes, state = Wishes(chosen, bool(gradients), gradients == "double"), State(candidate)
+    wishes, state = Wishes(chosen, bool(gradients), gradients == "double", default=str(torch.get_default_device())), State(candidate)
     found, benches = [], []
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), doing("judging the kernel"):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), doing("judging the kernel"), on_cpu():
         warnings.simplefilter("ignore")
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)

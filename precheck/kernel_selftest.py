@@ -20,7 +20,7 @@ from precheck.kernels.bench import Bench
 from precheck.kernels.causes import Search
 from precheck.kernels.drawing import drawn
 from precheck.kernels.reference_check import checked_reference
-from precheck.kernels.running import Wishes
+from precheck.kernels.running import Wishes, on_cpu
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.triton_interpreter import unjudged
@@ -52,9 +52,9 @@ def kernel_selftested(
     and `speed` change nothing here. Random states and the candidate's own state come back. Raises what `compare_kernels` raises.
     """
     chosen = None if precision is None else resolve(precision)
-    wishes, state = Wishes(chosen, bool(gradients), gradients == "double"), State(candidate)
+    wishes, state = Wishes(chosen, bool(gradients), gradients == "double", default=str(torch.get_default_device())), State(candidate)
     left, found = {*tolerated, *(allow or {})}, []
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), state.restored():
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), state.restored(), on_cpu():
         warnings.simplefilter("ignore")
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck.kernels import running
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.containers import call, tensors
@@ -94,7 +95,8 @@ class Dependence:
             values[number] = value
         try:
             with torch.enable_grad(), Exact():  # type: ignore[no-untyped-call]
-                found = list(tensors(call(self.bench.reference, self.bench.example.filled(values, made.numbers))))
+                with running.surroundings(self.bench.wishes, self.bench.example.device, autocasts=False):
+                    found = list(tensors(call(self.bench.reference, self.bench.example.filled(values, made.numbers))))
                 generator = torch.Generator().manual_seed(1)
                 total = torch.zeros((), dtype=torch.float64)
                 for path, each in found:

@@ -131,7 +131,7 @@ class TimedCall:
 
     def step(self) -> None:
         """One call. Incoming gradients are made by the first one."""
-        with torch.set_grad_enabled(bool(self.asked)), running.autocast(self.wishes, self.device):
+        with torch.set_grad_enabled(bool(self.asked)), running.surroundings(self.wishes, self.device):
             results = [each for _, each in tensors(call(self.function, self.arguments)) if each.requires_grad]
         if results:
             self.upstream = self.upstream or [torch.ones_like(each) for each in results]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,7 @@ class Wishes:
     seed: int = 0
     expanded: tuple[int, ...] = ()  # leaves that are one row, expanded: the row's gradient is compared
     detached: frozenset[str] = frozenset()  # outputs without a gradient in the reference, if others have one
+    default: str = "cpu"  # the device of the user's factories; precheck's own make tensors on the CPU
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
@@ -109,7 +110,7 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
     weights = dict(parameters(function)) if wishes.gradients else {}
     with torch.set_grad_enabled(bool(asked) or bool(weights)), _without_fused_attention(values):
         if kind == "plain":
-            with autocast(wishes, example.device):
+            with surroundings(wishes, example.device):
                 result = call(function, arguments)
         else:
             result, weights = _reference(function, arguments, exact, wishes, example.device, kind)
@@ -135,22 +136,32 @@ def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes
                kind: str) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """Calls the reference, with copies of a module's weights, widened for an exact run."""
     if not isinstance(function, torch.nn.Module):
-        with autocast(wishes, device) if kind == "noise" else contextlib.nullcontext():
+        with surroundings(wishes, device, autocasts=kind == "noise"):
             return call(function, arguments), {}
     change = widened if exact else torch.clone
     held = {name: _leaf(change(each.detach()), wanted=each.requires_grad) for name, each in function.named_parameters()}
     buffers = {name: change(each.detach()) for name, each in function.named_buffers()}
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {}) if isinstance(arguments, tuple) else ((arguments,), {})
-    with autocast(wishes, device) if kind == "noise" else contextlib.nullcontext():
+    with surroundings(wishes, device, autocasts=kind == "noise"):
         result = torch.func.functional_call(function, {**held, **buffers}, args, kwargs)
     return result, held if wishes.gradients else {}
 
 
-def autocast(wishes: Wishes, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """The autocast under which both sides are called, if the precision has one."""
-    if wishes.precision is None:
-        return contextlib.nullcontext()
-    return wishes.precision.autocast(device.type)
+def on_cpu() -> contextlib.AbstractContextManager[Any]:
+    """A block in which precheck's factories make tensors on the CPU, whatever device the user has made the default."""
+    cpu = torch.device("cpu")
+    return contextlib.nullcontext() if torch.get_default_device() == cpu else cpu
+
+
+@contextlib.contextmanager
+def surroundings(wishes: Wishes, device: torch.device, *, autocasts: bool = True) -> Iterator[None]:
+    """What both sides are called in: the user's default device, and the precision's autocast."""
+    with contextlib.ExitStack() as stack:
+        if wishes.default != "cpu":
+            stack.enter_context(torch.device(wishes.default))
+        if autocasts and wishes.precision is not None:
+            stack.enter_context(wishes.precision.autocast(device.type))
+        yield
 
 
 def _on_cpu(result: torch.Tensor) -> torch.Tensor:

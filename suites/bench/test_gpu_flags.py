@@ -21,8 +21,9 @@ ONE_ROUNDING = 0.56
 """Relative L2 in unit roundoffs: 0.34 to 0.56 over the kernels that sum in float32 and round once (measured; numerics, section 1.3)."""
 SUMMED_LOW = 5.0
 """1 + ½√n for a sum of n parts in the low format (the same section), of the 64 parts that a split-K kernel may have."""
-REASSOCIATED = 16.0
-"""float32's own, in its roundoffs: what the order of a sum of 4096 terms may do."""
+REASSOCIATED = 3**-0.5 / 2**0.5
+"""float32's own, in its roundoffs, times the root of the terms. Additions one after another round partial sums, whose squares grow with their number,
+and a rounding has a third of a roundoff's square at most. Measured on an H200: 19.2 for 4096 terms, where this allows 26."""
 TF32_OPERANDS = 4.0
 """Of tf32's roundoffs: two operands rounded are 0.6, two operands cut off, which is twice as far and all one way, are under 4."""
 
@@ -91,7 +92,7 @@ def test_a_product_with_the_flag_and_without(
     told = f"{seconds['off'] / seconds['on']:.2f}x faster with it; drift {on:.3g} with it, {off:.3g} without, in roundoffs of {of_dtype(dtype).name}"
     record_property(f"{name}_{'deep' if deep else 'square'}", told)
     print(f"{name}, {rows} x {inner} x {rows} on {device}: {told}")
-    assert off <= (REASSOCIATED if dtype is torch.float32 else ONE_ROUNDING)
+    assert off <= (ONE_ROUNDING + REASSOCIATED * inner**0.5 if dtype is torch.float32 else ONE_ROUNDING)
     if not ON_CUDA:
         assert torch.equal(product(True), product(False)), "flags of CUDA's changed what a CPU computes"
     elif name == "allow_tf32":

@@ -114,3 +114,27 @@ def test_a_kernel_that_is_launched_on_the_default_stream_is_told_so_on_a_device(
     assert not report.errors, report.summary()
     assert report.facts["speed"]["times_as_fast"] > 0
     assert "not_looked_at" not in report.facts
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_factories_of_both_sides_make_tensors_on_the_users_default_device(factor: float) -> None:
+    """And those of the judge on the CPU."""
+
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        assert torch.empty(1).is_meta, "the user's default device"
+        return x.exp() * factor
+
+    with torch.device("meta"):
+        report = precheck.compare_kernels(candidate, torch.exp, X, budget=2)
+        assert torch.empty(1).is_meta
+    assert bool(report.errors) is (factor > 1), report.summary()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_kernel_on_a_device_is_judged_as_on_a_cpu(dtype: torch.dtype) -> None:
+    x = X.to("cuda", dtype)
+    report = precheck.compare_kernels(lambda x: (x.float().exp() / x.float().exp().sum(-1, keepdim=True)).to(x.dtype), lambda x: x.softmax(-1), x, budget=2)
+    assert not report.errors, report.summary()
+    report = precheck.compare_kernels(lambda x: x.softmax(0), lambda x: x.softmax(-1), x, budget=2)
+    assert report.verdict == "different"

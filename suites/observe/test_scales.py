@@ -176,8 +176,8 @@ def test_the_factor_told_is_the_factor_measured(chain: list[tuple[str, bool]], p
     assert not accused, "every op of the chain keeps to one scale"
 
 
-@pytest.mark.parametrize("schema", ["(Tensor grad, Tensor x) -> Tensor", "(Tensor x, Tensor[] weights, Tensor? grad_output, Tensor? grad_hy) -> Tensor",
-                                    "(Tensor x, Tensor grad_output) -> Tensor"])  # fmt: skip
+@pytest.mark.parametrize("schema", ["(Tensor grad, Tensor x) -> Tensor", "(Tensor x, Tensor grad_output) -> Tensor",
+                                    "(Tensor x, Tensor[] weights, Tensor? grad_output, Tensor? grad_hy) -> Tensor"])  # fmt: skip
 def test_a_derivative_has_the_scale_of_the_gradient_wherever_that_comes(schema: str, scales: Scales) -> None:
     """In cuDNN's kernels of recurrent layers and batch norms the gradient does not come first."""
     library = torch.library.Library("scaled_derivatives", "FRAGMENT")

@@ -19,7 +19,7 @@ from precheck.dense_parts import continuous
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.recording.exponents import Exponents
-from precheck.observe.shadow import list_ops
+from precheck.observe.shadow import cuda_graphs, list_ops
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.distributed.collectives import Collectives
@@ -79,11 +79,10 @@ class Shadow(UncompiledMode):
         self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()
         self.round_trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
         self.executor: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
-        tracker.on_gradient = self.gradient
+        tracker.on_gradient, tracker.on_call = self.gradient, self._called
         tracker.on_step.append(self._step_begins)
         tracker.after_step.append(self._step_ends)
-        tracker.on_call = self._called
-        tracker.belongs = lambda: any(mode is self for mode in active_modes())
+        tracker.belongs = lambda: not cuda_graphs.capturing() and any(mode is self for mode in active_modes())
 
     def unseen_within(self, func: Any) -> None:
         self.observation.seen += 1
@@ -94,8 +93,9 @@ class Shadow(UncompiledMode):
         wrappers = () if PLAIN.issuperset(types) else [kind for kind in types if wraps(kind)]
         if wrappers:  # a subclass runs ops on plain tensors, which are seen then; fake tensors compute nothing
             return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
-        planned = plan(func)
-        op = OpCall(func, planned, args, kwargs)
+        if cuda_graphs.capturing():
+            return cuda_graphs.ran(self, OpCall(func, plan(func), args, kwargs))
+        op = OpCall(func, planned := plan(func), args, kwargs)
         self.observation.seen += 1
         self.progress.op()
         if planned.composite and all(map(addressable, op.tensors())):
