@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from beside import Program, check, normal, off, same, seen, twins
+from beside import Program, check, normal, off, same, seen, shadow_now, twins
 from torch import nn
 from torch.nn import functional
 
@@ -327,3 +328,30 @@ def test_statistics_beside_a_result_are_compared_with_their_own() -> None:
         mean = made.float().view(128, 4, 16).mean(-1, keepdim=True)
         norm(made - mean.expand(128, 4, 16).reshape(128, 64)).square().mean().backward()
     assert report.facts["opaque"] == {}
+
+
+DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout in one op, as on a GPU": lambda x: torch.native_dropout(x, 0.5, True)[0],
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
+    "probabilities": lambda x: torch.bernoulli(x.abs().clamp(0, 1)),
+    "in place": lambda x: x.uniform_(),
+    "noise": lambda x: x + torch.randn_like(x),
+    "choices": lambda x: torch.multinomial(x.abs() + 0.1, 3),
+    "slopes": lambda x: torch.rrelu(x, 0.1, 0.3, training=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_draw_from_doubtful_numbers_takes_no_random_numbers_of_the_users(name: str) -> None:
+    """Doubtful numbers are followed twice, with and without a disturbance. Neither may draw again."""
+    big = torch.full((16, 16), 2048.0).bfloat16()
+
+    def draw() -> torch.Tensor:
+        torch.manual_seed(7)
+        DRAWS[name](big + 11 - big)  # 16, where float32 finds 11
+        return torch.rand(4)
+
+    with precheck.watch():
+        watched = draw()
+        assert shadow_now().any_perturbed
+    assert torch.equal(watched, draw())

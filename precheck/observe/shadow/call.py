@@ -240,10 +240,9 @@ class Call:
 
     def _same_draw(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         """The shadows of random results. Dropout uses the run's mask. A uniform draw gets a number that rounds to the run's. Others have none."""
-        if self.plan.packet == "native_dropout" and len(outputs) == 2:
-            kept = self.op.argument("p")
-            scale = 1 / (1 - kept) if kept < 1 else 0.0
-            return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
+        dropped = draws.dropped(self, outputs, self.shadows.get(id(self.floats[0]))) if self.floats else None
+        if dropped is not None:
+            return dropped
         drawn = draws.refined(self, outputs[0])
         self.mode.observation.followed += drawn is not None
         return None if drawn is None else [drawn]

@@ -108,7 +108,8 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if call.plan.base in ops.CASTS:
         return  # its kernel only rounds; what it cuts off is no fault of the kernel
-    if jumped and operation.phase in ("forward", "backward") and (call.before_scatter or not call.written):
+    drawn = call.plan.tagged and call.op.draws()  # repeated, it would take random numbers of the user's
+    if jumped and not drawn and operation.phase in ("forward", "backward") and (call.before_scatter or not call.written):
         own = relative_error(output, exact(call, place))
         value.local = own if math.isfinite(own) else None  # a result that is zero on paper, as the norm of a single number, has no relative error
         if value.local is not None and emulation.quantises(operation.packet):

@@ -36,6 +36,14 @@ def generator(known: dict[torch.device, torch.Generator], device: torch.device) 
     return known[device]
 
 
+def dropped(call: Call, outputs: list[torch.Tensor], operand: torch.Tensor | None) -> list[torch.Tensor] | None:
+    """What dropout makes of `operand` with the run's mask, and the mask. None for other draws: repeated, they would take numbers of the user's."""
+    if call.plan.packet != "native_dropout" or len(outputs) != 2 or operand is None:
+        return None
+    chance = call.op.argument("p")
+    return [operand * outputs[1] * (1 / (1 - chance) if chance < 1 else 0.0), outputs[1]]
+
+
 def refined(call: Call, output: torch.Tensor) -> torch.Tensor | None:
     """The shadow of a draw that is uniform or positive. None for other draws and for weights, whose drawn values count as exact."""
     if output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:

@@ -27,11 +27,13 @@ def disturbed(mode: Shadow, shadow: torch.Tensor) -> torch.Tensor:
 
 
 def replayed(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-    """The op's results on the perturbed shadows of its inputs. None if no input has one."""
+    """The op's results on the perturbed shadows of its inputs. None if no input has one, or if the op draws other numbers than dropout's mask."""
     if not any(cell is not None and cell.perturbed is not None for cell in call.cells):
         return None
     memory = call.mode.memory
     seen = {id(tensor): tensor if cell is None else memory.perturbed_view(cell, tensor) for tensor, cell in zip(call.floats, call.cells, strict=True)}
+    if call.plan.tagged and call.op.draws():
+        return draws.dropped(call, outputs, seen[id(call.floats[0])])
     perturbed = call.mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, seen, tensor))
     flips.followed(call, outputs, perturbed, seen)
     return perturbed
@@ -39,7 +41,7 @@ def replayed(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | No
 
 def from_disturbed_inputs(call: Call, place: int) -> torch.Tensor | None:
     """A new perturbed shadow: the op's result on disturbed inputs, so that it shows the op's own condition. None if it cannot be computed."""
-    if call.written or call.plan.base in ops.PAYLOADS or place > 0:
+    if call.written or call.plan.base in ops.PAYLOADS or place > 0 or (call.plan.tagged and call.op.draws()):
         return None
     operands = {number: disturbed(call.mode, shadow) for number, shadow in call.shadows.items()}
     return call.mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, operands, tensor))[0]
