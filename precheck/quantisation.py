@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,7 +107,7 @@ def _judge_kernel(
     roundoff = max(formats.of_dtype(seen.made.dtype).unit_roundoff, formats.BF16.unit_roundoff)  # many kernels keep their scales in bfloat16
     result, _, explained = quantised_layers.expected(seen.given, weight, bias, roundoff)
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
-    row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)
+    row["result_db"] = round(-20 * math.log10(max(off, 1e-12)), 1)
     if off > quantised_layers.KERNEL * explained and not quantised_layers.reproduced(seen.given, weight, bias, seen.made, roundoff):
         row["verdict"] = "kernel"
         report.add([misproduced(name, off, explained)])

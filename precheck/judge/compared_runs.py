@@ -62,7 +62,7 @@ def _row(comparison: ComparedTensor) -> Row:
 
 def losses(rows: Iterable[ComparedTensor]) -> list[Loss]:
     """The losses in the order of the rows. A record holds the norm. The sign comes from the sketch, which for a scalar is the number times ±1."""
-    turn = sketch(torch.ones(1))
+    turn = sketch(torch.ones(1, device="cpu"))
     found = [row for row in rows if row.record.kind == "loss"]
     return [Loss(row.record.step, _number(row.record, turn), _number(row.reference, turn), row.floor) for row in found]
 

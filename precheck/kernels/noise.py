@@ -128,7 +128,7 @@ class Rounded(UncompiledMode):
         if wide is value:
             wide = value.clone()
         if gemm is not None and wide.is_floating_point():
-            wide = self._rounded(wide, gemm)
+            wide = self._cut_off(wide, gemm) if gemm is formats.TF32 and self.seed % 2 == 0 else self._rounded(wide, gemm)
         factor = self._random(value).mul_(2 * ROUNDINGS * self.fine)
         if sums:
             for axis, size in enumerate(value.shape):
@@ -222,11 +222,12 @@ class Rounded(UncompiledMode):
 
     def _rounded(self, exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
         """Rounded up or down at random, so that the mean is right. Values that the format holds do not change."""
-        _, exponent = torch.frexp(exact)
-        least = fmt.min_exponent + 1 - fmt.precision
-        spacing = torch.ldexp(torch.ones_like(exact), (exponent - fmt.precision).clamp_(min=least))
-        drawn = exact / spacing + self._random(exact)
-        return torch.where(exact.isfinite(), drawn.round() * spacing, exact)
+        spacing = _spacing(exact, fmt)
+        return torch.where(exact.isfinite(), (exact / spacing + self._random(exact)).round() * spacing, exact)
+
+    def _cut_off(self, exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
+        """Rounded towards zero, as by kernels that pass float32 on: tensor cores do not read the low bits of an operand in tf32."""
+        return torch.where(exact.isfinite(), (exact / (spacing := _spacing(exact, fmt))).trunc() * spacing, exact)
 
     def _collisions(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes an op that writes two elements to one place, where it is undefined which one stays."""
@@ -240,6 +241,12 @@ class Rounded(UncompiledMode):
             self.ambiguous |= repeated and not accumulates and not scalar
         elif name in ("scatter", "index_copy") and isinstance(args[2], torch.Tensor) and len(args) > 3 and isinstance(args[3], torch.Tensor):
             self.ambiguous |= _repeats(args[2], int(args[1]))
+
+
+def _spacing(exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
+    """The distance between neighbours in a format around each number."""
+    least = fmt.min_exponent + 1 - fmt.precision
+    return torch.ldexp(torch.ones_like(exact), (torch.frexp(exact).exponent - fmt.precision).clamp_(min=least))
 
 
 def _kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:

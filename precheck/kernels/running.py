@@ -73,6 +73,8 @@ def noise(function: Callable[..., Any], example: Example, values: Sequence[torch
     """A run with the rounding of correct implementations, and whether its result depends on the order of two writes."""
     outcome = Outcome()
     gemm = wishes.precision.gemm if wishes.precision else None
+    if wishes.precision is not None and isinstance(gemm, Format):  # the mode rounds operands itself
+        wishes = dataclasses.replace(wishes, precision=dataclasses.replace(wishes.precision, gemm=None))
     mode = Rounded(seed, fine, gemm if isinstance(gemm, Format) else None, stored)
     try:
         with contextlib.ExitStack() as stack:
@@ -225,9 +227,10 @@ def _drawn(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
     drawn = drawn.to(torch.bfloat16).to(dtype) if not dtype.is_complex else drawn.to(dtype)
     if wishes.upstream == "positive" and not dtype.is_complex:
         return drawn.abs().to(result.device)
+    drawn = drawn.to(result.device)  # before it is laid out: a copy to another device is contiguous
     if wishes.upstream in ("expanded", "equal") and drawn.numel():
         one = drawn.reshape(-1)[:1].reshape([1] * drawn.dim()).expand(drawn.shape)
-        return (one if wishes.upstream == "expanded" else one.contiguous()).to(result.device)
+        return one if wishes.upstream == "expanded" else one.contiguous()
     if wishes.upstream == "transposed" and drawn.dim() >= 2:
-        return drawn.mT.contiguous().mT.to(result.device)
-    return drawn.to(result.device)
+        return drawn.mT.contiguous().mT
+    return drawn

@@ -51,8 +51,10 @@ def chosen(inputs: Any, which: torch.Tensor | slice, count: int) -> Any:
             return tensor
         if tensor.is_nested:
             held = tensor.unbind()
-            return _ragged([held[place] for place in torch.arange(count)[which].tolist()], tensor)
-        return tensor.index_select(0, torch.arange(count)[which]) if tensor.is_sparse else tensor[which]  # torch slices no sparse tensor
+            return _ragged([held[place] for place in torch.arange(count, device="cpu")[which].tolist()], tensor)
+        if not tensor.is_sparse:
+            return tensor[which]
+        return tensor.index_select(0, torch.arange(count, device=tensor.device)[which])  # torch slices no sparse tensor
 
     return mapped(inputs, part)
 
@@ -106,7 +108,7 @@ def in_reverse(axes: Sequence[int]) -> Ask:
 
     def ask(model: torch.nn.Module, inputs: Any) -> Any:
         count = rows(inputs)
-        output = call(model, chosen(inputs, torch.arange(count - 1, -1, -1), count))
+        output = call(model, chosen(inputs, torch.arange(count - 1, -1, -1, device="cpu"), count))
         left = iter(axes if len(axes) == sum(1 for _ in tensors(output)) else ())
         return mapped(output, lambda tensor: turned_round(tensor, count, next(left, None)))
 
@@ -120,7 +122,7 @@ def turned_round(tensor: torch.Tensor, count: int, axis: int | None = None) -> t
     axis = batch_axis(tensor.shape, count) if axis is None else axis
     if not tensor.dim() or tensor.shape[axis] != count:
         return tensor
-    return laid_out(dense(tensor).index_select(axis, torch.arange(count - 1, -1, -1)), tensor.layout)
+    return laid_out(dense(tensor).index_select(axis, torch.arange(count - 1, -1, -1, device=tensor.device)), tensor.layout)
 
 
 def _ragged(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
@@ -203,7 +205,7 @@ class Language:
         def ask(model: torch.nn.Module, inputs: Any) -> Any:
             tokens = _tokens(inputs)
             positions = inputs.get("position_ids") if isinstance(inputs, dict) else None
-            positions = torch.arange(tokens.shape[1]).expand(len(tokens), -1) if positions is None else positions
+            positions = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1) if positions is None else positions
             return self.ask(model, inputs, tokens, position_ids=positions + amount)
 
         return ask

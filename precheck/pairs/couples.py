@@ -117,7 +117,7 @@ class Couples:
         for place in range(self.results[1].get(module, 0)):
             ours, theirs = (calls["out", name or "", place] for calls, name in zip(self.calls, (wanted, module), strict=True))
             axis = _common_axis(ours, theirs)
-            here = _rows([each.tensor for each in theirs], axis) if axis else torch.zeros(0)
+            here = _rows([each.tensor for each in theirs], axis) if axis else torch.zeros(0, device="cpu")
             if not axis or relative(here, _nearest(here, _rows([each.tensor for each in ours], axis))) > PARTED:
                 return False
         return True

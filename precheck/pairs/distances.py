@@ -102,7 +102,7 @@ def block_name(shape: tuple[int, ...], partition: int, block: int) -> str:
         tiles = across * (shape[-2] // TILE)
         row, column = divmod(block % tiles, across)
         return f"{name} at [{row * TILE}, {column * TILE}]"
-    found = [int(each) for each in torch.unravel_index(torch.tensor(block), [shape[dim] for dim in dims])]
+    found = [int(each) for each in torch.unravel_index(torch.tensor(block, device="cpu"), [shape[dim] for dim in dims])]
     return name.replace("slice", f"slice {found[0]}") if len(found) == 1 else f"{name} {found}"
 
 
@@ -110,7 +110,7 @@ def _in_parts(value: torch.Tensor, exact: torch.Tensor | None) -> Squares | None
     """The distance or norm of a long matrix, computed a few rows at a time, which stay in the cache: a fifth of the time. None if it is not
     finite."""
     height, width = value.shape
-    columns = torch.zeros(width, dtype=torch.float64)
+    columns = torch.zeros(width, dtype=torch.float64, device=value.device)
     tiled = min(height, width) >= 2 * TILE
     rows, tiles = [], []
     for place in range(0, height, step := max(TILE, PART // width // TILE * TILE)):

@@ -91,7 +91,8 @@ class Yardstick:
         whole = freedom(spread.whole / runs, fourth.whole / runs, runs)
         blocks = []
         for mean, square in zip(spread.blocks, fourth.blocks, strict=True):
-            each = torch.tensor([freedom(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)], dtype=torch.float64)
+            found = [freedom(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)]
+            each = torch.tensor(found, dtype=torch.float64, device="cpu")
             some = each[each.isfinite()]
             typical = float(1 / (1 / some).mean()) if len(some) else math.inf  # few runs say little about one block, so all blocks are used
             blocks.append(each.clamp(max=typical))

@@ -156,8 +156,8 @@ def _wholes(given: tuple[Any, ...]) -> list[torch.Tensor]:
     """The tensors of whole numbers among arguments, and Python's numbers, such as a time."""
     held = (tensor for _, tensor in tensors(given) if tensor.dtype in (torch.int64, torch.int32) and tensor.numel())
     with no_dispatch():
-        plain = [torch.tensor(each, dtype=torch.float64) for each in given if isinstance(each, float)]
-        plain += [torch.tensor(each) for each in given if isinstance(each, int) and not isinstance(each, bool)]
+        plain = [torch.tensor(each, dtype=torch.float64, device="cpu") for each in given if isinstance(each, float)]
+        plain += [torch.tensor(each, device="cpu") for each in given if isinstance(each, int) and not isinstance(each, bool)]
     return [*(tensor for tensor in held if not is_transformed(tensor)), *plain]
 
 

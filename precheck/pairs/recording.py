@@ -121,7 +121,7 @@ def read(path: Path) -> Recording:
                 key = str(each["kind"]), str(each["name"]), int(each["step"])
                 values = (tensor, None) if each["whole"] else (None, tensor)
                 kept[key] = Kept(tuple(each["shape"]), str(each["dtype"]), str(each["digest"]), int(each["nonfinite"]), *values)
-            rows = file.get_tensor("passages") if told.get("passages") else torch.zeros(0)  # not in recordings of older versions
+            rows = file.get_tensor("passages") if told.get("passages") else torch.zeros(0, device="cpu")  # not in recordings of older versions
             passages = [
                 Passage(kind, module, call, place, rows[row], maker, given, caller, shape=tuple(shape))
                 for kind, module, call, place, maker, given, caller, shape, row in told.get("passages", ())

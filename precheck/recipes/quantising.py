@@ -67,10 +67,10 @@ def rotated(operand: torch.Tensor, size: int) -> torch.Tensor:
 @functools.cache
 def hadamard(size: int, device: torch.device) -> torch.Tensor:
     """A Hadamard matrix of `size`, a power of two, divided by √size. The signs of its rows come from a fixed seed."""
-    matrix = torch.ones(1, 1)
+    matrix = torch.ones(1, 1, device="cpu")
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    signs = torch.randint(0, 2, (size, 1), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    signs = torch.randint(0, 2, (size, 1), generator=torch.Generator().manual_seed(0), device="cpu") * 2.0 - 1
     rotation: torch.Tensor = signs * matrix / size**0.5
     return rotation.to(device)
 

@@ -83,7 +83,7 @@ def _masks(
 ) -> torch.Tensor:
     sizes = draw(shape)
     kind = draw(st.sampled_from([name for name in kinds if name != "causal" or len(sizes) > 1]))
-    mask = torch.ones(sizes, dtype=torch.bool)
+    mask = torch.ones(sizes, dtype=torch.bool, device="cpu")
     if kind == "padding":
         batch = sizes[0] if len(sizes) > 1 else 1
         mask &= _kept(draw, batch, sizes[-1]).view(*sizes[:1], *[1] * (len(sizes) - 2), sizes[-1])
@@ -91,16 +91,16 @@ def _masks(
         mask = mask.tril()
     elif kind == "random":
         generator = torch.Generator().manual_seed(draw(SEEDS))
-        mask = torch.rand(sizes, generator=generator) < 0.5
-        mask.scatter_(-1, torch.randint(sizes[-1], (*sizes[:-1], 1), generator=generator), True)
+        mask = torch.rand(sizes, generator=generator, device="cpu") < 0.5
+        mask.scatter_(-1, torch.randint(sizes[-1], (*sizes[:-1], 1), generator=generator, device="cpu"), True)
     if empty_rows:
         for row in draw(st.lists(places(sizes[:-1]), max_size=EDITS, unique=True)):
             mask[row] = False
-    return mask if dtype is torch.bool else torch.zeros(sizes, dtype=dtype).masked_fill(~mask, fill)
+    return mask if dtype is torch.bool else torch.zeros(sizes, dtype=dtype, device="cpu").masked_fill(~mask, fill)
 
 
 def _kept(draw: Draw, rows: int, length: int, *, empty: bool = False) -> torch.Tensor:
     """A mask of shape (rows, length) that is True up to a drawn length of each row."""
     most: Any = length if empty else length - 1
-    padding = torch.tensor(draw(st.lists(st.integers(0, most), min_size=rows, max_size=rows)))
-    return torch.arange(length) < (length - padding).unsqueeze(-1)
+    padding = torch.tensor(draw(st.lists(st.integers(0, most), min_size=rows, max_size=rows)), device="cpu")
+    return torch.arange(length, device="cpu") < (length - padding).unsqueeze(-1)

@@ -109,9 +109,9 @@ def _filled(draw: Draw, shape: tuple[int, ...], size: float) -> torch.Tensor:
     """Draws the content in float64, which holds all numbers of the other formats."""
     content = draw(st.sampled_from(_CONTENTS))
     if content == "normal":
-        noise = torch.randn(shape, generator=torch.Generator().manual_seed(draw(SEEDS)), dtype=torch.float64)
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(draw(SEEDS)), dtype=torch.float64, device="cpu")
         return noise.div_(_DEVIATIONS).clamp_(-1, 1).mul_(size)
-    return torch.full(shape, size if content == "constant" else 0.0, dtype=torch.float64)
+    return torch.full(shape, size if content == "constant" else 0.0, dtype=torch.float64, device="cpu")
 
 
 def _with_outliers(draw: Draw, values: torch.Tensor, factor: float) -> None:

@@ -32,11 +32,11 @@ def tokens(vocabulary: int, shape: Shape, *, dtype: torch.dtype = torch.int64) -
 def _drawn(draw: Draw, vocabulary: int, shape: SearchStrategy[tuple[int, ...]], dtype: torch.dtype) -> torch.Tensor:
     sizes, token = draw(shape), st.integers(0, vocabulary - 1)
     content = draw(st.sampled_from(_CONTENTS))
-    values: Any = torch.full(sizes, draw(token) if content == "constant" else 0)
+    values: Any = torch.full(sizes, draw(token) if content == "constant" else 0, device="cpu")
     if content == "ascending":
-        values = torch.arange(values.numel()).remainder(vocabulary).view(sizes)
+        values = torch.arange(values.numel(), device="cpu").remainder(vocabulary).view(sizes)
     elif content == "random":
-        values = torch.randint(vocabulary, sizes, generator=torch.Generator().manual_seed(draw(SEEDS)))
+        values = torch.randint(vocabulary, sizes, generator=torch.Generator().manual_seed(draw(SEEDS)), device="cpu")
     for place in draw(st.lists(places(sizes), max_size=EDITS, unique=True)):
         values[place] = draw(token)
     drawn: torch.Tensor = values.to(dtype)

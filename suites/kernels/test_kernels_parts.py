@@ -206,3 +206,18 @@ def test_a_tensor_without_dimensions_varies_below_the_example() -> None:
     assert all(-0.75 <= each <= -0.375 for each in drawn)
     kept = [torch.tensor(float("-inf")), torch.tensor(7)]
     assert [contents.like(each, (), torch.Generator(), contents.Bounds())[0].item() for each in kept] == [each.item() for each in kept]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["rounds operands", "cuts operands off"])
+def test_a_product_in_tf32_may_round_its_operands_or_cut_them_off(cut: bool) -> None:
+    """Of positive numbers, what is cut off adds up: the error grows with the length and not with its root."""
+
+    def operand(x: torch.Tensor) -> torch.Tensor:
+        bits = x.contiguous().view(torch.int32)
+        return ((bits if cut else bits + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32)
+
+    inputs = tuple(torch.rand(shape, generator=torch.Generator().manual_seed(3)) for shape in ((24, 300), (300, 20)))
+    report = precheck.compare_kernels(lambda a, b: operand(a) @ operand(b), torch.matmul, inputs, precision="tf32", gradients=False, budget=3)
+    assert not report.errors, report.summary()
+    report = precheck.compare_kernels(lambda a, b: operand(a) @ operand(b), torch.matmul, inputs, gradients=False, budget=3)
+    assert report.errors, "in float32 both are wrong"

@@ -9,6 +9,7 @@ rotation of the columns that the input does not have keeps the angles between ro
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -62,7 +63,7 @@ class Fit:
 
     @property
     def decibels(self) -> float:
-        return float(-20 * torch.log10(torch.tensor(max(self.error, 1e-12))))
+        return -20 * math.log10(max(self.error, 1e-12))
 
 
 def fitted(weight: torch.Tensor, quantised: torch.Tensor) -> Fit:

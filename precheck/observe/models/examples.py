@@ -48,7 +48,7 @@ def _ids(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor] | N
         return None
     most = getattr(text, "max_position_embeddings", None)
     length = min(LENGTH, most) if isinstance(most, int) and most > 2 else LENGTH
-    ids = torch.randint(size, (ROWS, length), generator=generator)
+    ids = torch.randint(size, (ROWS, length), generator=generator, device="cpu")
     padding = getattr(text, "pad_token_id", None)
     if isinstance(padding, int) and size > 1:
         ids[ids == padding] = (padding + 1) % size  # padding is not text
@@ -61,14 +61,14 @@ def _pixels(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor] 
     sides = [size, size] if isinstance(size, int) else size
     if sides is None:
         sides = [224, 224]  # convolutional models take any size
-    return {"pixel_values": torch.randn(ROWS, channels, *sides, generator=generator)}
+    return {"pixel_values": torch.randn(ROWS, channels, *sides, generator=generator, device="cpu")}
 
 
 def _sound(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor] | None:
     """A quarter of a second at 16 kHz, or a whole spectrogram for models of these."""
     length, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
     shape = (length, bins) if isinstance(length, int) and isinstance(bins, int) else (4000,)
-    return {"input_values": torch.randn(ROWS, *shape, generator=generator)}
+    return {"input_values": torch.randn(ROWS, *shape, generator=generator, device="cpu")}
 
 
 _MAIN: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor] | None]] = {
@@ -87,18 +87,18 @@ def _layers(model: nn.Module, generator: torch.Generator) -> torch.Tensor | None
     """Makes an input for the layer that reads it: the model itself, or the first layer of a Sequential that needs a certain shape."""
     layer = _first(model)
     if isinstance(layer, nn.Linear) and layer.in_features:
-        return torch.randn(ROWS, layer.in_features, generator=generator)
+        return torch.randn(ROWS, layer.in_features, generator=generator, device="cpu")
     if isinstance(layer, nn.Embedding):
-        return torch.randint(layer.num_embeddings, (ROWS, LENGTH), generator=generator)
+        return torch.randint(layer.num_embeddings, (ROWS, LENGTH), generator=generator, device="cpu")
     if isinstance(layer, nn.RNNBase):
         leading = (ROWS, LENGTH) if layer.batch_first else (LENGTH, ROWS)
-        return torch.randn(*leading, layer.input_size, generator=generator)
+        return torch.randn(*leading, layer.input_size, generator=generator, device="cpu")
     if isinstance(layer, nn.LayerNorm):
-        return torch.randn(ROWS, *layer.normalized_shape, generator=generator)
+        return torch.randn(ROWS, *layer.normalized_shape, generator=generator, device="cpu")
     for kind, dimensions in _CONVOLUTIONS:
         if isinstance(layer, kind) and layer.in_channels:
             shapes = [(ROWS, int(str(layer.in_channels)), *[side] * dimensions) for side in _SIDES]
-            return torch.randn(next((shape for shape in shapes if _takes(model, shape)), shapes[0]), generator=generator)
+            return torch.randn(next((shape for shape in shapes if _takes(model, shape)), shapes[0]), generator=generator, device="cpu")
     return None
 
 

@@ -29,7 +29,7 @@ def effective(layer: torch.nn.Module, columns: int, dtype: torch.dtype, device: 
         for start in range(0, columns, ROWS):
             many = min(ROWS, columns - start)
             unit = torch.zeros(many, columns, dtype=dtype, device=device)
-            unit[torch.arange(many), start + torch.arange(many)] = 1
+            unit[torch.arange(many, device=device), torch.arange(start, start + many, device=device)] = 1
             parts.append(layer(unit).float() - bias)
     return torch.cat(parts).t(), bias.squeeze(0)
 

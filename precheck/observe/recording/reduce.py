@@ -43,7 +43,7 @@ def reduced(tensor: torch.Tensor, sample: Literal["", "folded"] = "") -> dict[st
     scanned, counts = _scanned(values, sample=sample == "folded"), {}
     if scanned is None:
         counts = nonfinite_counts(values)
-        scanned = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype)), sample=sample == "folded")
+        scanned = _scanned(torch.where(values.isfinite(), values, values.new_zeros(())), sample=sample == "folded")
         assert scanned is not None
         scanned["zeros"] -= sum(counts.values())  # these were replaced by zeros
     return facts(tensor, sample) | counts | scanned

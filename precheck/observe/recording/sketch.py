@@ -146,7 +146,7 @@ def space(dtype: torch.dtype, elements: int, device: torch.device, use: str = ""
     kept: dict[tuple[torch.dtype, str], torch.Tensor] = _kept.__dict__.setdefault("buffers", {})
     if (dtype, use) not in kept or kept[dtype, use].numel() < elements:
         with torch.inference_mode(False), without_modes():
-            kept[dtype, use] = torch.empty(elements, dtype=dtype)
+            kept[dtype, use] = torch.empty(elements, dtype=dtype, device=device)
     return kept[dtype, use][:elements]
 
 

@@ -55,7 +55,7 @@ def _space(shape: torch.Size, dtype: torch.dtype, use: str) -> tuple[torch.Tenso
         if len(kept) > _SHAPES:
             kept.clear()
         with torch.inference_mode(False):
-            whole = kept.setdefault((dtype, use), torch.empty(ROOM, dtype=dtype))
+            whole = kept.setdefault((dtype, use), torch.empty(ROOM, dtype=dtype, device="cpu"))
             part = whole[: shape.numel()]
             found = kept[shape, dtype, use] = part.view(shape), part.numpy()
     return found

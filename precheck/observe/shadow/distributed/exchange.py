@@ -137,7 +137,7 @@ class Exchange:
     def _heard(self, group: Any) -> list[Value]:
         """The value of what each rank sends, as that rank measured it."""
         worst = max((sent for _, sent in self.given), key=lambda sent: (sent.nonfinite, sent.drift), default=Value(None, (), "", 0.0))
-        told = torch.tensor([float(getattr(worst, name)) for name in _FIGURES], dtype=torch.float64)
+        told = torch.tensor([float(getattr(worst, name)) for name in _FIGURES], dtype=torch.float64, device="cpu")
         rows = [torch.empty_like(told) for _ in range(group.size())]
         group.allgather([rows], [told]).wait()
         heard = [dataclasses.replace(worst) for _ in rows]
@@ -165,7 +165,7 @@ class _Caught(TorchDispatchMode):
 def _sum(group: Any) -> Any:
     """ReduceOp.SUM in the form in which ops receive it. Python cannot make one, so it is taken from a call."""
     with _Caught() as caught:  # type: ignore[no-untyped-call]
-        group.allreduce([torch.zeros(1)]).wait()
+        group.allreduce([torch.zeros(1, device="cpu")]).wait()
     return caught.args[2]
 
 

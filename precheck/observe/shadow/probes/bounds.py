@@ -65,13 +65,13 @@ def compared(call: Call, answers: torch.Tensor) -> None:
     if dtype not in call.mode.low:
         return
     bound = float(call.shadows.get(id(other), other)) if isinstance(other, torch.Tensor) else float(other)
-    held = float(torch.tensor(bound).to(dtype))
+    held = float(torch.tensor(bound, device="cpu").to(dtype))
     if held == bound or held not in ENDS:
         return
     if bool(answers.any()) and not bool(answers.all()):
         return
     wide = call.shadows[id(numbers)]
-    exact = torch.tensor(bound, dtype=wide.dtype) if isinstance(other, torch.Tensor) else bound
+    exact = wide.new_tensor(bound) if isinstance(other, torch.Tensor) else bound
     right = call.op.func(*((wide, exact) if place == 0 else (exact, wide)))
     nearer = (numbers.to(wide.dtype) == held) & ((wide - held).abs() < abs(bound - held) / 2)
     lost = int(((right != answers) & nearer).sum())

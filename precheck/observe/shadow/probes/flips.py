@@ -110,7 +110,7 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
     if bool((strays > NEARLY * spacing).any()) or float(whole.abs().max()) > limits.max:
         return
     sizes, places = whole.abs().unique(return_inverse=True)
-    exact = torch.ones_like(sizes, dtype=torch.bool).index_put_((places[strays > 0],), torch.tensor(False))
+    exact = torch.ones_like(sizes, dtype=torch.bool).index_put_((places[strays > 0],), sizes.new_zeros((), dtype=torch.bool))
     evidence = -torch.log2(torch.finfo(wide.dtype).eps * sizes) - torch.where(exact, 0.0, math.log2(2 * NEARLY))
     if float(evidence.clamp_min(0).sum()) >= CHANCE:
         first = int(moved.reshape(-1).nonzero()[0])

@@ -104,7 +104,7 @@ def stepwise(codes: Codes, op: OpCall, result: torch.Tensor) -> bool:
         held = [each for each in ops.ALPHA[op.base] if plain(op.args[each]) and codes.tracks.get(op.args[each]) is not None]
         if not isinstance(alpha, (int, float)) or alpha == 1 or not held:
             return False
-        if op.plan.written and (codes.tracks.get(result) is not None or not codes.scales.among(torch.tensor(float(alpha)))):
+        if op.plan.written and (codes.tracks.get(result) is not None or not codes.scales.among(torch.tensor(float(alpha), device="cpu"))):
             return False  # a step of an optimizer multiplies by its rate
         place = held[0]
         term = steps.step(aten.mul.Tensor, op.args[place], torch.tensor(float(alpha), device=result.device))

@@ -242,7 +242,7 @@ def _explained(of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], left: t
         noise = error * torch.randn(operand.shape, generator=generator, device=operand.device)
         return max(float(product(noise * operand).norm()), float(product(noise * operand.square().mean().sqrt()).norm()))
 
-    return float(torch.hypot(torch.tensor(worst(left, lambda each: of(each, right))), torch.tensor(worst(right, lambda each: of(left, each)))))
+    return float(math.hypot(worst(left, lambda each: of(each, right)), worst(right, lambda each: of(left, each))))
 
 
 _lock = threading.Lock()

@@ -137,7 +137,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any], *, kept: 
 
 
 def _copyable(optimizer: Any) -> bool:
-    known = set(vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])))
+    known = set(vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, device="cpu"))])))
     return all(name in known or name == "step" or isinstance(value, _PLAIN) for name, value in vars(optimizer).items())
 
 
