@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -109,7 +110,7 @@ class Momentum(nn.Module):
 @pytest.mark.parametrize("follow", [in_place, by_data, by_other_storage])
 def test_a_momentum_encoder_takes_one_step_however_many_passes_the_search_makes(follow: Callable[[nn.Parameter, nn.Parameter], None]) -> None:
     torch.manual_seed(0)
-    job = {"model": Momentum(follow), "inputs": torch.randn(16, 8), "loss": lambda out: 50 * out.float().square().sum()}
+    job: dict[str, Any] = {"model": Momentum(follow), "inputs": torch.randn(16, 8), "loss": lambda out: 50 * out.float().square().sum()}
     trace = run(job_of(**job), low(resolve("16-mixed")))
     assert trace.skipped > 2
     report = precheck.measure(**job, optimizer=lambda params: torch.optim.SGD(params, lr=1e-5), steps=2, precision="16-mixed")
