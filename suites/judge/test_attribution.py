@@ -91,15 +91,6 @@ def test_a_difference_makes_no_zeros_itself() -> None:
     assert attribution.own_error(graph.last, product) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize(("made", "share"), [(0.0007, 0.25), (0.0014, 1.0)])
-def test_no_op_makes_more_than_the_call_that_it_is_in(made: float, share: float) -> None:
-    """A chance near one is stored in bfloat16. Its logarithm was off before, and most numbers near one lose less than one rounding on the average."""
-    graph = Graph()
-    chance = graph.op("exp.default", given("float32"), makes={"dtype": "float32", "drift": 0.0012}, call=1)
-    stored = graph.op("_to_copy.default", chance, makes={"drift": 0.0014, "call_error": made}, call=1)
-    assert Attribution(stored, graph.observation.operations).shares[graph.last] == pytest.approx(share, abs=0.02)
-
-
 @pytest.mark.parametrize(("low", "call", "found"), [(True, 1, True), (True, 2, False), (False, 1, False)])
 def test_a_helper_that_is_given_low_numbers_is_not_to_be_mended(low: bool, call: int, found: bool) -> None:
     """Of the same call only, and not one that has made them low itself."""

@@ -236,15 +236,11 @@ def squared(term: Value) -> list[Value]:
 
 
 def _own_share(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
-    """The op's own share of the square of its result's error. An op that does not change the error, such as doubling, rounds nothing.
-
-    No op of a function's call made more than the call itself. One rounding of the format may be more: numbers of few bits, or near one, lose less.
-    """
+    """The op's own share of the square of its result's error. An op that does not change the error, such as doubling, rounds nothing."""
     whole = error(value)
     if not whole or (len(carried) == 1 and math.isclose(whole, max(map(error, carried)), rel_tol=UNCHANGED)):
         return 0.0
-    own = own_error(operation, value)
-    own_share = min(1.0, (min(own, value.call_error or own) / whole) ** 2)
+    own_share = min(1.0, (own_error(operation, value) / whole) ** 2)
     return max(own_share, _added(operation, value, carried, error)) if own_share else 0.0
 
 

@@ -157,7 +157,9 @@ class Accumulation:
         again: Callable[[torch.Tensor], torch.Tensor] | None = None, given: Sequence[torch.Tensor] = (),
     ) -> Absorbed | None:  # fmt: skip
         accumulator: Accumulator | None = cell.accumulator
-        same = (now[0] == was[0]) & (was[0] != 0)  # zero absorbs nothing: its sum with a number is that number
+        same = now[0] == was[0]
+        if isinstance(cell, stored_states.Stored):
+            same &= was[0] != 0  # zero absorbs nothing: its sum with a number is that number
         unchanged = share(same)
         if accumulator is None and not unchanged:
             return None
