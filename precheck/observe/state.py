@@ -40,14 +40,21 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def checkpoint(model: torch.nn.Module) -> Callable[[], None]:
-    """Returns a function that restores the present random states, buffers and other attributes of modules, but not parameters and gradients."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+def checkpoint(model: torch.nn.Module, *, frozen: bool = False) -> Callable[[], None]:
+    """Returns a function that restores the present random states, buffers and other attributes of modules, but not parameters and gradients.
+
+    `frozen`: also the parameters without a gradient. A forward pass may change them, as that of a momentum encoder does.
+    """
+    still = [each for each in _unique_parameters(model) if type(each) is torch.nn.Parameter and not each.requires_grad] if frozen else []
+    storage = [(parameter, parameter.data) for parameter in still]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in (*model.buffers(), *still)]
     restore_held, restore_random = _restore_held(model, own=_unique_parameters(model)), _restore_random()
 
     def restore() -> None:
         restore_held()
         restore_random()
+        for parameter, data in storage:
+            parameter.data = data
         for buffer, values in buffers:
             buffer.data.copy_(values)
 

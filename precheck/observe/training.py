@@ -145,7 +145,8 @@ class Training:
             torch.clear_autocast_cache()
 
     def _checkpoint(self) -> Callable[[], None]:
-        model, numbering = state.checkpoint(self.job.model), self.recording.marked() if self.recording else lambda: None
+        model = state.checkpoint(self.job.model, frozen=self.scaler.is_enabled())  # the search for a scale makes many forward passes
+        numbering = self.recording.marked() if self.recording else lambda: None
 
         def rewind() -> None:
             model()

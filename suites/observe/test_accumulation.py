@@ -90,6 +90,17 @@ def test_adding_nothing_is_not_absorbing() -> None:
     assert absorbed(program) == []
 
 
+def test_zero_absorbs_nothing() -> None:
+    """Weights that add up to one leave nothing of what was there before. In float32 some of it is left, and another number in each turn."""
+
+    def program() -> None:
+        last = torch.ones(16)
+        for weight in (1 - 1e-4 * normal(20, 16).to(LOW).abs()).float():
+            last = ((1 - weight) * last).to(LOW).float() + weight
+
+    assert absorbed(program) == []
+
+
 def test_another_write_ends_the_account() -> None:
     def program() -> None:
         total = torch.ones(8, dtype=LOW)

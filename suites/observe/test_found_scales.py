@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+import precheck
 from precheck.measurement import job_of
 from precheck.observe.records import Trace
 from precheck.observe.run import low, run
@@ -75,3 +79,39 @@ def test_a_gradient_that_the_model_asks_for_does_not_have_the_scale_of_the_loss(
     job = job_of(Asking(), torch.ones(4, 8), loss=lambda out: out.float().sum())
     records = run(job, low(resolve("16-mixed"))).records
     assert [records[f"gradient:{call}@1"].norm for call in ("layer", "layer#2")] == [2.0, 2.0]
+
+
+def in_place(key: nn.Parameter, query: nn.Parameter) -> None:
+    key.copy_(key + 0.25 * (query - key))
+
+
+def by_data(key: nn.Parameter, query: nn.Parameter) -> None:
+    key.data.mul_(0.75).add_(query.data, alpha=0.25)
+
+
+def by_other_storage(key: nn.Parameter, query: nn.Parameter) -> None:
+    key.data = key.data * 0.75 + query.data * 0.25
+
+
+class Momentum(nn.Module):
+    """A key encoder that each forward pass takes nearer to the query encoder."""
+
+    def __init__(self, follow: Callable[[nn.Parameter, nn.Parameter], None]) -> None:
+        super().__init__()
+        self.query, self.key, self.follow = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False).requires_grad_(False), follow
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.follow(self.key.weight, self.query.weight)
+        out: torch.Tensor = self.query(x) - self.key(x)
+        return out
+
+
+@pytest.mark.parametrize("follow", [in_place, by_data, by_other_storage])
+def test_a_momentum_encoder_takes_one_step_however_many_passes_the_search_makes(follow: Callable[[nn.Parameter, nn.Parameter], None]) -> None:
+    torch.manual_seed(0)
+    job: dict[str, Any] = {"model": Momentum(follow), "inputs": torch.randn(16, 8), "loss": lambda out: 50 * out.float().square().sum()}
+    trace = run(job_of(**job), low(resolve("16-mixed")))
+    assert trace.skipped > 2
+    report = precheck.measure(**job, optimizer=lambda params: torch.optim.SGD(params, lr=1e-5), steps=2, precision="16-mixed")
+    assert report.errors == [], report.summary()

@@ -163,13 +163,6 @@ HARMLESS = [
         why="Each log-chance is rounded once, and summed in float32.",
     ),
     Harmless(
-        name="counts-of-hits-halved",
-        healthy=REWARD,
-        changed="    return -BETA * ((tries - hits).float() / tries.float()).to(low).float().neg().log1p().neg()\n",
-        precisions=ALL,
-        why="The share that misses is small, and its rounding is one of the result.",
-    ),
-    Harmless(
         name="balance-rounded",
         healthy=BALANCE,
         changed="    return (log_z + forward - backward - reward).to(low)\n",

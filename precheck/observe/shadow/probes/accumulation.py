@@ -158,6 +158,8 @@ class Accumulation:
     ) -> Absorbed | None:  # fmt: skip
         accumulator: Accumulator | None = cell.accumulator
         same = now[0] == was[0]
+        if isinstance(cell, stored_states.Stored):
+            same &= was[0] != 0  # zero absorbs nothing: its sum with a number is that number
         unchanged = share(same)
         if accumulator is None and not unchanged:
             return None
