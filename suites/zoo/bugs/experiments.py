@@ -70,7 +70,7 @@ class Field:
         for turn in range(turns):
             field = self.core + self.strength * torch.diag(density.diagonal())
             found = self.density(field)
-            change = (found - density).norm()
+            change = (found - density).norm()  # culprit: field-that-should-settle
             density = (density + found) / 2
             if change < tolerance:  # culprit: field-that-should-settle
                 return True, turn
@@ -196,14 +196,15 @@ def half_turns(by_halves: bool, short: float = 4e-4, many: int = 6) -> torch.Ten
 BUGS = (
     Bug("spread-of-a-magnetisation", "quantumlib/Cirq#6011", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: spread_of_spins(SINGLE), lambda: spread_of_spins(DOUBLE), precision="32-true"),
-    Bug("field-that-should-settle", "tatopenn-cell/Dense-Evolution#284", ("decision-flip", "amplified-rounding"), "aten.lt.Scalar",
+    Bug("field-that-should-settle", "tatopenn-cell/Dense-Evolution#284", ("cancellation", "decision-flip", "amplified-rounding"), "aten.sub.Tensor",
         lambda: settled(SINGLE), lambda: settled(DOUBLE), precision="32-true"),
     Bug("rates-of-a-flame", "", ("amplified-rounding",), "aten.exp.default",
-        lambda: rates(LOW), lambda: rates(SINGLE), module="Flame"),
-    Bug("days-of-an-epidemic", "", ("absorption", "accumulated-drift"), "aten.sub.Tensor",
+        lambda: rates(LOW), lambda: rates(SINGLE), module="Flame",
+        expected_miss="an exponent of thirty makes twelve unit roundoffs of one, and a softmax of sharp scores may have as many"),
+    Bug("days-of-an-epidemic", "", ("accumulated-drift", "absorption"), "aten.sub.Tensor",
         lambda: epidemic(LOW), lambda: epidemic(SINGLE)),
-    Bug("echoes-of-a-scanner", "tue-bmd/zea#518", ("amplified-rounding",), "aten.cos.default",
+    Bug("echoes-of-a-scanner", "tue-bmd/zea#518", ("amplified-rounding",), "aten._to_copy.default",
         lambda: echoes(LOW), lambda: echoes(SINGLE), module="Scanner"),
-    Bug("turns-by-nearly-half", "facebookresearch/pytorch3d#188", ("amplified-rounding", "cancellation"), "aten.acos.default",
+    Bug("turns-by-nearly-half", "facebookresearch/pytorch3d#188", ("amplified-rounding", "cancellation"), "aten.sub.Tensor",
         lambda: half_turns(False), lambda: half_turns(True), precision="32-true"),
 )  # fmt: skip

@@ -169,15 +169,15 @@ def densities(by_tail: bool, far: float = 14.9) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("coins-in-half", "jax-ml/jax#28039", ("overflow",), "aten.mul.Tensor",
-        lambda: fired(False), lambda: fired(True), module="Spiking"),
-    Bug("particles-drawn-by-turns", "mrc-ide/dust#238", ("absorption", "accumulated-drift", "local-drift"), "aten.add.Tensor",
+    Bug("coins-in-half", "jax-ml/jax#28039", ("overflow",), "aten._to_copy.default",
+        lambda: fired(False), lambda: fired(True)),
+    Bug("particles-drawn-by-turns", "mrc-ide/dust#238", ("integer-rounding", "absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: particles(True), lambda: particles(False)),
-    Bug("sticks-that-are-broken", "", ("absorption", "amplified-rounding", "accumulated-drift"), "aten.cumprod.default",
+    Bug("sticks-that-are-broken", "", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.rsub.Scalar",
         lambda: sticks(False), lambda: sticks(True), module="Sticks"),
     Bug("states-of-a-brain", "flatironinstitute/nemos#447", ("underflow", "nan"), "aten.exp.default",
         lambda: states(False), lambda: states(True), module="Brain", precision="32-true"),
-    Bug("reads-of-a-genome", "pyro-ppl/pyro#1706", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("reads-of-a-genome", "pyro-ppl/pyro#1706", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
         lambda: reads(SINGLE), lambda: reads(DOUBLE), precision="32-true"),
     Bug("bounds-far-from-the-mean", "tensorflow/probability#1214", ("cancellation", "overflow"), "aten.sub.Tensor",
         lambda: densities(False), lambda: densities(True), precision="32-true"),
