@@ -190,6 +190,27 @@ def test_bounds_of_rows_are_not_followed() -> None:
     assert sorted_into(lambda numbers, bounds: torch.searchsorted(bounds.expand(2, -1).contiguous(), numbers.expand(2, -1).contiguous())) == []
 
 
+def drawn_again(many: int, by_turns: bool, dtype: torch.dtype) -> list[str]:
+    """What is found where particles are drawn again at even marks beside a running sum of weights, each mark added to the last `by_turns`."""
+    with precheck.watch() as report:
+        weights = (1 + torch.arange(many)).float().div(many * (many + 1) / 2).to(dtype)
+        share = torch.full((), 1 / many).to(dtype)
+        marks = [share / 2]
+        while by_turns and len(marks) < many:
+            marks.append(marks[-1] + share)  # the share is rounded once, and the mark each time
+        even = torch.stack(marks).float() if by_turns else (torch.arange(many) + 0.5) / many
+        SCORES[torch.searchsorted(weights.float().cumsum(0), even)]
+    return [error.rule for error in report.errors]
+
+
+def test_marks_beside_a_running_sum_fall_into_other_steps_where_they_are_added_up_low() -> None:
+    """A running sum of weights is rounded as the weights are, so that a mark near a bound may be in either step."""
+    assert drawn_again(300, True, torch.float16)[0] == "integer-rounding"
+    assert drawn_again(300, True, torch.float32) == []
+    assert drawn_again(300, False, torch.float16) == []
+    assert drawn_again(300, False, LOW) == []
+
+
 PLACES = 40 * torch.rand(2000, generator=torch.Generator().manual_seed(0)) + 0.5
 
 

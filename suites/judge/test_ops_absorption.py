@@ -229,6 +229,44 @@ def test_what_is_merged_into_was_stored_not_computed() -> None:
     passes(added_to_a_product)
 
 
+def written_back() -> torch.Tensor:
+    layer = nn.Parameter(WEIGHT.clone(), requires_grad=False)
+    layer.copy_(layer.float() + DOWN @ UP)  # fault
+    return TOKENS @ layer
+
+
+MASTER = WEIGHT.float()
+
+
+def written_from_a_master() -> torch.Tensor:
+    layer = nn.Parameter(WEIGHT.clone(), requires_grad=False)
+    master = layer.float() + DOWN @ UP
+    layer.copy_(master)
+    return TOKENS @ layer + (master - MASTER).sum()
+
+
+def written_at_random() -> torch.Tensor:
+    layer = nn.Parameter(WEIGHT.clone(), requires_grad=False)
+    spacing = 2.0 ** (layer.float().abs().log2().floor() - 7)
+    layer.copy_(layer.float() + DOWN @ UP + (torch.rand(64, 64) - 0.5) * spacing)
+    return TOKENS @ layer
+
+
+def written_anew() -> torch.Tensor:
+    layer = nn.Parameter(WEIGHT.clone(), requires_grad=False)
+    wide = layer.float()
+    layer.copy_(wide - wide.mean(1, keepdim=True) * 1e-3)
+    layer.copy_(layer.float() / layer.float().norm(dim=1, keepdim=True) * layer.float().norm(dim=1, keepdim=True))
+    return TOKENS @ layer
+
+
+@pytest.mark.parametrize("program", [written_from_a_master, written_at_random, written_anew], ids=lambda program: program.__name__)
+def test_a_merge_may_be_a_copy_of_a_sum_into_its_own_term(program: Callable[[], Any]) -> None:
+    """Not where the wide sum is kept, rounded at random, or made from the weight alone."""
+    finds(written_back, "absorption")
+    passes(program)
+
+
 BIAS = nn.Parameter(normal(64))
 
 

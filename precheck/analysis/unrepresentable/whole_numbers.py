@@ -10,7 +10,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.provenance import elements
-from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.exemptions import Exempting, added, divisor, drawn, float32_rounding, multiplies, scaled, unread
 from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation, Value
@@ -100,7 +100,7 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     if converted is None:
         return []
     either = converted.used_as == "amount" or operation.base in ops.PLACES  # a number near a bound may be in either bin
-    if either and _explained(changes, operation.inputs[0].roundoff):
+    if either and _explained(changes, max(value.roundoff for value in operation.inputs)):
         return []
     if converted.left_out is not None and changes.places <= converted.left_out:
         return []  # a `where` discards them all
@@ -130,7 +130,7 @@ def _of_data(operation: Operation, *, converted: bool = False) -> bool:
     measurement has converted to the precision's format count, too."""
     if operation.parameter or operation.drawn:
         return False
-    walk = Walk(operation.inputs, NEARBY)
+    walk = Walk(operation.inputs, FAR)
     for value in walk:
         maker = value.maker
         if value.past is not None:

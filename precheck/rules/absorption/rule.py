@@ -117,13 +117,32 @@ def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
     Additions to a value that was just computed do not count. There a small term may be lost: an eps against division by zero, a scaled-down branch.
     Nor does what is computed from the value that it is added to: `x += gamma * mlp(x)` begins a training with a gamma of 1e-6.
     """
-    if operation.base not in ops.ADDITIONS or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
+    copied = operation.base == "copy" and absorbed.lost <= 1  # rounding to nearest never loses more than it was given, at random it does
+    adding = copied or operation.base in ops.ADDITIONS
+    if not adding or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
     small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEW
-    if small and absorbed.share > HALF and absorbed.lost > ARRIVED and _kept(operation, value, readers) and not remainder_kept(value, readers):
+    kept = _written_back if copied else _kept
+    if small and absorbed.share > HALF and absorbed.lost > ARRIVED and kept(operation, value, readers) and not remainder_kept(value, readers):
         text = f"{100 * absorbed.lost:.0f}% of what is added is lost: {100 * absorbed.share:.0f}% of the elements do not change"
         return Candidate("absorption", operation, text, absorbed.lost, ARRIVED)
     return None
+
+
+def _written_back(operation: Operation, value: Value, readers: Readers) -> bool:
+    """Whether a stored weight is overwritten with itself and something that is computed without it, and nothing keeps the wide sum: neither a master
+    copy, nor a weight that is only scaled or cut anew, nor a sum with random draws, which may round it at random."""
+    target, total = operation.inputs[0], operation.inputs[1]
+    origin = causes.before_copies(target).maker
+    stored = bool(operation.parameter) and (origin is None or origin.base in ops.CONSTANTS)
+    while stored and not total.alive and len(readers.get(total, ())) == 1 and total.maker is not None:
+        terms = [each for each in total.maker.inputs if elements(each) == elements(value)]
+        if len(terms) != 1:
+            without = [each for each in terms if target not in causes.ancestors([each])]
+            drawn = total.maker.drawn or any(each.maker is not None and each.maker.base in ops.DRAWN for each in causes.ancestors(without))
+            return total.maker.base in ops.SUMS and 0 < len(without) < len(terms) and not drawn
+        total = terms[0]
+    return False
 
 
 def _accumulates(first: Operation) -> bool:

@@ -67,11 +67,11 @@ def tensors(result: Any) -> Iterator[torch.Tensor]:
             yield from tensors(item)
 
 
-def harm(bug: Bug) -> float:
-    """How far the bug's result is off the twin's: max |a - b| / max |b|, the worst tensor; Inf where only the twin's is finite."""
+def harm(name: str, result: Any, twin: Any) -> float:
+    """How far a bug's result is off its twin's: max |a - b| / max |b|, the worst tensor; Inf where only the twin's is finite."""
     worst = 0.0
-    for mine, theirs in zip(tensors(bug.bug()), tensors(bug.fixed()), strict=True):
-        assert bool(torch.isfinite(theirs).all()), f"{bug.name}: the twin's result is not finite"
+    for mine, theirs in zip(tensors(result), tensors(twin), strict=True):
+        assert bool(torch.isfinite(theirs).all()), f"{name}: the twin's result is not finite"
         if not bool(torch.isfinite(mine).all()):
             return float("inf")
         worst = max(worst, float((mine - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30)))

@@ -81,7 +81,6 @@ def masks_by_a_sorted_hinge() -> torch.Tensor:
     return trained(layers(2, 8, 1), (normal(3, 2, 12, 12),), loss, "bf16-mixed")
 
 
-
 def pictures_that_look_alike() -> torch.Tensor:
     """SSIM with local variances about local means, in float32: deviations are squared, not values."""
     goal = functional.avg_pool2d(uniform(3, 1, 20, 20, seed=2), 5, 1)

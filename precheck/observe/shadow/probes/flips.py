@@ -52,8 +52,7 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
         draws.skewed(call)
-        if call.plan.base in ops.BINNED and call.operation.skew is None:
-            _sorted_into(call, outputs[0])
+        _sorted_into(call, outputs[0])
     elif call.plan.base == "multinomial":
         draws.impossible(call, outputs[0])
     elif call.plan.base in ops.CASTS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
@@ -73,24 +72,28 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
 
 
 def _sorted_into(call: Call, made: torch.Tensor) -> None:
-    """After numbers were sorted into bins: compares the bins with those of the reference, and follows them, as after a cast to integers."""
-    if len(call.floats) < 2 or call.op.kwargs.get("sorter") is not None or call.operation.phase == "backward":
+    """If numbers were sorted into bins: compares the bins with those of the reference, and follows them, as after a cast to integers."""
+    if call.plan.base not in ops.BINNED or len(call.floats) < 2 or call.op.kwargs.get("sorter") is not None or call.operation.phase == "backward":
         return
     numbers, bounds = call.floats[:2] if call.plan.base == "bucketize" else call.floats[1::-1]
     wide, right = call.shadows[id(bounds)], bool(call.op.kwargs.get("right")) or call.op.kwargs.get("side") == "right"
     if bounds.dim() != 1:
         return
     call.mode.places.cast(call.operation, made)
-    three = [sampled(numbers, WHOLES), sampled(call.shadows[id(numbers)], WHOLES), sampled(made, WHOLES)]
-    call.mode.later(three, functools.partial(_rebinned, call.operation, lambda held: torch.searchsorted(wide, held, right=right).to(held.dtype)))
+    four = [sampled(numbers, WHOLES), sampled(call.shadows[id(numbers)], WHOLES), sampled(made, WHOLES), (bounds == wide).all() | _even(wide)]
+    call.mode.later(four, functools.partial(_rebinned, call.operation, lambda held: torch.searchsorted(wide, held, right=right).to(held.dtype)))
 
 
-def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *three: torch.Tensor) -> None:
-    """Records numbers that fall into other bins. Numbers in equal steps are places, and each place has its bin: no rounding explains another."""
-    recut(operation, step, *three)
-    steps, same = three[1].diff(), NEARLY * torch.finfo(three[1].dtype).eps * three[1].abs().max()
-    if operation.recut and steps.dim() == 1 and bool(((steps - steps.mean()).abs() <= same).all()):
+def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *four: torch.Tensor) -> None:
+    """Records numbers that fall into other bins. Places in equal steps have a bin each: no rounding explains another, if the bounds are no data."""
+    recut(operation, step, *four[:3])
+    if operation.recut and bool(four[3]) and four[1].dim() == 1 and bool(_even(four[1])):
         operation.recut = dataclasses.replace(operation.recut, size=0.0)
+
+
+def _even(numbers: torch.Tensor) -> torch.Tensor:
+    """Whether numbers follow each other in equal steps."""
+    return ((numbers.diff() - numbers.diff().mean()).abs() <= NEARLY * torch.finfo(numbers.dtype).eps * numbers.abs().max()).all()
 
 
 def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
