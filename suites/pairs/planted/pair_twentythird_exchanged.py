@@ -42,7 +42,7 @@ class Mix(nn.Module):
         self.gate = nn.Linear(2 * W, W)
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.lerp(a, b, self.gate(torch.cat([a, b], -1)).sigmoid().to(a.dtype))
+        return torch.lerp(a, b.to(a.dtype), self.gate(torch.cat([a, b.to(a.dtype)], -1)).sigmoid().to(a.dtype))
 
 
 class Crossed(nn.Module):
