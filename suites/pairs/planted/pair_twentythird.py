@@ -193,7 +193,7 @@ def gptj(kernel: bool = False, biased: bool = True, **second: Any) -> Made:
 
 family("a port of gpt-j", "scores written out", gptj, {
     "halves rotated": ({"attn": {"pairs": False}}, ATTN, ""), "all of a head rotated": ({"attn": {"rotary": 8}}, ATTN, ""),
-    "a slope by erf": ({"feed": {"act": "erf"}}, FEED, "tanh|act"), "a branch that is not normed": ({"stale": True}, BLOCK, ""),
+    "a slope by erf": ({"feed": {"act": "erf"}}, FEED, ""), "a branch that is not normed": ({"stale": True}, BLOCK, ""),
     "a head without its bias": ({"biased": False}, ("head",), "bias"), "scores not scaled": ({"attn": {"scale": 1.0}}, ATTN, "scale|times"),
 }, by_the_kernel={"kernel": True})  # fmt: skip
 
@@ -254,7 +254,7 @@ def olmo(kernel: bool = True, **second: Any) -> Made:
 family("a port of olmo 2", "the kernel of torch", olmo, {
     "a norm for each head": ({"attn": {"norms": HEADS}}, ("h.1.attn.norms.0", "h.1.attn.norms.1", *ATTN), ""),
     "keys are not rotated": ({"attn": {"unturned": True}}, ATTN, ""), "gelu for silu": ({"feed": {"act": "tanh"}}, FEED, "act|"),
-    "an eps of a hundredth": ({"eps": 1e-2}, ("h.1.first", "h.1.second"), "eps"),
+    "an eps of a hundredth": ({"eps": 1e-2}, ("h.1.first", "h.1.second"), "eps|plus"),
 }, written_out={"kernel": False})  # fmt: skip
 
 
@@ -276,7 +276,7 @@ def falcon(kernel: bool = False, first: bool = False, **second: Any) -> Made:
 
 family("a port of falcon", "scores written out", falcon, {
     "keys among the first rows": ({"first": True}, ("h.1.attn.qkv", *ATTN), ""), "key and value exchanged": ({"attn": {"exchanged": True}}, ATTN, ""),
-    "neighbours rotated": ({"attn": {"pairs": True}}, ATTN, ""), "a slope by tanh": ({"feed": {"act": "tanh"}}, FEED, "tanh|act"),
+    "neighbours rotated": ({"attn": {"pairs": True}}, ATTN, ""), "a slope by tanh": ({"feed": {"act": "tanh"}}, FEED, ""),
 }, by_the_kernel={"kernel": True})  # fmt: skip
 
 
