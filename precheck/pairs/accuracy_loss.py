@@ -51,9 +51,10 @@ def _first(low: Sequence[Passage], exact: dict[tuple[str, str, int, int], Passag
         if each.kind == "back" or there is None or there.tensor.shape != each.tensor.shape:
             continue
         error = relative(each.tensor, there.tensor)
-        before = made if each.kind == "in" else given.get((each.module, each.call), 0.0)
-        jumps.append((error / max(before, one), each.maker if each.kind == "in" else each.module))
-        if each.kind == "in":
+        read = each.kind in ("lent", "in")
+        before = made if read else given.get((each.module, each.call), 0.0)
+        jumps.append((error / max(before, one), each.maker if read else each.module))
+        if read:
             given[each.module, each.call] = max(error, given.get((each.module, each.call), 0.0))
         made = max(made, error)
     if not jumps:

@@ -14,6 +14,7 @@ from precheck.pairs.capture import written_out
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.floors import relative
 from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.same_code import known_right
 from precheck.pairs.sides import Side
 
 PARTED = ONE_ROUNDING * 2.0**-20
@@ -27,6 +28,8 @@ def backward_difference(
 ) -> str | None:
     """The module of `other` whose gradient differs or is missing first in the backward pass, or None if none is."""
     modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
+    if (lender := _lends_otherwise(modules, ours, theirs)) is not None:
+        return lender
     taken = {each.key for each in theirs if each.kind == "out"}
     called = {each.module for each in theirs if each.kind == "out"}
     named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
@@ -35,7 +38,8 @@ def backward_difference(
     agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
     owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
     if owner is not None:
-        return owner
+        lenders = {each.maker for each in theirs if each.kind == "lent"}
+        return lenders.pop() if len(lenders) == 1 and known_right(comparison, owner, ()) else owner  # which reads the weight too
     given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
     more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
     if not off and not more:
@@ -48,6 +52,13 @@ def backward_difference(
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
     surely = _cut_off(modules, ours, theirs, (first, call)) or next(iter(alike), None)
     return surely or _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
+
+
+def _lends_otherwise(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
+    """The code that lends a module weights that get a gradient where those that model's is lent get none, or the other way round."""
+    known = {each.key: each.gradient is None for each in ours if each.kind == "lent"}
+    lent = [(each, known.get(("lent", modules.get(each.module, ""), each.call, each.place))) for each in theirs if each.kind == "lent"]
+    return next((each.maker for each, bare in lent if bare is not None and bare != (each.gradient is None)), None)
 
 
 def _cut_off(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage], made: tuple[str, int]) -> str | None:

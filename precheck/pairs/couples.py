@@ -53,6 +53,8 @@ class Couples:
             return None
         there = self.known.get((passage.kind, wanted, passage.call, passage.place))
         alike = self.alike(passage, wanted)
+        if passage.kind == "lent" and not alike:
+            return None
         if passage.kind == "whole":
             return self._whole(passage, wanted, there if alike else None)
         if self.placed(passage):

@@ -81,15 +81,10 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
             coupled, differs, off, guilty = elsewhere
     if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
         guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
-    found = next(iter(guilty), None)
-    if found is None:
-        behind = _backward(comparison, ours, theirs, differently[0], dtype)
-        if behind is not None:
-            return behind
-        if not off:
-            return None
-        found = off[0]
-    place, first = found
+    behind = None if guilty else _backward(comparison, ours, theirs, differently[0], dtype)
+    if behind is not None or not off:
+        return behind
+    place, first = (guilty or off)[0]
     right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
     module, given = _blamed(first, forward[:place], coupled, contents, right)
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
@@ -228,11 +223,13 @@ def _unmatched(
 
     Two kinds with `model`'s weights are innocent: a linear layer, which may compute more rows than `model`, and one of several that read the same and
     return results of one shape, such as experts for all tokens or parts of a sum. The module around them joins them. So is a part that returns what
-    `model` has nowhere in a `right` module of the owner's class too: gates of another sign, say.
+    `model` has nowhere in a `right` module of the owner's class too: gates of another sign, say. So is what was `right` in an earlier call,
+    and all parts of it, where `model` has no further call.
     """
     model = contents.comparison.other.job.model
     peers = [each for each in right if type(model.get_submodule(each)) is type(model.get_submodule(owner))]
     prefix = f"{owner}." if owner else ""
+    inside = [each for each in right if each != owner and each.startswith(prefix)]
     made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
     taken: dict[tuple[str, int], list[Passage]] = {}
     for one in (each for each in before if each.kind == "in"):
@@ -253,6 +250,7 @@ def _unmatched(
         innocent = (each.linear or beside) and contents.comparison.matching.agrees(each.module)
         part = each.module.removeprefix(prefix)
         innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in peers for one in before)
+        innocent = innocent or any(f"{each.module}.".startswith(f"{one}.") for one in inside)
         innocent = innocent or part_of_right(contents.comparison, each.module, owner, right)
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module

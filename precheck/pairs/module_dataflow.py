@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
@@ -19,10 +20,11 @@ from precheck.torch_internals import in_backward, is_transformed, no_dispatch, v
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Passage:
-    """One tensor at a call of a module: an input ("in"), one of whole numbers or a number of Python's ("whole"), an input of a call that the
-    backward pass repeats ("again"), an output ("out"), or the gradient of an output ("back")."""
+    """One tensor at a call of a module: a weight that the code around it lends to it for the call, as `torch.func.functional_call` does ("lent"), an
+    input ("in"), one of whole numbers or a number of Python's ("whole"), an input of a call that the backward pass repeats ("again"), an output
+    ("out"), or the gradient of an output ("back")."""
 
-    kind: Literal["in", "whole", "again", "out", "back"]
+    kind: Literal["lent", "in", "whole", "again", "out", "back"]
     module: str
     call: int
     place: int  # the position among the tensors of that kind of the call
@@ -59,12 +61,15 @@ class Passages:
         self.found: list[Passage] = []
         self.handles: list[RemovableHandle] = []
         self.stack: list[str] = [""]
+        self.lenders: list[str | None] = [None]  # the module whose code lends the weights of each call, if they are lent
         self.calls: Counter[str] = Counter()
         self.made: dict[int, Origin] = {}  # tensors that modules returned
         self.taken: dict[int, Origin] = {}  # inputs that no module returned
+        self.own: set[int] = set()  # the model's weights
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[list[Passage]]:
+        self.own = {id(each) for each in self.model.parameters()}
         for name, module in self.model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 self.handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
@@ -79,21 +84,35 @@ class Passages:
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            given_ = (*args, *kwargs.values())
+            given = (*args, *_in_order(module, kwargs).values())
             if in_backward():
-                self.found += [Passage("again", name, 0, place, self.keep(tensor)) for place, tensor in enumerate(_floats(given_))]
+                self.found += [Passage("again", name, 0, place, self.keep(tensor)) for place, tensor in enumerate(_floats(given))]
                 return
             self.calls[name] += 1
-            read: dict[Literal["in", "whole"], list[torch.Tensor]] = {"in": _floats(given_), "whole": _wholes(given_) if self.whole else []}
-            for kind, place, tensor in ((kind, *each) for kind, some in read.items() for each in enumerate(some)):
-                known = _origin(self.made, tensor)
-                given = known is not None
-                known = known or _origin(self.taken, tensor) or self._made_by(tensor, self.stack[-1])
-                passage = Passage(kind, name, self.calls[name], place, self.keep(tensor), known.module, given, self.stack[-1], maker_call=known.call)
-                self._add(passage, tensor)
+            lender = self._lender(module)
+            if lender is not None:
+                self._read("lent", name, _floats(list(module.parameters(recurse=False))), lender)
+            self._read("in", name, _floats(given), self.stack[-1])
+            self._read("whole", name, _wholes(given) if self.whole else [], self.stack[-1])
+            self.lenders.append(lender)
             self.stack.append(name)
 
         return hook
+
+    def _read(self, kind: Literal["lent", "in", "whole"], name: str, read: list[torch.Tensor], maker: str) -> None:
+        for place, tensor in enumerate(read):
+            known = _origin(self.made, tensor)
+            given = known is not None
+            known = known or _origin(self.taken, tensor) or self._made_by(tensor, maker)
+            passage = Passage(kind, name, self.calls[name], place, self.keep(tensor), known.module, given, self.stack[-1], maker_call=known.call)
+            self._add(passage, tensor)
+
+    def _lender(self, module: torch.nn.Module) -> str | None:
+        """The module whose code lends this one its weights. If some are not those of the model, the code that makes the outermost such call lends
+        all weights in it."""
+        if self.lenders[-1] is None and any(id(each) not in self.own for each in module.parameters()):
+            return self.stack[-1]
+        return self.lenders[-1]
 
     def _leaving(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -101,6 +120,7 @@ class Passages:
                 return
             if len(self.stack) > 1:
                 self.stack.pop()
+                self.lenders.pop()
             call = self.calls[name]
             for tensor in _floats(args):
                 if not (_origin(self.made, tensor) or _origin(self.taken, tensor)):
@@ -150,6 +170,15 @@ def _origin(known: dict[int, Origin], tensor: torch.Tensor) -> Origin | None:
     """What is known of a tensor, unless it was written to since."""
     found = known.get(id(tensor))
     return found if found is not None and found.tensor is tensor and found.version == version(tensor) else None
+
+
+def _in_order(module: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that are given by name, in the order of the signature: whoever calls may write them in any order."""
+    if len(kwargs) > 1:
+        with contextlib.suppress(TypeError, ValueError):
+            order = list(inspect.signature(module.forward).parameters)
+            return dict(sorted(kwargs.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    return kwargs
 
 
 def _wholes(given: tuple[Any, ...]) -> list[torch.Tensor]:

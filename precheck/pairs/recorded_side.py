@@ -170,7 +170,7 @@ def _blamed(first: Passage, before: Sequence[Passage], judged: Sequence[bool | N
 def _made_up(passage: Passage, after: Sequence[Passage], judged: Sequence[bool | None]) -> bool:
     """Whether a module around the tensor, or the one that reads it, returns the same as model's."""
     names = passage.module.split(".") if passage.module else []
-    holders = [".".join(names[:depth]) for depth in range(1, len(names) + (passage.kind == "in"))]
+    holders = [".".join(names[:depth]) for depth in range(1, len(names) + (passage.kind != "out"))]
     for holder in holders:
         verdict = next((found for each, found in zip(after, judged, strict=True) if (each.kind, each.module) == ("out", holder)), None)
         if verdict is False:

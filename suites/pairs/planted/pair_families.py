@@ -71,6 +71,11 @@ import pair_twentysecond_sequences
 import pair_twentysecond_sights
 import pair_twentysecond_training
 import pair_twentysecond_wiring
+import pair_twentythird
+import pair_twentythird_callers
+import pair_twentythird_exchanged
+import pair_twentythird_readers
+import pair_twentythird_ways
 
 FAMILIES = (
     pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
@@ -94,5 +99,6 @@ FAMILIES = (
     pair_twentyfirst, pair_twentyfirst_experts, pair_twentyfirst_models, pair_twentyfirst_parts, pair_twentyfirst_roles,
     pair_twentysecond, pair_twentysecond_sequences, pair_twentysecond_sights,
     pair_twentysecond_training, pair_twentysecond_wiring,
+    pair_twentythird, pair_twentythird_readers, pair_twentythird_ways, pair_twentythird_callers, pair_twentythird_exchanged,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

@@ -240,8 +240,18 @@ def whole(bad: dict[str, Any], make: Any, net: Any = Net) -> Made:
     return model, make(other), ROWS, dict(MEAN)
 
 
+class Single(Net):
+    """The same with one argument alone: torch.fx cannot trace a call with `*more`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        x = self.inside(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
 def traced(**bad: Any) -> Made:
-    return whole(bad, torch.fx.symbolic_trace)
+    return whole(bad, torch.fx.symbolic_trace, Single)
 
 
 def compiled(**bad: Any) -> Made:

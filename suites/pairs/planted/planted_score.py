@@ -92,7 +92,11 @@ def main() -> None:
     for case in CASES.values():
         for precision in (chosen.precision,) if chosen.precision else PRECISIONS:
             if chosen.only in case.name and case.make.__module__.startswith(chosen.batch):
-                each = told(case, precision)
+                try:
+                    each = told(case, precision)
+                except Exception as raised:
+                    print(f"NOT {case.name} | {precision} | {type(raised).__name__}: {raised}"[:200], flush=True)
+                    continue
                 all_told.append(each)
                 sign = "ok  " if each.right else "BAD "
                 print(f"{sign}{case.name} | {precision} | {each.verdict} | in {each.module!r} not {case.modules} | {each.seconds:.2f} s", flush=True)
