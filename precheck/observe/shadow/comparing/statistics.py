@@ -228,24 +228,24 @@ def finite_everywhere(tensors: Iterable[torch.Tensor]) -> bool:
 def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int) -> tuple[Numbers, Numbers, Numbers]:
     """The error, the run and the shadow in float64, with 0 where they are not finite. Also counts elements that are not finite in the run only.
     It uses a sample if both agree on what is not finite, as with the -Inf of a mask."""
-    if torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
+    if run.numel() > limit and torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
         run, shadow = sampled(run, limit), sampled(shadow, limit)
-    low, wide = run.detach().reshape(-1).to(torch.float64), shadow.detach().reshape(-1).to(torch.float64)
-    known = torch.isfinite(wide)
-    bad = (~torch.isfinite(low) & known) | (torch.isnan(low) & torch.isinf(wide))
-    value.nonfinite = int(bad.sum())
+    low, wide = lent(run, torch.float64, "run"), lent(shadow, torch.float64, "shadow")
+    held, known, nans = numpy.isfinite(low), numpy.isfinite(wide), numpy.isnan(low)
+    bad = (known > held) | (nans & numpy.isinf(wide))
+    value.nonfinite = int(numpy.count_nonzero(bad))
     if value.nonfinite:
-        value.nans = int((torch.isnan(low) & bad).sum())
+        value.nans = int(numpy.count_nonzero(nans & bad))
         lost = wide[bad]
-        value.beyond, value.distinct_overflows, value.negative = float(lost.abs().max()), lost[:WHOLES].unique().numel(), bool((lost < 0).all())
-    both = known & torch.isfinite(low)
-    mine, exact = torch.where(both, low, 0.0), torch.where(both, wide, 0.0)
-    return (mine - exact).numpy(), torch.where(known, low, 0.0).numpy(), exact.numpy()
+        value.beyond, value.distinct_overflows, value.negative = float(numpy.abs(lost).max()), numpy.unique(lost[:WHOLES]).size, bool((lost < 0).all())
+    both = known & held
+    mine, exact = numpy.where(both, low, 0.0), numpy.where(both, wide, 0.0)
+    return mine - exact, numpy.where(known, low, 0.0), exact
 
 
 def _zeros(value: Value, mine: Numbers, exact: Numbers, size: float) -> None:
     zero = mine == 0
-    if not zero.any():
+    if not numpy.count_nonzero(zero):  # a quarter of the time of `any` for few elements
         return
     gone = zero & (exact != 0)
     value.zeros, value.sample_size = int(numpy.count_nonzero(gone)), mine.size

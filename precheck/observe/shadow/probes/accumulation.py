@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy
 import torch
 
 from precheck import ops
@@ -135,22 +136,41 @@ class Accumulation:
         self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given], resolved)
 
     def _operand(self, call: Call, output: torch.Tensor) -> tuple[Samples, tuple[torch.Tensor, Cell]] | None:
-        """The tensor that was added to: the largest of the operands that have the shape and dtype of the result."""
+        """The tensor that was added to: the largest of the operands that have the shape and dtype of the result. None if the addition absorbs
+        nothing, whichever it is."""
         fitting = [
             (tensor, cell)
             for tensor, cell in zip(call.floats, call.cells, strict=True)
             if cell is not None and tensor.shape == output.shape and tensor.dtype == output.dtype
         ]
         waits = self.later.defers(output)  # then no norm is at hand, and the first will do
-        if not fitting or not (waits or self._kept(output, fitting)):
+        if not fitting or not (waits or self._absorbs(call, output, fitting)):
             return None
         tensor, cell = fitting[0] if len(fitting) == 1 or waits else max(fitting, key=lambda each: norm(sampled(each[0], SAMPLE).float()))
         return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), (tensor, cell)
 
-    def _kept(self, output: torch.Tensor, fitting: list[tuple[torch.Tensor, Cell]]) -> bool:
-        """Whether one of these operands is already an accumulator, or has an element that the addition left unchanged."""
-        now = sampled(output, SAMPLE)
-        return any(cell.accumulator is not None or share(now == sampled(tensor, SAMPLE)) for tensor, cell in fitting)
+    def _absorbs(self, call: Call, output: torch.Tensor, fitting: list[tuple[torch.Tensor, Cell]]) -> bool:
+        """Whether one of these operands is already an accumulator, or may be one from now on: the addition left enough of its elements unchanged.
+
+        An element of a sum that has changed was added to. So of the elements that should move, those that did are known without a look at what was
+        added. In a difference, or with a factor before a term, an element may also change by its own sign or factor.
+        """
+        now, exact, plain = sampled(output, SAMPLE), None, call.plan.base not in ops.SUBTRACTIONS and not call.op.kwargs
+        for tensor, cell in fitting:
+            if cell.accumulator is not None:
+                return True
+            same = (now == sampled(tensor, SAMPLE)).numpy()
+            unchanged = numpy.count_nonzero(same)
+            if not unchanged:
+                continue
+            if not plain:
+                return True
+            if exact is None:
+                exact = sampled(self.memory.view(self.memory.find(output), output), SAMPLE)  # type: ignore[arg-type]
+            moved = (exact != sampled(call.shadows[id(tensor)], SAMPLE)).numpy()
+            if unchanged >= ABSORBING * numpy.count_nonzero(moved > same):  # moved in both
+                return True
+        return False
 
     def _followed(
         self, operation: Operation, cell: Cell | stored_states.Stored, was: Samples, now: Samples, value: Value,
