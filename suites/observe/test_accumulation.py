@@ -10,6 +10,7 @@ from beside import normal, shadow_now
 
 import precheck
 from precheck.observe.shadow.operations import Absorbed
+from precheck.observe.shadow.probes.accumulation import Accumulation
 
 LOW = torch.bfloat16
 
@@ -54,6 +55,39 @@ def test_a_sum_that_stands_still(program: Callable[[], object]) -> None:
     assert last.arrived == 0.0
     assert last.lost == pytest.approx(1.0)
     assert last.intended == pytest.approx(0.02, rel=0.05)
+
+
+SUMS = {
+    "sum": lambda total, term: total + term,
+    "difference": lambda total, term: total - term,
+    "reverse": lambda total, term: torch.rsub(total, term),
+    "weighted": lambda total, term: torch.add(total, term, alpha=3),
+    "number": lambda total, term: total + 0.01,
+    "product": lambda total, term: total * (1 + term),
+    "blend": lambda total, term: torch.lerp(total, term, 0.01),
+}
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("step", SUMS.values(), ids=SUMS.keys())
+def test_the_first_look_leaves_out_only_what_absorbs_nothing(
+    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terms of all sizes, half of which are zero in some steps: with and without the first look at a sum, the same additions are absorbed."""
+
+    def program() -> None:
+        for dtype in (torch.bfloat16, torch.float16):
+            total = normal(16, 80).to(dtype)
+            for number in range(12):
+                total = step(total, (size * normal(16, 80, seed=number) * (torch.arange(80) >= 40 * (number % 2))).to(dtype))
+
+    def figures() -> list[str]:
+        return [repr([getattr(each, name) for name in ("share", "times", "additions", "arrived", "intended", "lost", "drift")])
+                for each in absorbed(program)]  # fmt: skip
+
+    quick = figures()
+    monkeypatch.setattr(Accumulation, "_absorbs", lambda *_: True)
+    assert quick == figures()
 
 
 def test_a_sum_that_moves_absorbs_nothing() -> None:

@@ -19,14 +19,35 @@ Numbers = numpy.ndarray
 def lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
     """A 1-D copy as a numpy array, since numpy's calls take a fifth of the time of torch's. It is valid until the next call with the same `use`.
     It is a copy because torch cannot resize a storage that numpy has seen, and FSDP2 resizes its weights."""
-    if tensor.is_neg():
-        tensor = tensor.clone()  # carries out the negative bit, which arithmetic below dispatch ignores
-    if tensor.requires_grad:
-        tensor = tensor.detach()
+    tensor = _settled(tensor)
     if tensor.numel() > ROOM:
         copy: Numbers = tensor.reshape(-1).to(dtype, copy=True).numpy()
         return copy
     return lent_and_seen(tensor, dtype, use)[1]
+
+
+def lent_pair(run: torch.Tensor, shadow: torch.Tensor, dtype: torch.dtype) -> tuple[Numbers, Numbers, Numbers]:
+    """1-D copies of two tensors of one shape, and their difference. They are valid until the next call, or one of `lent` for "run" or "shadow"."""
+    shape = run.shape
+    found = _kept.pairs.get((shape, dtype)) if shadow.shape == shape else None
+    if found is None:
+        if shape.numel() > ROOM or shadow.shape != shape:
+            mine, exact = lent(run, dtype, "run"), lent(shadow, dtype, "shadow")
+            return mine, exact, numpy.subtract(mine, exact)
+        if len(_kept.pairs) > _SHAPES:
+            _kept.pairs.clear()
+        found = _kept.pairs[shape, dtype] = *_space(shape, dtype, "run"), *_space(shape, dtype, "shadow"), _space(shape, dtype, "error")[1]
+    run_space, mine, shadow_space, exact, error = found
+    run_space.copy_(_settled(run))
+    shadow_space.copy_(_settled(shadow))
+    return mine, exact, numpy.subtract(mine, exact, out=error)
+
+
+def _settled(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without autograd, and with its negative bit carried out, which arithmetic below dispatch ignores."""
+    if tensor.is_neg():
+        tensor = tensor.clone()
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def lent_and_seen(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> tuple[torch.Tensor, Numbers]:
@@ -38,10 +59,7 @@ def lent_and_seen(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> tu
 
 def listed(tensor: torch.Tensor) -> list[float]:
     """The elements of a real tensor as Python numbers, in order. For few of them it takes half the time of an array."""
-    if tensor.is_neg():
-        tensor = tensor.clone()  # as above
-    if tensor.requires_grad:
-        tensor = tensor.detach()
+    tensor = _settled(tensor)
     numbers: list[float] = _tolist(tensor if tensor.dim() == 1 else tensor.reshape(-1))
     return numbers
 
@@ -70,6 +88,7 @@ def scratch(like: Numbers, use: str) -> Numbers | None:
 class _Kept(threading.local):
     def __init__(self) -> None:
         self.spaces: dict[Any, Any] = {}
+        self.pairs: dict[Any, Any] = {}
 
 
 _kept = _Kept()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy
 import torch
 
-from precheck.observe.shadow.comparing.numpy_views import ROOM, Numbers, lent, listed, scratch
+from precheck.observe.shadow.comparing.numpy_views import ROOM, Numbers, lent, lent_pair, listed, scratch
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import no_dispatch
 
@@ -99,8 +99,8 @@ def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
         run, shadow = torch.view_as_real(run.resolve_conj()), torch.view_as_real(shadow.resolve_conj())
     if run.numel() <= ROOM:
         dtype = torch.float64 if shadow.dtype is torch.float64 or run.numel() <= HANDFUL else torch.float32
-        mine, exact = lent(run, dtype, "run"), lent(shadow, dtype, "shadow")
-        off, size = _length(numpy.subtract(mine, exact, out=scratch(mine, "error"))), _length(exact)
+        _, exact, difference = lent_pair(run, shadow, dtype)
+        off, size = _length(difference), _length(exact)
         if math.isfinite(off) and FAINT < size < MASKED:
             return ratio(off, size)
     run, shadow = run.reshape(-1), shadow.reshape(-1)
@@ -159,8 +159,7 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: t
     alike = run.numel() <= limit and run.shape == shadow.shape
     low, wide = (run, shadow) if alike else (sampled(run, limit), sampled(shadow, limit))
     dtype = torch.float64 if torch.float64 in (low.dtype, wide.dtype) else torch.float32
-    mine, exact = lent(low, dtype, "run"), lent(wide, dtype, "shadow")
-    error = numpy.subtract(mine, exact, out=scratch(mine, "error"))
+    mine, exact, error = lent_pair(low, wide, dtype)
     size, off = _length(exact), _length(error)
     if not (math.isfinite(size) and math.isfinite(off) and (run.numel() <= limit or finite([run]))):  # both are finite only if the run is
         error, mine, exact = _nonfinite(value, run, shadow, limit)
@@ -228,24 +227,25 @@ def finite_everywhere(tensors: Iterable[torch.Tensor]) -> bool:
 def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int) -> tuple[Numbers, Numbers, Numbers]:
     """The error, the run and the shadow in float64, with 0 where they are not finite. Also counts elements that are not finite in the run only.
     It uses a sample if both agree on what is not finite, as with the -Inf of a mask."""
-    if torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
+    if run.numel() > limit and torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
         run, shadow = sampled(run, limit), sampled(shadow, limit)
-    low, wide = run.detach().reshape(-1).to(torch.float64), shadow.detach().reshape(-1).to(torch.float64)
-    known = torch.isfinite(wide)
-    bad = (~torch.isfinite(low) & known) | (torch.isnan(low) & torch.isinf(wide))
-    value.nonfinite = int(bad.sum())
+    low, wide = lent(run, torch.float64, "run"), lent(shadow, torch.float64, "shadow")
+    held, known, nans = numpy.isfinite(low), numpy.isfinite(wide), numpy.isnan(low)
+    bad = (known > held) | (nans & numpy.isinf(wide))
+    value.nonfinite = int(numpy.count_nonzero(bad))
     if value.nonfinite:
-        value.nans = int((torch.isnan(low) & bad).sum())
+        value.nans = int(numpy.count_nonzero(nans & bad))
         lost = wide[bad]
-        value.beyond, value.distinct_overflows, value.negative = float(lost.abs().max()), lost[:WHOLES].unique().numel(), bool((lost < 0).all())
-    both = known & torch.isfinite(low)
-    mine, exact = torch.where(both, low, 0.0), torch.where(both, wide, 0.0)
-    return (mine - exact).numpy(), torch.where(known, low, 0.0).numpy(), exact.numpy()
+        value.beyond, value.negative = float(numpy.abs(lost).max()), bool((lost < 0).all())
+        value.distinct_overflows = numpy.unique(lost[:WHOLES]).size
+    both = known & held
+    mine, exact = numpy.where(both, low, 0.0), numpy.where(both, wide, 0.0)
+    return mine - exact, numpy.where(known, low, 0.0), exact
 
 
 def _zeros(value: Value, mine: Numbers, exact: Numbers, size: float) -> None:
     zero = mine == 0
-    if not zero.any():
+    if not numpy.count_nonzero(zero):  # a quarter of the time of `any` for few elements
         return
     gone = zero & (exact != 0)
     value.zeros, value.sample_size = int(numpy.count_nonzero(gone)), mine.size

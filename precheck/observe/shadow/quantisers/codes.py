@@ -85,7 +85,7 @@ class Codes:
         compound = compound_ops.name(op) in compound_ops.COMPOUND
         if not self.off and (compound or op.plan.known):
             try:
-                if self.lines.torchs_own(op, result):
+                if self.lines.torchs_own(op, result) or (not compound and self.lines.barren(op, result)):
                     return
                 starts = (begins, table_places.begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 followed = self._concerned(op.args)

@@ -46,6 +46,13 @@ class Lines:
         self.followed[made] += 1
         return self.followed[made] > OFTEN
 
+    def barren(self, op: OpCall, result: Any) -> bool:
+        """Whether an op is `fruitless` and makes no codes, whatever it reads. This costs less than to ask what it reads."""
+        last = None if self.codes or op.plan.written or op.base in ops.WHOLE else self._recorded()
+        if last is None or self.followed.get((op.base, last.line), 0) <= OFTEN:
+            return False
+        return not (isinstance(result, torch.Tensor) and result.dtype in FLOATS) and not _numbered(op.args, result)
+
     def torchs_own(self, op: OpCall, result: Any) -> bool:
         """Whether autograd or an optimizer of torch's runs this op, in a run without codes. What it writes is always followed."""
         if self.codes or op.plan.written or (isinstance(result, torch.Tensor) and result.dtype in FLOATS):
