@@ -62,6 +62,7 @@ def since(operation: Operation) -> str:
 
 
 def kept(operation: Operation, reader: Operation, wide: str) -> str:
-    """How to keep the result of an op in the format `wide` until another op has read it."""
-    until = "" if reader.blamed == operation.blamed else f", and round after {placed(reader)}"
+    """How to keep the result of an op in the format `wide` until another op has read it. That op may round its result if the code does so today."""
+    rounds = reader.blamed != operation.blamed and any(value.low for value in reader.outputs)
+    until = f", and round after {placed(reader)}" if rounds else ""
     return widened(operation, wide) + until
