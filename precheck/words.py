@@ -62,10 +62,10 @@ def percents(share: float) -> str:
 
 
 def portion(share: float) -> str:
-    """A share as text, with two digits: "28%", "0.0021%", "90 times"."""
-    if not math.isfinite(share):
-        return str(share)
-    return f"{short(share)} times" if share >= _TIMES else percents(share)
+    """A share as text for a table, with two digits: "28%", "0.0021%", "90 times"."""
+    if share == 0 or not math.isfinite(share):
+        return f"{share:.0f}%" if share == 0 else str(share)
+    return f"{short(share)} times" if share >= _TIMES else f"{short(100 * share)}%"
 
 
 def op_words(op: str, dtype: str = "") -> str:
@@ -100,9 +100,15 @@ def cut(name: str, longest: int = LONGEST) -> str:
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
 
 
+def module_words(name: str) -> str:
+    """A name as text after "output of". One of numbers alone, as in an nn.Sequential, says what it is: "module 0.2.1"."""
+    path = re.split(r"[\[#]", name, maxsplit=1)[0]
+    return f"module {name}" if path.replace(".", "").isdecimal() else name
+
+
 def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
     """The name of a tensor in a sentence: "gradient of layers.0", "update of head.weight, step 3", "what turned() returns", "loss"."""
-    name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
+    name = module_words(tensor) if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
     if kind == "returned":
         what = f"what {name} returns"
     elif (kind, tensor) == ("gradient", "output"):

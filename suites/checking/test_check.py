@@ -110,7 +110,7 @@ STALE: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "inputs": (lambda: {"inputs": inputs() + 1e-3}, r"input differs from the recorded values, by 0\.\d+% of its norm"),
     "shape": (lambda: {"inputs": inputs()[:1]}, r"input has shape \(1, 320, 8\), and \(2, 320, 8\) was recorded"),
     "names": (lambda: {"inputs": {"input": inputs()}}, r"input\[input\] was not among the inputs"),
-    "weights": (lambda: {"model": reweighted()}, r"in float32 the output of 0 moved by .* the weights are not those recorded"),
+    "weights": (lambda: {"model": reweighted()}, r"in float32 the output of module 0 moved by .* the weights are not those recorded"),
     "code": (lambda: {"model": recoded()}, r"in float32 the output of 1\.norm moved by .* so the code or a library changed"),
     "another model": (lambda: {"model": nn.Linear(8, 4)}, r"it belongs to another model: .* not in it"),
     "rate": (lambda: {"optimizer": lambda p: torch.optim.SGD(p, lr=0.11)}, r"recorded with SGD .*lr=0\.1 .* steps with SGD .*lr=0\.11"),

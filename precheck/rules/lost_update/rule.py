@@ -117,7 +117,8 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
         share = max(0.0, update_share(worst))
         text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived. Its gradient is zero, so decay alone should make it "
                 f"{percents(_meant(worst))} smaller in {worst.steps} steps. One step is {_meant(worst) / worst.steps:.2g} of a weight, and "
-                f"{worst.dtype} drops what is below {_roundoff(worst):.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
+                f"{worst.dtype} "
+                f"drops what is below {_roundoff(worst):.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
 
 
