@@ -31,6 +31,14 @@ def test_a_bound_that_is_one_already_is_not_mended_by_comparing_in_float32() -> 
     assert found.advice.endswith(", and do not store 0.999 in bfloat16 before")
 
 
+def test_a_share_that_is_one_is_not_mended_by_a_larger_constant() -> None:
+    def averaged() -> torch.Tensor:
+        share = torch.tensor(0.999, dtype=LOW)  # fault
+        return (1 - share) * torch.linspace(1, 2, 40)
+
+    assert finds(averaged, "vanished-constant", says=": 0.999 is 1 in bfloat16").advice == "leave out this cast"
+
+
 def test_a_bound_that_is_zero_beside_a_single_number() -> None:
     def hollow() -> torch.Tensor:
         weight = torch.tensor([0.0, 1.0, 0.0, 2.0]).to(HALF)
