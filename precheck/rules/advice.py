@@ -19,7 +19,8 @@ def widened(operation: Operation, wide: str) -> str:
         return f"give this input in {wide}"
     if (operation.implicit and not operation.plain) or operation.cuda_off:
         return uncast(operation, wide)
-    if operation.base in ops.CASTS and made != wide:
+    of_module = operation.implicit and operation.plain and operation.module  # autocast's own, which no line of the user's has
+    if operation.base in ops.CASTS and made != wide and not of_module:
         return _stored(operation, made, wide) if operation.in_place else "leave out this cast"
     if operation.plain and operation.module:
         how = "torch.autocast(..., enabled=False)" if operation.autocast else f"its weights in {wide}"
