@@ -114,7 +114,8 @@ _contents: dict[str, tuple[tuple[int, int], str]] = {}
 
 
 def content(path: str) -> str:
-    """A digest of a file's bytes. "" for code that no file has: Python's own, or what a dataclass makes, which follows from files."""
+    """A digest of a file's bytes. "" for code without a file, such as Python's own or a method that a dataclass makes: it changes only if
+    a file does."""
     try:
         stat = Path(path).stat()
         state = stat.st_mtime_ns, stat.st_size

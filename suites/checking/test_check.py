@@ -135,7 +135,7 @@ class Particular(nn.Module):
 
 @pytest.mark.parametrize("refused", [("bf16-true",), ("bf16-mixed",), ("bf16-mixed", "bf16-true")], ids=" ".join)
 def test_a_golden_without_floors_is_not_stale_for_it(tmp_path: Path, refused: tuple[str, ...]) -> None:
-    """float32 is still what was recorded, and a change is still noticed."""
+    """Its float32 values still match, and a change of the model is still noticed."""
     torch.manual_seed(0)
     particular, path = Particular(*refused), tmp_path / "particular.safetensors"
     assert refresh(path, job_of(particular, inputs())).status == "written"

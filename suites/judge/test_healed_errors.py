@@ -232,7 +232,7 @@ def test_a_sum_that_stands_still_does_no_harm_where_its_sign_is_all_that_counts(
 
 
 def sent_in_turns(*, kept: bool) -> torch.Tensor:
-    """A thousandth of each gradient is sent in bfloat16. `kept`: what rounding cut off is added to the next."""
+    """A thousandth of each gradient is sent in bfloat16. `kept`: what the rounding left out is added to the next gradient."""
     total, rest = torch.zeros(32), torch.zeros(32)
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
