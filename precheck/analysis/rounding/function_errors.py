@@ -64,9 +64,8 @@ class OwnError(Fact):
     def found(self) -> str:
         """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
-        if not math.isfinite(self.off):
-            return f"on the inputs that it gets, {name} gives nothing right: "
-        return f"on the inputs that it gets, {name} is off by {of_norm(self.off)} ({self.measured:.0f} unit roundoffs): "
+        off = f"is off by {of_norm(self.off)} ({self.measured:.0f} unit roundoffs)" if math.isfinite(self.off) else "gives nothing right"
+        return f"on the inputs that it gets, {name} {off}: "
 
 
 class Calls:
