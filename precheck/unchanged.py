@@ -22,6 +22,7 @@ import torch
 
 from precheck import __version__, garbage_collector, interrupts
 from precheck.observe.containers import tensors
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.recording.digest import Digest, Numbers, numbers
@@ -41,31 +42,35 @@ class Passed:
     given: str  # `given` at that time
     numbers: str  # digest of its low run
     files: dict[str, str]  # digest of each file whose code ran, by path; a watched run also runs some for precheck
+    draws: bool  # whether its low run recorded random draws
 
     def again(self, job: Job, precision: Precision, now: str) -> bool:
         """Whether the check would pass again. `now` is what `given` says today. Makes a low run if nothing else differs."""
         if now != self.given or any(content(path) != digest for path, digest in self.files.items()):
             return False
-        found = low_numbers(job, precision)
+        found = low_numbers(job, precision, records=DecisionLog() if self.draws else None)
         return found is not None and found.digest == self.numbers and found.files <= self.files.keys()
 
 
 def passed(seen: Numbers, given: str) -> Passed:
     """What is to be known of a check whose watched run gave these numbers."""
-    return Passed(given, seen.digest, {path: content(path) for path in sorted(seen.files)})
+    return Passed(given, seen.digest, {path: content(path) for path in sorted(seen.files)}, seen.draws)
 
 
 @interrupts.held()
 @garbage_collector.sparing()
-def low_numbers(job: Job, precision: Precision) -> Numbers | None:
-    """Makes a low run and gives its numbers. None if it raises, as the check itself will, or if they are not known."""
+def low_numbers(job: Job, precision: Precision, *, records: DecisionLog | None = None) -> Numbers | None:
+    """Makes a low run and gives its numbers. None if it raises, as the check itself will, or if they are not known.
+
+    Recording costs time for every op, so decisions are recorded only where random draws were: dropout then has the factor that it had.
+    """
     digest = Digest()
     try:
         with doing("comparing with the run that passed"):
-            trace = run(job, dataclasses.replace(low(precision), witness=digest, unmeasured=True, files=True))
+            trace = run(job, dataclasses.replace(low(precision, records=records), witness=digest, unmeasured=True, files=True))
     except Exception:
         return None
-    return numbers(digest, trace)
+    return numbers(digest, trace, draws=records is not None)
 
 
 def given(job: Job, precision: Precision, golden: Path | None, settings: Settings) -> str:
@@ -109,7 +114,8 @@ _contents: dict[str, tuple[tuple[int, int], str]] = {}
 
 
 def content(path: str) -> str:
-    """A digest of a file's bytes. "" for code that no file has: Python's own, or what a dataclass makes, which follows from files."""
+    """A digest of a file's bytes. "" for code without a file, such as Python's own or a method that a dataclass makes: it changes only if
+    a file does."""
     try:
         stat = Path(path).stat()
         state = stat.st_mtime_ns, stat.st_size

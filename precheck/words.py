@@ -8,6 +8,8 @@ import re
 
 LONGEST = 160
 """The most characters of a name. Longer names lose their middle."""
+_TIMES = 9.95
+"""The least share that is told as a multiple, "10 times". A percentage of four digits is hard to read."""
 WIDEST_NAME = 60
 """The most characters of a tensor's name in a sentence or a table. Longer names lose their beginning."""
 _UNSEEN = (
@@ -48,24 +50,22 @@ def sentence(words: str) -> str:
 
 
 def of_norm(share: float) -> str:
-    """An error relative to a tensor's norm, as text after "off by": "33.47% of its norm", "90.2 times its norm"."""
+    """An error relative to a tensor's norm, as text after "off by": "33% of its norm", "90 times its norm"."""
     if share == math.inf:
         return "its whole size, since the reference is zero"
-    return f"{percents(share)} of its norm" if share < 10 else f"{share:.3g} times its norm"
+    return f"{portion(share)} its norm" if share >= _TIMES else f"{percents(share)} of its norm"
 
 
 def percents(share: float) -> str:
-    """A share as text: "33.47%", "9017%". Small shares get two digits: "0.0021%"."""
-    if 0 < share < 5e-5:
-        return f"{digits(100 * share, 2)}%"
-    return f"{share:.2%}" if share < 10 else f"{share:.0%}"
+    """A share as text, with two digits: "33%", "0.36%", "0.0021%". From 100% on, as a whole number: "104%"."""
+    return f"{digits(100 * share, 2)}%" if 0 < share < 0.995 else f"{share:.0%}"
 
 
 def portion(share: float) -> str:
     """A share as text for a table, with two digits: "28%", "0.0021%", "90 times"."""
     if share == 0 or not math.isfinite(share):
         return f"{share:.0f}%" if share == 0 else str(share)
-    return f"{short(share)} times" if share >= 9.95 else f"{short(100 * share)}%"
+    return f"{short(share)} times" if share >= _TIMES else f"{short(100 * share)}%"
 
 
 def op_words(op: str, dtype: str = "") -> str:
@@ -100,9 +100,15 @@ def cut(name: str, longest: int = LONGEST) -> str:
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
 
 
+def module_words(name: str) -> str:
+    """A name as text after "output of". One of numbers alone, as in an nn.Sequential, says what it is: "module 0.2.1"."""
+    path = re.split(r"[\[#]", name, maxsplit=1)[0]
+    return f"module {name}" if path.replace(".", "").isdecimal() else name
+
+
 def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
     """The name of a tensor in a sentence: "gradient of layers.0", "update of head.weight, step 3", "what turned() returns", "loss"."""
-    name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
+    name = module_words(tensor) if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
     if kind == "returned":
         what = f"what {name} returns"
     elif (kind, tensor) == ("gradient", "output"):

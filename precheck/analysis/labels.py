@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precheck.findings import Phase
 from precheck.observe.records import Kind
-from precheck.words import one_line
+from precheck.words import module_words, one_line
 
 _PHASES: dict[Kind, Phase] = {
     "input": "data", "handed": "forward", "returned": "forward", "output": "forward", "loss": "forward", "gradient": "backward",
@@ -28,9 +28,9 @@ def label(kind: Kind, name: str) -> str:
     name = one_line(name)
     whole = "the model's output" if name in ("output", "output[]") else f"the model's output{name}" if name.startswith("[") else ""
     if kind in ("gradient", "parameter-gradient"):
-        return f"gradient of {(kind == 'gradient' and whole) or name}"
+        return f"gradient of {(kind == 'gradient' and whole) or module_words(name)}"
     if kind == "output":
-        return whole or f"output of {name}"
+        return whole or f"output of {module_words(name)}"
     if kind == "returned":
         return f"what {name} returns"
     return "loss" if kind == "loss" else f"{kind} of {name}"

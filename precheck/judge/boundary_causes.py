@@ -57,7 +57,7 @@ def explained(
         if lies_in(shown(each), place):  # a rounding before the function, which only the function shows
             return _named(finding, each, place), shown(each)
     before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
-    cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
+    cause = f"{placed(showing)}: an error of {before} goes in, and one of {after} comes out"
     if made is not showing:
         cause = f"{placed(made)}{low_since(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
     there = dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made))
@@ -89,7 +89,7 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     if made is None or not lies_in(made, record.place) or (difference is None and here < OWN):
         return finding
     rule = "amplified-rounding" if difference is None else "cancellation"
-    shows = f"the relative error is {percents(made.drift_in)} before it and {percents(made.outputs[0].drift)} after it"
+    shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"
     alone = f"on the inputs that it gets, the function alone is off by {of_norm(own)}"
     text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
     named = dataclasses.replace(finding, severity="error", op=made.title, source=shortened(made.blamed), via=via(made))

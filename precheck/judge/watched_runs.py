@@ -110,8 +110,9 @@ def distinct(candidates: Iterable[Candidate]) -> list[Finding]:
 def finding_of(candidate: Candidate) -> Finding:
     """Turns a candidate into a finding."""
     operation = candidate.operation
+    where = ", in the backward pass" if operation.phase == "backward" else ""  # its line has no such op
     return Finding(
-        candidate.rule, candidate.severity, f"{placed(operation)}{low_since(operation)}: {candidate.message}", operation.phase,
+        candidate.rule, candidate.severity, f"{placed(operation)}{where}{low_since(operation)}: {candidate.message}", operation.phase,
         operation.title if "." in operation.name else "", operation.module, shortened(operation.blamed), operation.step, candidate.tensor,
         candidate.measured, candidate.limit, via=via(operation), advice=candidate.advice,
     )  # fmt: skip

@@ -156,7 +156,7 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
         )  # fmt: skip
         trace = run(job, seen)
         if wish is not None and digest is not None:
-            wish.seen.append(numbers(digest, trace))
+            wish.seen.append(numbers(digest, trace, draws=setting.records is not None and bool(setting.records.drawn)))
     observation = shadow.finish()
     kept.clear()
     return Observed(trace, observation, None if reference is None else reference.complete(trace))

@@ -48,7 +48,7 @@ def _roles(passage: Passage, wanted: str, coupled: Couples) -> Iterator[Role]:
 
 
 def _cures(comparison: Comparison, passage: Passage, right: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether the results are model's, once this tensor is the `right` one."""
+    """Whether the results become those of `model` when this tensor is replaced by the `right` one."""
     calls = 0
 
     def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:

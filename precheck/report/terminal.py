@@ -170,7 +170,7 @@ def _line(finding: Finding) -> str:
 
 
 def _findings(report: Report) -> list[str]:
-    lines, shown = [], set[str]()
+    lines, shown, told = [], set[str](), set[tuple[str, str]]()
     for place, finding in enumerate(report.findings):
         if not (place == 0 and finding.severity == "error"):
             lines.append(f"{finding.severity}: {_line(finding)}")
@@ -178,6 +178,11 @@ def _findings(report: Report) -> list[str]:
             lines += _code(finding, shown)
             if finding.module:
                 lines.append(f"    in module {finding.module}")
+            why = finding.cause, finding.remedy
+            if finding.cause and why in told:
+                lines.append("    by the same, with the same cure")
+                continue
+            told.add(why)
             if finding.cause:
                 lines.append(f"    by {finding.cause}")
             lines.append(f"    cure: {finding.remedy}")

@@ -19,7 +19,8 @@ def widened(operation: Operation, wide: str) -> str:
         return f"give this input in {wide}"
     if (operation.implicit and not operation.plain) or operation.cuda_off:
         return uncast(operation, wide)
-    if operation.base in ops.CASTS and made != wide:
+    of_module = operation.implicit and operation.plain and operation.module  # autocast's own, which no line of the user's has
+    if operation.base in ops.CASTS and made != wide and not of_module:
         return _stored(operation, made, wide) if operation.in_place else "leave out this cast"
     if operation.plain and operation.module:
         how = "torch.autocast(..., enabled=False)" if operation.autocast else f"its weights in {wide}"
@@ -62,6 +63,7 @@ def since(operation: Operation) -> str:
 
 
 def kept(operation: Operation, reader: Operation, wide: str) -> str:
-    """How to keep the result of an op in the format `wide` until another op has read it."""
-    until = "" if reader.blamed == operation.blamed else f", and round after {placed(reader)}"
+    """How to keep the result of an op in the format `wide` until another op has read it. That op may round its result if the code does so today."""
+    rounds = reader.blamed != operation.blamed and any(value.low for value in reader.outputs)
+    until = f", and round after {placed(reader)}" if rounds else ""
     return widened(operation, wide) + until

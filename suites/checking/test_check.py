@@ -110,7 +110,7 @@ STALE: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "inputs": (lambda: {"inputs": inputs() + 1e-3}, r"input differs from the recorded values, by 0\.\d+% of its norm"),
     "shape": (lambda: {"inputs": inputs()[:1]}, r"input has shape \(1, 320, 8\), and \(2, 320, 8\) was recorded"),
     "names": (lambda: {"inputs": {"input": inputs()}}, r"input\[input\] was not among the inputs"),
-    "weights": (lambda: {"model": reweighted()}, r"in float32 the output of 0 moved by .* the weights are not those recorded"),
+    "weights": (lambda: {"model": reweighted()}, r"in float32 the output of module 0 moved by .* the weights are not those recorded"),
     "code": (lambda: {"model": recoded()}, r"in float32 the output of 1\.norm moved by .* so the code or a library changed"),
     "another model": (lambda: {"model": nn.Linear(8, 4)}, r"it belongs to another model: .* not in it"),
     "rate": (lambda: {"optimizer": lambda p: torch.optim.SGD(p, lr=0.11)}, r"recorded with SGD .*lr=0\.1 .* steps with SGD .*lr=0\.11"),
@@ -135,7 +135,7 @@ class Particular(nn.Module):
 
 @pytest.mark.parametrize("refused", [("bf16-true",), ("bf16-mixed",), ("bf16-mixed", "bf16-true")], ids=" ".join)
 def test_a_golden_without_floors_is_not_stale_for_it(tmp_path: Path, refused: tuple[str, ...]) -> None:
-    """float32 is still what was recorded, and a change is still noticed."""
+    """Its float32 values still match, and a change of the model is still noticed."""
     torch.manual_seed(0)
     particular, path = Particular(*refused), tmp_path / "particular.safetensors"
     assert refresh(path, job_of(particular, inputs())).status == "written"

@@ -58,7 +58,7 @@ def test_a_part_that_was_added_is_another_model(golden: Path) -> None:
     report = precheck.check(model(more=True), inputs(), golden=golden, precision="32-true", loss=loss)
     (error,) = report.errors
     error.message.index("it belongs to another model: 2 of ")
-    error.message.index("first the output of 3 of shape (16, 2)")
+    error.message.index("first the output of module 3 of shape (16, 2)")
 
 
 def test_kept_parts_whose_weights_were_changed_are_still_out_of_date(golden: Path) -> None:

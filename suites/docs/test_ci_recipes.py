@@ -94,6 +94,13 @@ def test_a_workflow_is_one(name: str, number: int) -> None:
         assert re.fullmatch(r"[\w-]+/[\w/-]+@v\d+", step.get("uses", "a/b@v1"))
 
 
+def test_no_recipe_downloads_cuda_for_a_runner_without_a_gpu() -> None:
+    """Three gigabytes for each job. pip takes the CPU build of the same version, since a version with +cpu is the later one."""
+    for name in PAGES:
+        text = (RECIPES / f"{name}.md").read_text(encoding="utf8")
+        assert text.count("download.pytorch.org/whl/cpu") == text.count("OMP_NUM_THREADS"), name
+
+
 def test_github_leaves_behind_what_its_steps_upload(project: Path) -> None:
     (command,) = [step["run"] for step in steps("github") if "pytest --" in step.get("run", "")]
     ended = run(command, project)

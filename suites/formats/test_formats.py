@@ -387,7 +387,7 @@ def test_absorbs_is_what_torch_does(fmt: Format, data: st.DataObject) -> None:
 
 @every_format
 def test_absorbs_at_the_edges(fmt: Format) -> None:
-    """Zero is always absorbed, nan never; infinity absorbs every finite step, and a saturated value every step out."""
+    """Zero is always absorbed, and NaN never. Infinity absorbs every finite step, and a saturated value every step away from zero."""
     assert fmt.absorbs(fmt.min_subnormal, 0.0)
     assert not fmt.absorbs(math.nan, 0.0)
     assert not fmt.absorbs(1.0, math.nan)

@@ -101,12 +101,25 @@ def test_a_sum_is_given_its_dtype() -> None:
         assert any(argument.name == "dtype" for schema in schemas for argument in schema.arguments), name
 
 
-def test_a_cast_is_left_out_and_its_reader_is_named() -> None:
+def test_a_cast_that_autocast_makes_for_a_module_cannot_be_left_out() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8))
+
+    def scaled() -> Tensor:
+        with torch.autocast("cpu", HALF):
+            return model(1e6 * uniform(4, 8))
+
+    assert first(scaled).remedy.startswith("run module 0 in float32, with torch.autocast(..., enabled=False) and .float() on its input")
+
+
+@pytest.mark.parametrize(("low", "cure"), [(True, "leave out this cast, and round after aten.cos.default at "), (False, "leave out this cast")])
+def test_a_cast_is_left_out_and_its_reader_rounds_if_it_did(low: bool, cure: str) -> None:
     def angles() -> Tensor:
         places = (40 * uniform(200)).to(LOW)
-        return torch.cos(8 * places.float())
+        return torch.cos(8 * (places if low else places.float()))
 
-    assert first(angles).remedy.startswith("leave out this cast, and round after aten.cos.default at ")
+    told = first(angles).remedy
+    assert told.startswith(cure)
+    assert ("round after" in told) == low
 
 
 def test_the_line_that_made_it_low_is_named() -> None:

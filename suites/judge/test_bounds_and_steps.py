@@ -19,7 +19,24 @@ def test_a_bound_that_is_one() -> None:
         return torch.where(sure > 0.999, 1.0, 0.0)  # fault
 
     found = finds(taken, "vanished-constant", says=": 0.999 is 1 in bfloat16, in which these numbers are compared: all 40 answers are alike, and 17")
-    assert found.advice.startswith("compare in float32: ")
+    assert found.advice == "compare in float32: call .float() on what this line reads"
+
+
+def test_a_bound_that_is_one_already_is_not_mended_by_comparing_in_float32() -> None:
+    def taken() -> torch.Tensor:
+        sure = SURE.to(LOW)
+        return torch.where(sure > torch.tensor(0.999).to(LOW), 1.0, 0.0)  # fault
+
+    found = finds(taken, "vanished-constant", says=": 0.999 is 1 in bfloat16")
+    assert found.advice.endswith(", and do not store 0.999 in bfloat16 before")
+
+
+def test_a_share_that_is_one_is_not_mended_by_a_larger_constant() -> None:
+    def averaged() -> torch.Tensor:
+        share = torch.tensor(0.999, dtype=LOW)  # fault
+        return (1 - share) * torch.linspace(1, 2, 40)
+
+    assert finds(averaged, "vanished-constant", says=": 0.999 is 1 in bfloat16").advice == "leave out this cast"
 
 
 def test_a_bound_that_is_zero_beside_a_single_number() -> None:
@@ -113,7 +130,7 @@ def test_a_correction_that_is_zero() -> None:
 
         return trained(rule)
 
-    finds(descended, "cancellation", says=": rule() is 100% off on the inputs that it gets")
+    finds(descended, "cancellation", says=": on the inputs that it gets, rule() is off by 100% of its norm")
 
 
 def rounded(weight: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -232,7 +232,7 @@ def test_a_sum_that_stands_still_does_no_harm_where_its_sign_is_all_that_counts(
 
 
 def sent_in_turns(*, kept: bool) -> torch.Tensor:
-    """A thousandth of each gradient is sent in bfloat16. `kept`: what rounding cut off is added to the next."""
+    """A thousandth of each gradient is sent in bfloat16. `kept`: what the rounding left out is added to the next gradient."""
     total, rest = torch.zeros(32), torch.zeros(32)
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
@@ -274,7 +274,7 @@ def test_results_beside_one_that_is_wanted_are_dropped(kept: bool) -> None:
 
 
 @pytest.mark.parametrize(("read", "said"), [
-    (0.002, "its rounding (0.16%) is amplified"), (0.02, "its rounding leads to an error of 2.00%, which is amplified 45 times by"),
+    (0.002, "its rounding (0.16%) is amplified"), (0.02, "its rounding leads to an error of 2%, which is amplified 45 times by"),
 ])  # fmt: skip
 def test_a_rounding_is_not_given_the_error_that_it_leads_to(read: float, said: str) -> None:
     graph = Graph()

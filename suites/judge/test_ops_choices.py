@@ -46,7 +46,7 @@ def best_in_float32() -> torch.Tensor:
 
 
 def test_distinct_scores_that_the_format_makes_equal_are_an_error() -> None:
-    finds(best, "decision-flip", says="97.7% because bfloat16 makes distinct scores equal")
+    finds(best, "decision-flip", says="98% because bfloat16 makes distinct scores equal")
     passes(best_in_float32, wide=True)
 
 
@@ -155,7 +155,7 @@ def beyond_the_last_chance() -> torch.Tensor:
 
 
 def among_masked_scores() -> torch.Tensor:
-    """Two scores are left in each row. The third is lost beside the mask, as all others are."""
+    """The mask leaves two scores in each row, and rounding loses all others beside it. So the third choice is a masked one."""
     scores = SCORES.half() + torch.zeros(256, 64).index_fill_(1, torch.arange(2, 64), -10_000.0).half()
     return torch.where(scores < scores.sort(-1).values[:, -3:-2].clone(), 0.0, 1.0).sum(-1)
 

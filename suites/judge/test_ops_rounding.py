@@ -204,7 +204,7 @@ def test_drift_adds_up_where_an_op_works_on_its_own_results(turns: int, modules:
         made = graph.op("mul.Tensor", made, makes=makes, source="model.py:1", module=f"layers.{turn % modules}")
     (finding,) = graph.found()
     assert (finding.rule, finding.severity) == ("accumulated-drift", severity)
-    assert ("correct rounding may do as much in so deep a network: precheck.measure can tell" in finding.message) is (severity == "note")
+    assert ("correct rounding may do as much in so deep a network; r, which" in finding.message) is (severity == "note")
 
 
 def test_zeros_of_what_the_format_can_hold_are_no_underflow() -> None:

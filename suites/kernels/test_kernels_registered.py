@@ -1,4 +1,4 @@
-"""Operators of torch.library: what their registration says is held against what they do."""
+"""Operators of torch.library must do what their registration says."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ CASES = {
         "headroom", "warning", "forward", "site", "float16 ends at 65504, ", "16-true",
         lambda: around(lambda h: h * 1e4), lambda: around(lambda h: h * 100), options={}),
     "a cast in the model": Case(
-        "dtype-leak", "warning", "forward", "1", "output of 1 is stored in bfloat16 under 32-true", "32-true",
+        "dtype-leak", "warning", "forward", "1", "output of module 1 is stored in bfloat16 under 32-true", "32-true",
         lambda: nn.Sequential(nn.Linear(32, 32), Site(torch.Tensor.bfloat16)), lambda: around(identity), options={}),
     "float32 that is not enough": Case(
         "unstable-reference", "warning", "forward", "site", "float32 and float64 disagree", "32-true",

@@ -1,4 +1,4 @@
-"""The sketch against its definition, against the theory of its spread, and against everything that must not change it."""
+"""The sketch follows its definition, spreads as theory says, and does not depend on what must not change it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_failure_ends_with_op_line_and_what_to_keep_in_float32(pytester: pytes
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "accumulated-drift: output of 2: off by * of its norm under 16-true, where rounding explains *",
+            "accumulated-drift: output of module 2: off by * of its norm under 16-true, where rounding explains *",
             f"    test_it.py:{line}  |  return x [*] torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)",
             "    in module 2",
             f"    by overflow: aten.pow.Tensor_Scalar at test_it.py:{line}: * in the reference is beyond the largest float16, 65504",

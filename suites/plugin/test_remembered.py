@@ -52,6 +52,21 @@ def test_a_check_that_passed_is_not_judged_again(precision: str, pytester: pytes
     result.stdout.fnmatch_lines(["*1 check under *1 passed, 0 failed; worst r *", NOT_AGAIN])
 
 
+DROPS = """
+def test_drops(check_precision):
+    model = torch.nn.Sequential(make(), torch.nn.Dropout(0.1), torch.nn.Linear(4, 4))
+    check_precision(model, data(), loss=loss)
+"""
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-true"])
+def test_nor_is_one_of_a_model_with_dropout(precision: str, pytester: pytest.Pytester, project: Project) -> None:
+    """Whose factor, 1 / (1 - p), a run that is watched on a CPU rounds otherwise than torch's own kernel does."""
+    project(DROPS)
+    assert judged(pytester, precision=precision)
+    assert not judged(pytester, precision=precision)
+
+
 @pytest.mark.parametrize("option", [["--precision-fresh"], ["--cache-clear"], ["-p", "no:cacheprovider"], ["--known-failures-write"]])
 def test_what_asks_for_more_is_judged(option: list[str], pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY)

@@ -16,7 +16,7 @@ def signed_turn(size: int, seed: int = 8) -> torch.Tensor:
 
 
 def turned_on(bug: bool) -> torch.Tensor:
-    """A weight is turned before it is quantised and turned back after it: by the same matrix, where its transpose undoes it."""
+    """A weight is rotated before it is quantised, and afterwards rotated by the same matrix again, where the transpose would undo the rotation."""
     turn, w = signed_turn(64), channels()
     codes, scale = rows(w @ turn)
     again = codes.float() * scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from precheck.analysis.labels import label
 from precheck.findings import Report, Row
 from precheck.report.terminal import summary
 from precheck.words import of_norm, op_words, percents, portion, short, tensor_name
@@ -11,7 +12,7 @@ from precheck.words import of_norm, op_words, percents, portion, short, tensor_n
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(0.3347, "33.47% of its norm"), (9.5, "950.00% of its norm"), (90.1737, "90.2 times its norm"), (2e-7, "0.00002% of its norm"),
+    [(0.3347, "33% of its norm"), (9.5, "950% of its norm"), (90.1737, "90 times its norm"), (2e-7, "0.00002% of its norm"),
      (float("inf"), "its whole size, since the reference is zero")],
 )
 def test_how_far_a_tensor_is_off(share: float, said: str) -> None:
@@ -19,7 +20,7 @@ def test_how_far_a_tensor_is_off(share: float, said: str) -> None:
 
 
 def test_no_share_but_zero_shows_as_zero() -> None:
-    assert percents(0.0) == "0.00%"
+    assert percents(0.0) == "0%"
     assert all(float(percents(10.0**-place).rstrip("%")) > 0 for place in range(12))
 
 
@@ -47,6 +48,14 @@ def test_the_gradient_of_the_models_output_has_a_name() -> None:
     assert tensor_name("gradient", "output") == "gradient of the output"
     assert tensor_name("gradient", "head", 3) == "gradient of head, step 3"
     assert tensor_name("output", "output") == "output"
+
+
+def test_a_module_whose_name_is_a_number_is_called_one() -> None:
+    assert tensor_name("output", "0.2.1") == "output of module 0.2.1"
+    assert tensor_name("gradient", "0[hidden]") == "gradient of module 0[hidden]"
+    assert tensor_name("output", "3#2", 2) == "output of module 3#2, step 2"
+    assert tensor_name("parameter-gradient", "0.weight") == "gradient of 0.weight"
+    assert label("output", "0.2.1") == "output of module 0.2.1"
 
 
 def test_a_huge_r_is_three_digits_and_a_power_of_ten() -> None:

@@ -21,6 +21,15 @@ def report(*rows: Row, **facts: Any) -> Report:
     return Report(boundaries=list(rows), facts=facts)
 
 
+def test_a_cause_and_its_cure_are_told_once() -> None:
+    by = {"cause": "cast at gpt.py:9: whole numbers up to 1023", "advice": "leave out this cast"}
+    twice = [finding("accumulated-drift", **by), finding("decision-flip", **by), finding("overflow", cause="another", advice="leave out this cast")]
+    lines = [line.strip() for line in terminal.summary(Report(findings=twice)).splitlines()]
+    assert lines.count(f"by {by['cause']}") == 1
+    assert lines.count("by the same, with the same cure") == 1
+    assert lines[-2:] == ["by another", "cure: leave out this cast"]
+
+
 class TestExcused:
     """Tensors beyond their limits that pass."""
 

@@ -1,4 +1,4 @@
-"""What became of planted faults (--precheck-selftest), in each form of a session: told in full, refused where damaged."""
+"""Each form of a report shows what became of planted faults (--precheck-selftest), and refuses a damaged record of them."""
 
 from __future__ import annotations
 

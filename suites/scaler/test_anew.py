@@ -92,6 +92,16 @@ def long_schedule() -> None:
         schedule.step()
 
 
+def warm_up_from_zero() -> None:
+    """Six skips in a warm-up of a thousand steps that begins at zero: each step doubles the rate or nearly so, and all are 0.6 % of its height."""
+    loop = loop_from(2.0**22)
+    schedule = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: min(1.0, step / 1000))
+    loop.optimizer.step()
+    for _ in range(10):
+        trained(loop, 1)
+        schedule.step()
+
+
 def fused_through_skips() -> None:
     """torch takes back the step that a fused optimizer counted: the reference's counter goes back too."""
     loop = Loop(scale=2.0**30, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.05, fused=True))
@@ -120,7 +130,7 @@ def clipped_under_the_scale() -> None:
 
 @pytest.mark.parametrize("code", [
     restored, begun_where_it_is_safe, begun_where_the_last_came_to, models_one_after_another, two_that_take_turns, folds_from_one_start,
-    rolled_back, long_schedule, fused_through_skips, two_models_at_once, clipped_under_the_scale,
+    rolled_back, long_schedule, warm_up_from_zero, fused_through_skips, two_models_at_once, clipped_under_the_scale,
 ])  # fmt: skip
 def test_in_peace(code: Callable[[], None]) -> None:
     report = watched(code)

@@ -1,4 +1,4 @@
-"""Eigenvectors and singular vectors of the reference are taken as the run has them: signs, and bases of spaces with equal values."""
+"""The reference takes over the run's choice of eigenvectors and singular vectors: their signs, and a basis where several values are equal."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class KahanInTheGradient(Rounded):
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("owes", [True, False])
 def test_a_remainder_that_is_worked_out_in_the_gradient_arrives_later(steps: int, owes: bool) -> None:
-    """The last step's gradient, which it has overwritten, is what the optimizer is continued with."""
+    """The optimizer is continued with the gradient of the last step as it was before the step overwrote it."""
     model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4))
     report = precheck.measure(
         model, normal(16, 8), precision="bf16-true", loss=lambda out: out.float().square().mean(), steps=steps,

@@ -20,12 +20,13 @@ from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, percent, rms, smallest_normal
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 from precheck.observe.shadow.probes.additions import takes_from_codes
+from precheck.words import of_norm
 
 ADDED = Limit(4.0, "unit roundoffs")
 """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
@@ -63,9 +64,8 @@ class OwnError(Fact):
     def found(self) -> str:
         """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
-        if not math.isfinite(self.off):
-            return f"{name} gives nothing right on the inputs that it gets: "
-        return f"{name} is {percent(self.off)}% off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
+        off = f"is off by {of_norm(self.off)} ({self.measured:.0f} unit roundoffs)" if math.isfinite(self.off) else "gives nothing right"
+        return f"on the inputs that it gets, {name} {off}: "
 
 
 class Calls:

@@ -169,7 +169,7 @@ def code(names: Sequence[str], functions: Sequence[str], precision: str) -> str:
 
 @contextlib.contextmanager
 def exempted(model: torch.nn.Module, names: Sequence[str], functions: Container[str] = ()) -> Iterator[None]:
-    """The modules of those names, or those of their functions, are kept in float32 inside the block, and as they were after it."""
+    """Inside the block, the modules with these names are kept in float32, or only those of their functions. After it they are as before."""
     classes = [(module, type(module)) for module in map(model.get_submodule, names)]
     with state.preserved(model):
         try:

@@ -26,10 +26,12 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a run has given. `files` are those of the code that its forward pass and its loss have run, without torch's and precheck's."""
+    """What a run has given. `files` are those of the code that its forward pass and its loss have run, without torch's and precheck's. `draws` says
+    whether it recorded random draws. Then dropout ran the substitute of `kernel_fixes`, as it does where decisions are recorded."""
 
     digest: str
     files: frozenset[str]
+    draws: bool
 
 
 class Digest:
@@ -77,10 +79,10 @@ class Digest:
         return whole.hexdigest() if self.whole else ""
 
 
-def numbers(digest: Digest, trace: Trace) -> Numbers | None:
+def numbers(digest: Digest, trace: Trace, *, draws: bool) -> Numbers | None:
     """The numbers of a run that has ended. None if a tensor could not be read, or the files are not known, as under a profiler written in C."""
     found = digest.finish()
-    return Numbers(found, frozenset(trace.files)) if found and trace.files is not None else None
+    return Numbers(found, frozenset(trace.files), draws) if found and trace.files is not None else None
 
 
 class Wish:
@@ -95,7 +97,7 @@ class Wish:
         known = [each for each in self.seen if each is not None]
         if not known or len(known) < len(self.seen) or len({each.digest for each in known}) > 1:
             return None
-        return Numbers(known[0].digest, frozenset().union(*(each.files for each in known)))
+        return Numbers(known[0].digest, frozenset().union(*(each.files for each in known)), any(each.draws for each in known))
 
 
 _wish: ContextVar[Wish | None] = ContextVar("precheck_numbers", default=None)

@@ -49,7 +49,7 @@ class AccumulatedDrift(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "gradual":
             text = f"{100 * fact.value.dead:.0f}% of the elements have no correct digit; no single op made the error"
-            return text + ("; correct rounding may do as much in so deep a network: precheck.measure can tell" if fact.healed else "")
+            return text + ("; correct rounding may do as much in so deep a network; r, which precheck.measure gives, can tell" if fact.healed else "")
         if isinstance(fact, Carried):
             wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
             text = f"a loop carries this state on {fact.iterations} times and stores it in {fact.dtype} each time: it is "

@@ -24,7 +24,7 @@ from precheck.analysis.rounding.steep_functions import FEW, Exponent, Steep
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
-from precheck.words import digits, of_norm, percents
+from precheck.words import digits, of_norm, percents, portion, short
 
 MISSING = Limit(8, "numbers")
 """The fewest numbers of the reference that lie more than eight unit roundoffs beyond the end of the run's tail. Rounding moves no number so far. By
@@ -62,7 +62,7 @@ class AmplifiedRounding(Rule):
             return super().words(fact)
         value = fact.value
         rounding = _rounding(fact)
-        text = f"{rounding} is amplified {digits(fact.gain, 3)} times by {placed(fact.shown)}: "
+        text = f"{rounding} is amplified {short(fact.gain)} times by {placed(fact.shown)}: "
         lost = f"{100 * value.dead:.0f}% of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {of_norm(value.drift)}"
         return text + (HEALED if fact.healed else "")
@@ -74,13 +74,13 @@ class AmplifiedRounding(Rule):
 
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
-        return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {digits(fact.off / fact.own, 3)} times by {placed(fact.shown)}"
+        return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {short(fact.off / fact.own)} times by {placed(fact.shown)}"
 
 
 def _rounding(fact: Misrounded) -> str:
     """The error that an op amplifies. It is the blamed op's rounding only if no op between the two has enlarged it."""
     own, read = own_error(fact.operation, fact.operation.outputs[0]), fact.shown.drift_in
-    return f"its rounding ({percents(own)})" if own >= HALF * read else f"its rounding leads to an error of {percents(read)}, which"
+    return f"its rounding ({percents(own)})" if own >= HALF * read else f"its rounding leads to an error of {portion(read)}, which"
 
 
 def _steep(fact: Steep) -> str:
@@ -88,5 +88,5 @@ def _steep(fact: Steep) -> str:
     what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({percents(fact.own)}), which" if fact.table
             else f"a rounding to {fact.dtype} here ({percents(fact.own)})")  # fmt: skip
     cure = "; keep that tensor in float32: override _apply, or compute it again after the conversion" if fact.table else ""
-    return (f"{what} is amplified {digits(fact.off / fact.own, 3)} times by {placed(fact.shown)}, whose result is {digits(fact.measured, 3)} unit "
+    return (f"{what} is amplified {short(fact.off / fact.own)} times by {placed(fact.shown)}, whose result is {digits(fact.measured, 3)} unit "
             f"roundoffs off, most of it by this one rounding{cure}")  # fmt: skip

@@ -21,7 +21,7 @@ class Clipping(Rule):
     limits = (CLIPPED, SEEN, MOSTLY, WASTED, CHANCE)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """Drops what is said of a cast without a scale where `underflow` says it, too."""
+        """Drops the finding on a cast without a scale where `underflow` reports the same cast."""
         flushed = {each.operation.blamed for each in found if each.rule == "underflow" and each.severity == "error"}
         return [each for each in found if not (_without_scale(each) and each.operation.blamed in flushed)]
 

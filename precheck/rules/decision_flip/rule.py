@@ -29,7 +29,7 @@ from precheck.observe.shadow.operations import Operation, Value
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule
-from precheck.words import op_words
+from precheck.words import op_words, percents
 
 SHARE = Limit(0.005, "share of the rows")
 """The smallest share of rows whose top-k changed because of ties. In healthy programs at most 1 of 32 rows changed."""
@@ -127,7 +127,7 @@ def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:
     """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there."""
-    text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f}% because {operation.inputs[0].dtype} makes distinct scores equal"
+    text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {operation.inputs[0].dtype} makes distinct scores equal"
     cause = (causes.before_copies(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
     text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
@@ -147,7 +147,7 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
 
 
 def _changed(flips: Flips) -> str:
-    return f"{100 * flips.changed / flips.total:.1f}% of {flips.total} rows choose differently from the reference"
+    return f"{percents(flips.changed / flips.total)} of {flips.total} rows choose differently from the reference"
 
 
 def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
@@ -159,7 +159,7 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
     return [
         Finding(
             "decision-flip", "error",
-            f"{op_words(first.op)} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) differ under "
+            f"{op_words(first.op)} {where}: {first.flipped} of {first.total} decisions ({percents(first.flipped / first.total)}) differ under "
             f"{precision} from those in float32, where correct rounding explains {first.expected / first.samples:.2g}",
             op=first.op, module=first.call.split("#")[0], measured=float(first.flipped),
             limit=float(flips.most_by_chance(first.expected, first.samples)),

@@ -32,7 +32,7 @@ from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.rule import Candidate, Compared, Rule
-from precheck.words import counted
+from precheck.words import counted, percents
 
 
 class LostUpdate(Rule):
@@ -116,7 +116,8 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     if worst is not None:
         share = max(0.0, update_share(worst))
         text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived. Its gradient is zero, so decay alone should make it "
-                f"{_meant(worst):.1%} smaller in {worst.steps} steps. One step is {_meant(worst) / worst.steps:.2g} of a weight, and {worst.dtype} "
+                f"{percents(_meant(worst))} smaller in {worst.steps} steps. One step is {_meant(worst) / worst.steps:.2g} of a weight, and "
+                f"{worst.dtype} "
                 f"drops what is below {_roundoff(worst):.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
 
@@ -133,7 +134,7 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
     number, worst = max(enough.items(), key=lambda each: each[1].intended)
     name = observation.parameters.get(number, "")
     text = (f"{name or 'a parameter'}: {worst.times} products with a number close to 1, as in weight decay, should have changed it by "
-            f"{worst.intended:.1%}, but changed no bit: {worst.dtype} rounds each product to the old weight; {len(enough)} such parameters in "
+            f"{percents(worst.intended)}, but changed no bit: {worst.dtype} rounds each product to the old weight; {len(enough)} such parameters in "
             "all")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
     yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)

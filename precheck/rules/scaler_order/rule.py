@@ -15,12 +15,13 @@ from precheck.analysis.training.scaling import OFTEN, count
 from precheck.findings import Severity
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Rule
+from precheck.words import percents
 
 AHEAD = Limit(3, "skipped steps")
 """The fewest skipped steps in which a schedule went on. A scaler that starts too high skips one or two, which does not matter to the schedule."""
-FURTHER = Limit(0.05, "share of the learning rate, summed over steps")
-"""The smallest change of the learning rate in these steps that is reported: no training shows a twentieth. Six steps of a schedule of 10 000 are
-4e-7. Three steps of a warm-up of 8 are nearly all of it."""
+FURTHER = Limit(0.05, "share of the highest learning rate, summed over steps")
+"""The smallest change of the learning rate in these steps that is reported: no training shows a twentieth of its highest rate. Six steps of a
+schedule of 10 000 are 4e-7, and three of a warm-up of 1000 are 0.003. Three of a warm-up of 8 are 0.38."""
 
 
 class ScalerOrder(Rule):
@@ -94,8 +95,9 @@ def _told(event: ScalingEvent) -> tuple[str, str]:
         ("fresh", ""): (
             "the optimizer was resumed from a checkpoint and this scaler was not", "restore the scaler with scaler.load_state_dict"),
         ("scheduled", ""): (
-            f"the learning rate schedule went on {event.factor:.0f} times although the scaler had skipped the step",
-            "call scheduler.step() only after a step that was taken"),
+            f"the learning rate schedule went on {event.factor:.0f} times although the scaler had skipped the step. The rate moved by "
+            f"{percents(event.other)} of the highest, and no weight did",
+            "call scheduler.step() only where scaler.update() has not made scaler.get_scale() smaller"),
     }  # fmt: skip
     raised = f"the scaler raised ({event.text})", "for each step call backward(), unscale_ once for each optimizer, step, then update()"
     return told.get((event.kind, event.text)) or told.get((event.kind, ""), raised)

@@ -28,6 +28,8 @@ EMPTIED = Limit(0.01, "share of the elements")
 """If at least this share of an optimizer's moment becomes zero, that is reported. One element in a hundred then steps by m / eps and not by m /
 √v."""
 
+_SMALL = "numbers become subnormal or zero here"
+
 
 class Underflow(Rule):
     limits = (
@@ -51,13 +53,14 @@ class Underflow(Rule):
             lost = fact.value
             return f"{100 * lost.zeroed:.0f}% of this tensor became zero in {lost.dtype}, numbers up to {lost.largest_zeroed:.2g}"
         if isinstance(fact, Misrounded) and fact.how == "flushed":
-            return f"flushed or subnormal here; {100 * fact.value.dead:.0f}% of the elements of {placed(fact.shown)} have no correct digit"
+            return f"{_SMALL}; {100 * fact.value.dead:.0f}% of the elements of {placed(fact.shown)} have no correct digit"
         if isinstance(fact, Misrounded) and fact.how == "subnormal":
-            return f"subnormal or zero here, where {fact.value.dtype} has few bits: off by {of_norm(fact.value.drift)}{HEALED if fact.healed else ''}"
+            few = f"{_SMALL}, where {fact.value.dtype} has few bits: off by {of_norm(fact.value.drift)}"
+            return few + (HEALED if fact.healed else "")
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:
-        return f"numbers become subnormal or zero here ({percent(min(fact.own, 1.0))}%)"
+        return f"{_SMALL} ({percent(min(fact.own, 1.0))}%)"
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         if candidate.tensor:  # a state of an optimizer

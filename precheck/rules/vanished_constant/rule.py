@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from precheck import formats, ops
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.propagation.output_impact import ROUNDINGS
-from precheck.analysis.propagation.provenance import percent, placed, rounded_bound
+from precheck.analysis.propagation.provenance import elements, percent, placed, rounded_bound
 from precheck.analysis.rounding.differences import PLAIN
 from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.rounding.misroundings import FELT, RECURRENT, Misrounded
@@ -41,11 +41,17 @@ class VanishedConstant(Rule):
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
-        if candidate.operation.lost_bound is not None:
-            return f"compare in {wide}: {widened(candidate.operation, wide)}"
+        lost = candidate.operation.lost_bound
+        if lost is not None:  # a bound that is stored low stays what it is when the comparison widens it
+            stored = any(value.low and elements(value) == 1 for value in candidate.operation.inputs)
+            itself = f", and do not store {lost.bound:.6g} in {lost.dtype} before" if stored else ""
+            return f"compare in {wide}: {widened(candidate.operation, wide)}{itself}"
         made = next((value for value in candidate.operation.outputs if value.low), None)
         if made is None:
             return super().advice(candidate, readers, wide)
+        bound = rounded_bound(candidate.operation)
+        if bound is not None and bound[1]:  # no number that the format holds is near
+            return widened(candidate.operation, wide)
         held = formats.of_dtype(made.dtype)
         added = f", or {held.unit_roundoff:.0e} of what it is added to" if candidate.operation.base in ops.ADDITIONS else ""
         return f"give a constant that {made.dtype} holds (at least {held.min_subnormal:.0e}{added}); or {widened(candidate.operation, wide)}"

@@ -164,7 +164,7 @@ def kept_tables(x: torch.Tensor) -> torch.Tensor:
 
 
 def _online(k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
-    """Averages of values, weighed by powers of keys that fade with distance. Shapes (length, width) twice, (width,)."""
+    """Averages of values with weights exp(key), which fade with distance. Shapes: (length, width) twice, (width,)."""
     apart = torch.arange(len(k))[:, None] - torch.arange(len(k))
     logs = k.float()[None] - apart.clamp(min=0)[..., None] * decay.float().sigmoid()
     return (logs.masked_fill((apart < 0)[..., None], -math.inf).softmax(1) * v.float()[None]).sum(1).to(k.dtype)

@@ -210,7 +210,7 @@ def spoken(permuted: bool = True, **ways: Any) -> Made:
 
 
 class Listener(nn.Module):
-    """An encoder with a bias of distances for all layers, whose padding is hidden. `form`: how the mask is told."""
+    """An encoder with masked padding, whose layers share a bias by distance. `form`: the form in which the mask is given."""
 
     def __init__(self, form: str = "bool", at: int = -1, **ways: Any) -> None:
         super().__init__()

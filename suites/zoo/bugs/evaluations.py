@@ -43,7 +43,7 @@ def correlation(dtype: torch.dtype, batches: int = 100) -> torch.Tensor:
 
 
 def mean_error(wide: bool) -> torch.Tensor:
-    """The mean error of a validation set at once, as a sum over 100000 predictions, divided by their number."""
+    """The mean error of a whole validation set, as one sum over 100000 predictions, divided by their number."""
     truth = normal(100_000)
     told = (truth + 0.9 * normal(100_000, seed=1)).half()
     told, truth = (told.float(), truth) if wide else (told, truth.half())

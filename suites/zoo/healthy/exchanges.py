@@ -14,7 +14,7 @@ HALF, LOW, WIDE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.fl
 
 
 def shares_of_equal_risk() -> torch.Tensor:
-    """A portfolio whose parts have equal risk, by steps in float64 on a covariance of returns, which a network in bfloat16 has leaned by a little."""
+    """A portfolio whose parts have equal risk. Steps in float64 find it from a covariance of returns that a bfloat16 network has shifted a little."""
     with torch.no_grad(), torch.autocast("cpu", LOW):
         lean = 1e-3 * torch.tanh(net(3, 16, 6)(normal(120, 3)).float())
     returns = (0.01 * normal(120, 6, seed=1) * torch.linspace(0.5, 2, 6) + lean).double()
@@ -163,7 +163,7 @@ def sparse_weights_by_proximal_steps() -> torch.Tensor:
 
 
 def strategies_by_ranks() -> torch.Tensor:
-    """Evolution of a network in half: noise, ranks and the step are float32, so that only what a candidate is worth is read off low outputs."""
+    """Evolution of a network in half. Noise, ranks and the step are float32, so only the value of a candidate comes from low outputs."""
     model, x = net(4, 8, 1), normal(32, 4)
     base, goal = all_of(model), torch.sin(x[:, 0]) + 0.5 * x[:, 1]
     for turn in range(4):

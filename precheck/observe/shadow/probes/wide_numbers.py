@@ -43,7 +43,7 @@ class WideNumbers:
                     self.computed.put(each, True)
 
     def constant(self, numbers: Any, tensor: torch.Tensor) -> None:
-        """Notes a tensor that is made from one Python number: it is the program's own, while a list may be data."""
+        """Notes a tensor that is made from one Python number. Such a number is a constant of the program, while a list may be data."""
         if isinstance(numbers, float):
             self.written.put(tensor, True)
 

@@ -202,7 +202,7 @@ class Scales:
         return float(args[1]) if args[1] in self.meant and (args[0].requires_grad or not forward) else 1.0
 
     def _asked_for(self, number: float, scale: float) -> bool:
-        """Whether a Python number contains a scale that the program read: a threshold of 51.2 is 0.05 times 1024.
+        """Whether a Python number is a multiple of a loss scale that the program has read, as the threshold 51.2 is 0.05 times 1024.
         It does if division by the scale makes its decimal digits fewer.
         """
         return any(same(scale, asked) for asked in self.asked) and digits(number / scale) < digits(number)

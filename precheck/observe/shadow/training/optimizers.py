@@ -56,3 +56,8 @@ def stateless(optimizer: Any) -> bool:
 def rates(optimizer: Any) -> list[float]:
     """The learning rates of its groups."""
     return [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+
+
+def highest_rates(optimizer: Any) -> list[float]:
+    """The highest learning rate of each group that is known: today's, or the one that torch's schedules wrote down as their base or their peak."""
+    return [max(float(group.get(key) or 0.0) for key in ("lr", "initial_lr", "max_lr")) for group in optimizer.param_groups]

@@ -20,7 +20,7 @@ from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.replaying.replay import addressable, local
 from precheck.observe.shadow.training.loss_scales import Scales
 from precheck.observe.shadow.training.losses import Backwards
-from precheck.observe.shadow.training.optimizers import parameters, rates, stateless
+from precheck.observe.shadow.training.optimizers import highest_rates, parameters, rates, stateless
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.torch_internals import found_inf, made_scale, scale_of, storage_key, version, without_modes
 
@@ -153,9 +153,10 @@ class Scalers:
         optimizer = getattr(schedule, "optimizer", None)
         if optimizer is None or not self.skipped.get(optimizer):
             return call()
-        before = rates(optimizer)
+        before, highest = rates(optimizer), highest_rates(optimizer)
         result = call()
-        moved = max((abs(now - was) / max(now, was) for was, now in zip(before, rates(optimizer), strict=False) if max(now, was) > 0), default=0.0)
+        after = zip(before, rates(optimizer), highest, strict=False)
+        moved = max((abs(now - was) / max(now, top) for was, now, top in after if max(now, top) > 0), default=0.0)
         times, lost = self.ahead.get(schedule, (0, 0.0))
         times, lost = self.ahead[schedule] = times + 1, lost + moved
         self._event("scheduled", factor=float(times), other=lost)
