@@ -93,9 +93,9 @@ class _Body:
     def _tensor(self, value: torch.Tensor, name: str) -> str:
         if value.layout is not torch.strided:
             raise InputError(f"{name} is a tensor of {value.layout}, and no code is known that rebuilds it; give the model dense tensors")
-        value = value.detach().cpu()
-        flat, shape = value.clone(memory_format=torch.contiguous_format).view(-1), tuple(value.shape)
-        fill, which = base(value)
+        host = value.detach().cpu()
+        flat, shape = host.clone(memory_format=torch.contiguous_format).view(-1), tuple(value.shape)
+        fill, which = base(host)
         spans = [] if flat.is_complex() else _spans(flat, which)
         if len(spans) == 1 and len(which) == len(flat):
             fill, spans = spans[0][2], []

@@ -190,7 +190,7 @@ def test_a_rule_that_hears_nothing_is_found_out(tried: Tried, monkeypatch: pytes
     monkeypatch.setattr(AccumulatedDrift, "beside", lambda self, run: [])
     found = tried(layers(), data(), "bf16-true")
     assert {fault for fault, outcome in found.items() if outcome.status == "unnoticed"} == OUTPUTS
-    assert re.fullmatch(r"output of \d is off by [\d.]+% of its norm, where the check sees least; limit: [\d.]+%", found["drift"].text)
+    assert re.fullmatch(r"output of module \d is off by [\d.]+% of its norm, where the check sees least; limit: [\d.]+%", found["drift"].text)
     assert found["overflow"].status == "caught", "by another rule"
 
 
