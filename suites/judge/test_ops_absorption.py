@@ -15,6 +15,7 @@ from graph import Graph, above, below, given
 from scenario import finds, passes, watched
 from torch import nn
 
+import precheck
 from precheck import formats
 from precheck.observe.shadow.operations import Absorbed
 from precheck.rules.absorption import rule as absorption
@@ -400,3 +401,21 @@ def test_a_branch_that_begins_small_is_no_update(handed_on: Callable[[torch.Tens
 
     with torch.no_grad():
         passes(residual)
+
+
+@pytest.mark.parametrize("widths", [(32, 32, 32, 32), (32, 33, 34, 35)], ids=["of one shape", "of several shapes"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_states_of_several_weights_that_one_line_stores_in_turn(widths: tuple[int, ...], dtype: torch.dtype) -> None:
+    """As an average of a model's weights, of which many have one shape. Each is held against what it was itself."""
+    weights = [normal(32, width, seed=place) for place, width in enumerate(widths)]
+    average = [weight.to(dtype) for weight in weights]
+    with precheck.watch() as report:
+        for _ in range(40):
+            weights = [weight + 0.02 for weight in weights]
+            average = [(0.998 * held.float() + 0.002 * weight).to(dtype) for held, weight in zip(average, weights, strict=True)]
+    if dtype is torch.float32:
+        assert not report.findings
+    else:
+        (found,) = report.errors
+        assert found.rule == "absorption"
+        assert "of what the first" in found.message

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 BEHIND = 32
 """Values that are searched for the state of the iteration before."""
-PLACES = 1024
-"""Places of a program whose latest store is remembered, with a sample: 6 MB."""
+STORES = 1024
+"""The latest stores that are remembered, with samples: 6 MB. The places of a program share them."""
 
 Key = tuple[str, str, tuple[int, ...]]
 
@@ -34,10 +34,11 @@ class Stored:
 
 
 class StoredStates:
-    """The latest store of each place of a program. A place is a module, a line and a shape."""
+    """The latest stores of each place of a program. A place is a module, a line and a shape. It has several where a line stores the states of several
+    weights in turn."""
 
     def __init__(self) -> None:
-        self.known: dict[Key, Stored] = {}
+        self.known: dict[Key, list[Stored]] = {}
 
     def latest(self, call: Call, value: Value) -> tuple[Stored | None, Stored] | None:
         """The previous and the present store at the place of a cast. None if the cast stores no state that is made from the previous one."""
@@ -45,13 +46,14 @@ class StoredStates:
         if operation.derived or operation.in_optimizer or operation.converts or operation.plain or call.inputs[0].maker is None:
             return None
         place = operation.module, operation.source, value.shape
-        before, now = self.known.pop(place, None), Stored(value)
-        self.known[place] = now
-        if len(self.known) > PLACES:
+        stores, now = self.known.pop(place, []), Stored(value)
+        origin = _origin(call.inputs[0], [each.value for each in stores])
+        before = next((each for each in stores if each.value is origin), None)
+        room = max(1, STORES // (len(self.known) + 1))
+        self.known[place] = [*(each for each in stores if each is not before), now][-room:]
+        if len(self.known) > STORES:
             del self.known[next(iter(self.known))]
-        if before is None or not made_of(call.inputs[0], before.value):
-            return None
-        return before, now
+        return None if before is None else (before, now)
 
 
 def from_overwritten(operation: Operation, cell: Cell | None) -> bool:
@@ -61,16 +63,22 @@ def from_overwritten(operation: Operation, cell: Cell | None) -> bool:
 
 def made_of(value: Value, before: Value) -> bool:
     """Whether `value` is computed from `before` by ops that keep the number of elements. On the way it may be taken apart, moved and joined again."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < BEHIND:
+    return _origin(value, [before]) is not None
+
+
+def _origin(value: Value, among: list[Value]) -> Value | None:
+    """The nearest value among these that `value` is computed from. None if it is computed from none of them."""
+    waiting, seen, wanted = [value], {value}, set(among)
+    first = min((-1 if each.maker is None else each.maker.number for each in among), default=0)
+    while among and waiting and len(seen) < BEHIND:
         held = waiting.pop(0)
         maker = held.maker
-        if maker is None or (before.maker is not None and maker.number <= before.maker.number):
+        if maker is None or maker.number <= first:
             continue
         for source in maker.inputs:
-            if source is before:
-                return True
+            if source in wanted:
+                return source
             if source not in seen and (maker.base in ops.MOVING or math.prod(source.shape) == math.prod(held.shape)):
                 seen.add(source)
                 waiting.append(source)
-    return False
+    return None
