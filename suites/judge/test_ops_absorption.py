@@ -407,7 +407,7 @@ def test_a_branch_that_begins_small_is_no_update(handed_on: Callable[[torch.Tens
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_states_of_several_weights_that_one_line_stores_in_turn(widths: tuple[int, ...], dtype: torch.dtype) -> None:
     """As an average of a model's weights, of which many have one shape. Each is held against what it was itself."""
-    weights = [normal(32, width, seed=place) for place, width in enumerate(widths)]
+    weights = [normal(32, width, seed=place).float() for place, width in enumerate(widths)]
     average = [weight.to(dtype) for weight in weights]
     with precheck.watch() as report:
         for _ in range(40):
