@@ -125,7 +125,7 @@ def test_factories_of_both_sides_make_tensors_on_the_users_default_device(factor
         return x.exp() * factor
 
     with torch.device("meta"):
-        report = precheck.compare_kernels(candidate, torch.exp, X, budget=2)
+        report = precheck.compare_kernels(candidate, torch.exp, X, budget=0.5)
         assert torch.empty(1).is_meta
     assert bool(report.errors) is (factor > 1), report.summary()
 
