@@ -119,7 +119,7 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
         asked |= {f"gradient of {name}": weight for name, weight in weights.items() if weight.requires_grad}
         found = list(tensors(result, ""))
         outcome.structure = tuple(path for path, _ in found)
-        outcome.values = {f"output{path}" if len(found) > 1 else "output": _on_cpu(each) for path, each in found}
+        outcome.values = {f"output{path}" if len(found) > 1 else "output": _fetched(each) for path, each in found}
         if keep:
             outcome.outputs = tuple(each for _, each in found)
         names = list(outcome.values)
@@ -166,7 +166,8 @@ def surroundings(wishes: Wishes, device: torch.device, *, autocasts: bool = True
         yield
 
 
-def _on_cpu(result: torch.Tensor) -> torch.Tensor:
+def _fetched(result: torch.Tensor) -> torch.Tensor:
+    """A result on the CPU, where it is judged."""
     with without_modes():
         return result.detach().cpu()
 
@@ -192,13 +193,13 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
     given = [_upstream(each, wishes, place) for place, _, each in through]
     if keep:
         outcome.upstream = tuple((each, each.clone()) for each in given)
-    outcome.passed = {name: _on_cpu(each) for (_, name, _), each in zip(through, given, strict=True)}
+    outcome.passed = {name: _fetched(each) for (_, name, _), each in zip(through, given, strict=True)}
     results = [each for _, _, each in through]
     with Parts(results if ways else [], ways) as parts:
         gradients = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
-    outcome.parts = {name: _on_cpu(each) for name, each in parts.sizes.items()}
+    outcome.parts = {name: _fetched(each) for name, each in parts.sizes.items()}
     for name, gradient in zip(asked, gradients, strict=True):
-        outcome.values[name] = None if gradient is None else _on_cpu(gradient)
+        outcome.values[name] = None if gradient is None else _fetched(gradient)
     if wishes.double:
         outcome.where = "double backward"
         _twice(outcome, asked, gradients, wishes)
@@ -211,7 +212,7 @@ def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[
         return
     given = [_upstream(each, wishes, 100 + place) for place, each in again]
     second = torch.autograd.grad([each for _, each in again], list(asked.values()), given, allow_unused=True)
-    outcome.values |= {f"second {name}": None if each is None else _on_cpu(each) for name, each in zip(asked, second, strict=True)}
+    outcome.values |= {f"second {name}": None if each is None else _fetched(each) for name, each in zip(asked, second, strict=True)}
 
 
 def _upstream(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:

@@ -24,6 +24,7 @@ _PARTS = 7  # rows of partial sums: signed elements, squares, magnitudes, zeros,
 _PROGRAMS = 1024  # enough to fill a device
 
 
+# Triton reads annotations, and compiles none but its own constants'.
 @triton.jit  # type: ignore[untyped-decorator]
 def _pass(values, t, v, w, partial, count, ROWS: tl.constexpr, TILES: tl.constexpr, DOUBLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sums over rows of 127, column by column, all float64: `partial` is (programs, 7, 128)."""
