@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import browser
 import module_table
 import pytest
 import reference
@@ -81,6 +82,20 @@ def test_the_site_shows_arguments_and_files_and_leads_out_of_docs(site: Path) ->
     home = (site / "index.html").read_text(encoding="utf8")
     assert "https://github.com/precheck-dev/pytest-precheck/blob/main/suites/zoo/README.md" in home
     assert 'href="../' not in home
+
+
+@pytest.mark.skipif(browser.executable() is None, reason="no Chromium here (chromium, google-chrome)")
+@pytest.mark.parametrize("width", [420, 1280])
+def test_no_line_of_code_is_cut_off(site: Path, tmp_path: Path, width: int) -> None:
+    page = browser.Browser(tmp_path)
+    try:
+        page.open(site / "rules" / "accumulated-drift" / "index.html", width=width)
+        wide = page.value("[...document.querySelectorAll('pre > code')].map((code) => code.scrollWidth > code.clientWidth)")
+        assert page.value("document.documentElement.scrollWidth") <= width
+    finally:
+        page.close()
+    assert wide
+    assert not any(wide)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in precheck.__all__ if inspect.isfunction(inspect.unwrap(getattr(precheck, name)))))
