@@ -21,6 +21,7 @@ from precheck.observe.timing.clocks import Clock, clock_for, device_of
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.observe.timing.rounds import Timing, interleaved
 from precheck.precisions import Precision, resolve
+from precheck.words import digits
 
 BASELINE = "32-true"
 
@@ -176,19 +177,19 @@ def _row(precision: Precision, timing: Timing | None, base: Timing, report: Repo
 
 
 def _digits(number: float) -> str:
-    return f"{number:.1f}" if number < 99.95 else f"{number:.3g}"
+    return f"{number:.1f}" if number < 99.95 else digits(number, 3)
 
 
 def in_seconds(seconds: float) -> str:
     """Seconds as text, as in "12.3 ms": three digits, in s, ms or µs."""
     scale, unit = next(((scale, unit) for scale, unit in ((1.0, "s"), (1e3, "ms")) if seconds * scale >= 1), (1e6, "µs"))
-    return f"{seconds * scale:.3g} {unit}"
+    return f"{digits(seconds * scale, 3)} {unit}"
 
 
 def in_bytes(count: float) -> str:
     """Bytes as text, as in "4.1 GiB"."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
-            return f"{count:.3g} {unit}"
+            return f"{digits(count, 3)} {unit}"
         count /= 1024
-    return f"{count:.3g} GiB"
+    return f"{digits(count, 3)} GiB"

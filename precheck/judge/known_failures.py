@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from precheck.words import digits
+
 NEVER = frozenset({"golden-stale"})
 """Rules that cannot be known failures. A check against a golden of something else has measured nothing."""
 _MANY = 3
@@ -184,9 +186,9 @@ def _further_beyond(table: Mapping[str, Family], seen: Observed) -> list[str]:
     for place, reach in seen.beyond.items():
         family = next((family for pattern, family in table.items() if _matches(pattern, place)), None)
         if family is None and reach.clear:
-            lines.append(f"{place} is {reach.times:.3g} times its limit, and was within it")
+            lines.append(f"{place} is {digits(reach.times, 3)} times its limit, and was within it")
         elif family is not None and reach.times > family.times * reach.noise:
-            lines.append(f"{place} is {reach.times:.3g} times its limit, where {family.times:.3g} is known")
+            lines.append(f"{place} is {digits(reach.times, 3)} times its limit, where {digits(family.times, 3)} is known")
     for pattern, family in table.items():
         now = [place for place, reach in seen.beyond.items() if reach.clear and _matches(pattern, place)]
         if len(now) > family.modules:

@@ -11,7 +11,7 @@ from precheck.analysis.noise_floor import kernel_floor as floor
 from precheck.analysis.noise_floor.kernel_floor import Distance
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
-from precheck.words import counted, of_norm
+from precheck.words import counted, digits, of_norm
 
 CLEAR = 16.0
 """Factor on its bound from which an element is wrong regardless of the number of noise runs. The largest of 24 runs is twice that of 6."""
@@ -144,7 +144,7 @@ def _far(name: str, found: Distance) -> str:
     share = f"{found.lost or found.elements} of {counted(whole, 'element')}" if whole > 1 else "1 element"
     if found.lost:
         return f"{name}: Inf or NaN in {share}{_block(found.wrong)}, where every correct implementation is finite"
-    by = f"{found.ratio:.3g} times the error that rounding explains" if found.ratio < PLAIN else "more than rounding explains"
+    by = f"{digits(found.ratio, 3)} times the error that rounding explains" if found.ratio < PLAIN else "more than rounding explains"
     if found.elements:
         where = f"{share} off{_block(found.wrong)}, the worst at {list(found.first)}"
         return f"{name}: {where}: {found.got + 0:.6g} instead of {found.exact + 0:.6g}, {by}"

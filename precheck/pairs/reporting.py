@@ -17,7 +17,7 @@ from precheck.pairs.recorded_side import Against
 from precheck.pairs.transformations import explanation
 from precheck.pairs.verdicts import GRAVEST, Judged
 from precheck.precisions import Precision
-from precheck.words import counted, of_norm, percents
+from precheck.words import counted, digits, of_norm, percents
 
 _PHASES: dict[str, Phase] = {
     "result": "forward", "loss": "forward", "buffer": "forward",
@@ -121,7 +121,7 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         return RULES["rounding"].finding(
             "note",
             f"correct rounding explains all that differs under {precision}: {len(some)} of {counted(len(rows), 'tensor')} "
-            f"(at most r = {worst.r:.3g}, {worst.allowed:.3g} allowed: {worst.subject.title}); equal bit for bit: {same}",
+            f"(at most r = {digits(worst.r, 3)}, {digits(worst.allowed, 3)} allowed: {worst.subject.title}); equal bit for bit: {same}",
             measured=worst.r, limit=worst.allowed,
         )  # fmt: skip
     if first.why:
@@ -161,8 +161,8 @@ def _by(row: Judged) -> str:
     if not math.isfinite(row.r):
         return f"by {of_norm(row.relative)}, more than any rounding explains"
     if row.where:
-        return f"in {row.where} by {row.r:.3g} times what rounding explains ({row.allowed:.3g} allowed)"
-    return f"by {of_norm(row.relative)}, where rounding explains {percents(_share(row))} (r = {row.r:.3g}, {row.allowed:.3g} allowed)"
+        return f"in {row.where} by {digits(row.r, 3)} times what rounding explains ({digits(row.allowed, 3)} allowed)"
+    return f"by {of_norm(row.relative)}, where rounding explains {percents(_share(row))} (r = {digits(row.r, 3)}, {digits(row.allowed, 3)} allowed)"
 
 
 def _share(row: Judged) -> float:

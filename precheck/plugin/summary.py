@@ -11,7 +11,7 @@ from typing import Any
 
 from precheck.plugin.naming import shown
 from precheck.plugin.results import Check, Results
-from precheck.words import counted, one_line, printable
+from precheck.words import counted, digits, one_line, printable
 
 _SLOW = 15.0  # a check that takes longer, in seconds, is listed even if nobody asks
 _SHOWN_CHANGES = 3  # of each golden; `git diff` with golden show lists all
@@ -20,8 +20,7 @@ _SHOWN_CHANGES = 3  # of each golden; `git diff` with golden show lists all
 def lines(results: Results, *, table: bool) -> list[str]:
     """The lines of the section, without its title and without failures of the session. Empty if there is nothing to report."""
     checks, top = results.checks, results.settings.top
-    entries = [(check.nodeid, check.entry) for check in checks if check.entry]
-    rows = _tables(entries, top) if table else []
+    rows = _tables(checks if results.settings.term else [check for check in checks if not check.failed], top) if table else []
     counts = [] if results.settings.refresh else [*_counts(checks), *_unchanged(checks), *_warned(checks, top), *_remarks(checks)]
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in checks for allowed in check.allowed]
     allowed += [f"known: {known} in {check.nodeid}" for check in checks for known in check.excused]
@@ -32,9 +31,11 @@ def lines(results: Results, *, table: bool) -> list[str]:
     return [printable(line) for line in told]
 
 
-def _tables(entries: list[tuple[str, dict[str, Any]]], top: int) -> list[str]:
+def _tables(checks: list[Check], top: int) -> list[str]:
+    """The worst tensors and ops. Nobody who has not asked for them sees those of a failed check twice: its own text has them."""
     from precheck.report.terminal import drift_table, op_table
 
+    entries = [(check.nodeid, check.entry) for check in checks if check.entry]
     return [*drift_table(entries, top), *op_table(entries, top)]
 
 
@@ -115,7 +116,7 @@ def _worst(checks: list[Check]) -> str:
     if rows:
         row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
         why = f" ({row['reason']})" if row["reason"] else ""
-        said = f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed{why}: {tensor_of(row)} in {nodeid}"
+        said = f"; worst r {digits(row['r'], 3)} of {digits(row['allowed'], 3)} allowed{why}: {tensor_of(row)} in {nodeid}"
     return said + in_words(explained.items())
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from precheck.findings import Finding, Report, Row
 from precheck.report.markdown import code, grid
 from precheck.report.session import Session, report_of
-from precheck.words import one_line, tensor_name
+from precheck.words import digits, one_line, tensor_name
 
 Kind = Literal["no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer"]
 ORDER: tuple[Kind, ...] = ("no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer")
@@ -175,7 +175,7 @@ def _tensors(before: Report, now: Report) -> Iterator[tuple[Kind, str, float, in
         some.sort(key=lambda each: -_distance(each[0]))
         for factor, was, row in some[:_TENSORS]:
             name = tensor_name(row.kind, row.tensor, row.step)
-            yield cast(Kind, kind), f"{name}: r {was.r:.3g} -> {row.r:.3g} of {row.allowed:.3g} allowed", factor, 1
+            yield cast(Kind, kind), f"{name}: r {digits(was.r, 3)} -> {digits(row.r, 3)} of {digits(row.allowed, 3)} allowed", factor, 1
         if some[_TENSORS:]:
             yield cast(Kind, kind), f"and {len(some) - _TENSORS} more tensors, which moved less", 1.0, len(some) - _TENSORS
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from precheck.findings import Report
-from precheck.words import LONGEST, cut, one_line, portion, tensor_name
+from precheck.words import LONGEST, cut, digits, one_line, portion, tensor_name
 
 Key = tuple[str, str, int]
 """A tensor's kind, name and step."""
@@ -156,7 +156,7 @@ def _decisions(total: int, flips: Any) -> str:
 
 def _sentence(report: Report, keys: Collection[Key], why: str) -> str:
     rows = sorted((row for row in report.boundaries if (row.kind, row.tensor, row.step) in keys), key=lambda row: row.r / row.allowed, reverse=True)
-    named = [f"{tensor_name(row.kind, row.tensor, row.step)} (r {row.r:.3g} of {row.allowed:.3g} allowed)" for row in rows[:LISTED]]
+    named = [f"{tensor_name(row.kind, row.tensor, row.step)} (r {digits(row.r, 3)} of {digits(row.allowed, 3)} allowed)" for row in rows[:LISTED]]
     left = len(keys) - len(named)
     which = f": {', '.join(named)}" + (f" and {left} more" if left else "") if named else ""
     alone = why.replace("their error", "its error").replace("for them", "for it")

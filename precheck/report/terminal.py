@@ -16,7 +16,7 @@ from precheck.report.excerpts import line_of, places
 from precheck.report.facts import allowances, coarse, excused, failing_inputs, followed, not_needed, quantisers, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.words import counted, cut, one_line, op_words, portion, printable, tensor_name
+from precheck.words import counted, cut, digits, one_line, op_words, portion, printable, tensor_name
 
 _PLACES = 3
 """Lines of code that are shown for a finding: the one to change, and those that show its error."""
@@ -151,7 +151,7 @@ def _headline(report: Report) -> str:
 
 
 def numbers(row: dict[str, Any]) -> str:
-    return f"{tensor_of(row)}, r {row['r']:.3g} of {row['allowed']:.3g} allowed"
+    return f"{tensor_of(row)}, r {digits(row['r'], 3)} of {digits(row['allowed'], 3)} allowed"
 
 
 def _with_reason(words: str, row: dict[str, Any]) -> str:
@@ -222,7 +222,7 @@ def _plain_row(why: reasons.Reasons, row: Row) -> dict[str, Any]:
 
 def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
     drift = f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else portion(row["relative"])
-    r = f"{row['r']:.2f}" if row["r"] < 1e5 else f"{row['r']:.3g}"
+    r = f"{row['r']:.2f}" if row["r"] < 1e5 else digits(row["r"], 3)
     return r, f"{row['allowed']:.2f}", drift
 
 

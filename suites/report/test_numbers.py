@@ -58,6 +58,12 @@ def test_a_module_whose_name_is_a_number_is_called_one() -> None:
     assert label("output", "0.2.1") == "output of module 0.2.1"
 
 
+def test_an_r_of_thousands_has_no_exponent() -> None:
+    far = {"r": 1341.4, "allowed": 1528.0, "drift": 1.0, "floor": 1.0, "relative": 0.02, "nonfinite": 0}
+    row = Row("0.weight", "parameter-gradient", 1, (64, 12), "float32", **far)  # type: ignore[arg-type]
+    assert "r 1340 of 1530 allowed" in summary(Report(precision="bf16-mixed", boundaries=[row]))
+
+
 def test_a_huge_r_is_three_digits_and_a_power_of_ten() -> None:
     far = {"r": 41684524657.96, "allowed": 3.0, "drift": 1.0, "floor": 1.0, "relative": 1.66e8, "nonfinite": 0}
     row = Row("inp.weight", "parameter-gradient", 1, (64, 12), "float32", **far)  # type: ignore[arg-type]

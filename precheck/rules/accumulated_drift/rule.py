@@ -27,7 +27,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
-from precheck.words import of_norm, percents
+from precheck.words import digits, of_norm, percents
 
 EVEN = 0.42
 """The root mean square of the error of a sum of constant size, in √n unit roundoffs: roundings are even within half a spacing."""
@@ -130,7 +130,7 @@ def _plain(row: ComparedTensor) -> bool:
 
 def _drift(row: ComparedTensor, precision: Precision, severity: Severity, *, others: int) -> Finding:
     more = f"; {others} more tensor{'' if others == 1 else 's'} too" if others > 0 else ""
-    limit = f"{row.allowed:.3g} allowed" if row.failed else f"near the {row.allowed:.3g} allowed"
+    limit = f"{digits(row.allowed, 3)} allowed" if row.failed else f"near the {digits(row.allowed, 3)} allowed"
     text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {precision}, where rounding explains "
-            f"{percents(share(row))} (r = {row.r:.3g}, {limit}){more}")  # fmt: skip
+            f"{percents(share(row))} (r = {digits(row.r, 3)}, {limit}){more}")  # fmt: skip
     return at(row.record, "accumulated-drift", severity, text, measured=row.r, limit=row.allowed)

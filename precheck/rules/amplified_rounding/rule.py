@@ -44,8 +44,8 @@ class AmplifiedRounding(Rule):
             tail = operation.tail
             if tail is not None and tail.beyond >= MISSING:
                 dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
-                text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {tail.end:.3g} of it in {dtype}, and in float32 "
-                        f"{tail.beyond} of {tail.total} numbers lie beyond that, up to {tail.farthest:.3g}")  # fmt: skip
+                text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {digits(tail.end, 3)} of it in {dtype}, and in "
+                        f"float32 {tail.beyond} of {tail.total} numbers lie beyond that, up to {digits(tail.farthest, 3)}")  # fmt: skip
                 yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING)
 
     def words(self, fact: Fact) -> str:
@@ -80,7 +80,7 @@ class AmplifiedRounding(Rule):
 def _rounding(fact: Misrounded) -> str:
     """The error that an op amplifies. It is the blamed op's rounding only if no op between the two has enlarged it."""
     own, read = own_error(fact.operation, fact.operation.outputs[0]), fact.shown.drift_in
-    return f"its rounding ({percents(own)})" if own >= HALF * read else f"its rounding leads to an error of {portion(read)}, which"
+    return f"its rounding ({of_norm(own) if own > 1 else percents(own)})" if own >= HALF * read else f"its rounding leads to an error of {portion(read)}, which"
 
 
 def _steep(fact: Steep) -> str:

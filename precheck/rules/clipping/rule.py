@@ -15,6 +15,7 @@ from precheck.analysis.quantisation.quantisers import CLIPPED, MOSTLY, SEEN, WAS
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
 from precheck.rules.rule import Candidate, Rule
+from precheck.words import digits
 
 
 class Clipping(Rule):
@@ -36,8 +37,8 @@ class Clipping(Rule):
                 return f"all numbers lie beyond an end at 0, and become 0: {costs}"
             if seen.greatest <= 1:
                 return f"{percent(seen.share)}% of the elements become the format's largest number, though none is greater than that: {costs}"
-            return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
-                    f"{costs}; {why}")  # fmt: skip
+            return (f"{percent(seen.share)}% of the elements are clipped, the greatest from {digits(seen.greatest, 3)} times the format's largest "
+                    f"number: {costs}; {why}")  # fmt: skip
         if isinstance(seen, Flushed):
             return (f"{percent(seen.share)}% of these scales become 0 by this cast, and what is quantised under them is lost: they "
                     f"make {percent(seen.lost)}% of the norm of all scales. Divide the scales by one for the whole tensor first")  # fmt: skip
@@ -59,8 +60,8 @@ def _without_scale(candidate: Candidate) -> bool:
 def _late(seen: Late) -> str:
     often = " and ".join(f"too {word} in {count}" for word, count in (("small", seen.small), ("large", seen.large)) if count)
     if seen.grown > 1:
-        worst = f"the {seen.operand} had grown by {seen.grown:.3g} times, and {percent(seen.clipped)}% of its elements were clipped"
+        worst = f"the {seen.operand} had grown by {digits(seen.grown, 3)} times, and {percent(seen.clipped)}% of its elements were clipped"
     else:
-        worst = f"the {seen.operand} had become {1 / seen.grown:.3g} times smaller, and {percent(seen.zeroed)}% of its elements became 0"
+        worst = f"the {seen.operand} had become {digits(1 / seen.grown, 3)} times smaller, and {percent(seen.zeroed)}% of its elements became 0"
     return (f"the scale of this product's {seen.operand} was taken from earlier calls, and was {often} of {seen.calls} calls. At worst {worst}; "
             f"that lost {percent(seen.lost)}% of it, where a scale of this call loses {percent(seen.rounding)}%")  # fmt: skip

@@ -10,6 +10,7 @@ from precheck.analysis.training.scaling import HALF_MAX, fits_later, safe
 from precheck.findings import Finding
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Compared, Rule
+from precheck.words import digits
 
 
 class ScalerCollapse(Rule):
@@ -35,14 +36,14 @@ def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
     skipped = [step for step in steps if step.skipped and step.scale != 1]  # a scale of 1 cannot be seen in scaled values
     worst = max(skipped, key=lambda step: step.backward.beyond, default=None)
     explained = worst is not None and all(step.backward.overflowed is not None for step in skipped) and worst.backward.beyond > HALF_MAX
-    text = f"the loss scale fell to {scale:.3g}: "
+    text = f"the loss scale fell to {scale:g}: "
     if _writes_nan(scale):
         way = "divides by it" if scale == 0 else "multiplies by its reciprocal, which is Inf"
         return Candidate("scaler-collapse", event.operation, f"{text}the next step {way}, and silently writes NaN into the weights", scale, 1.0)
     if worst is None or not explained:
         text += "steps are skipped at any scale, so the gradients are not finite for another reason"
         return Candidate("scaler-collapse", event.operation, text, scale, 1.0)
-    text += f"float16 cannot hold gradients of {worst.backward.beyond:.3g} even at a scale of 1, {safe(worst.backward)}"
+    text += f"float16 cannot hold gradients of {digits(worst.backward.beyond, 3)} even at a scale of 1, {safe(worst.backward)}"
     lived = all(fits_later(step, steps) for step in skipped)
     return Candidate("scaler-collapse", event.operation, text, scale, 1.0, "warning" if lived else "error")
 

@@ -17,6 +17,7 @@ from precheck.analysis.training.scaling import HALF_MAX, OFTEN, burst, count, fi
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
+from precheck.words import digits
 
 IN_A_ROW = Limit(4, "skips in a row")
 """The fewest skips in a row that are reported. When the scaler tries a larger scale it doubles it, so a single step back is enough."""
@@ -46,8 +47,8 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
     for step in steps:
         back = step.backward
         if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not fits_later(step, steps):
-            text = (f"the step is skipped, as it would be at any loss scale of 1 or more: gradients here reach {back.beyond:.3g}, beyond the largest "
-                    f"float16, {HALF_MAX:.0f}; the first is that of {back.parameter or 'no parameter'}")  # fmt: skip
+            text = (f"the step is skipped, as it would be at any loss scale of 1 or more: gradients here reach {digits(back.beyond, 3)}, beyond the "
+                    f"largest float16, {HALF_MAX:.0f}; the first is that of {back.parameter or 'no parameter'}")  # fmt: skip
             operation = dataclasses.replace(back.overflowed, step=step.operation.step)
             found.setdefault(placed(operation), Candidate("scaler-skip", operation, text, back.beyond, HALF_MAX))
     return list(found.values())

@@ -17,7 +17,7 @@ from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.rounding.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule, at
-from precheck.words import of_norm
+from precheck.words import digits, of_norm
 
 
 class UnstableReference(Rule):
@@ -38,7 +38,7 @@ class UnstableReference(Rule):
         unstable = Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable
         for row in (row for row in unstable[:1] if not _behind_a_leak(run, row)):
             exact = "float64, or float32 with its own decisions, disagrees with float32" if run.precision.is_low else "float32 and float64 disagree"
-            text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} times what rounding explains under "
+            text = (f"{label(row.record.kind, row.record.name)}: off by {digits(row.r, 3)} times what rounding explains under "
                     f"{run.precision}, but {exact} there about as much")  # fmt: skip
             yield at(row.record, "unstable-reference", "warning", text, measured=row.r, limit=row.allowed)
 

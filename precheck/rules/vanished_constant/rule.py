@@ -18,6 +18,7 @@ from precheck.observe.shadow.op_notes import LostBound
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule, repeated
+from precheck.words import digits
 
 
 class VanishedConstant(Rule):
@@ -58,7 +59,7 @@ class VanishedConstant(Rule):
 
     def own_error(self, fact: OwnError) -> str:
         number, held = coarse_number(fact.operation) or (0.0, 0.0)
-        return f"{number:.3g} is {held:.3g} in {fact.operation.outputs[0].dtype}" if held else self._constant(fact)
+        return f"{number:g} is {digits(held, 3)} in {fact.operation.outputs[0].dtype}" if held else self._constant(fact)
 
     @staticmethod
     def _constant(fact: Fact) -> str:
