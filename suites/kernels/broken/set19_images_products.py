@@ -134,10 +134,9 @@ def groups_have_the_first_scale(wrong: bool, x: torch.Tensor, codes: torch.Tenso
 def left_of_the_groups(wrong: bool, x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     need(x.dim() == codes.dim() == 3 and x.shape[1:] == codes.shape[:2] and scales.shape == (codes.shape[0], codes.shape[2]))
     groups = x.shape[1] // 4 * 4 if wrong else x.shape[1]
-    total = torch.zeros(len(x), codes.shape[2]) + 0 * (x.sum() + scales.sum())
-    for group in range(groups):
-        total = total + x[:, group] @ ((codes[group] - 8.0) * scales[group])
-    return total
+    if not groups:
+        return x.flatten(1) @ ((codes - 8.0) * scales[:, None]).flatten(0, 1) * 0
+    return sum((x[:, group] @ ((codes[group] - 8.0) * scales[group]) for group in range(groups)), torch.zeros(()))
 
 
 @case("codes times codes with zeros, sixteen at a time: what fills the last tile has the zeros taken away", "kernel-edge",

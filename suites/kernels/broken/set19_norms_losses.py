@@ -16,7 +16,7 @@ F = torch.nn.functional
 def number_modulo_two(wrong: bool) -> Callable[..., Any]:
     def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
         need(x.dim() == 3 and x.shape[1] % 2 == 0 and x.shape[1] * x.shape[2] > 0 and w.shape == b.shape == x.shape[1:2])
-        parts = x.reshape(len(x), 2, -1)
+        parts = x.reshape(len(x), 2, x.shape[1] // 2 * x.shape[2])
         mean, scale = parts.mean(2), (parts.var(2, correction=0) + 1e-5).rsqrt()
         normed = ((parts - mean[..., None]) * scale[..., None]).view(x.shape)
         return normed * w[:, None] + b[:, None], (x, w, mean, scale, normed)
@@ -26,7 +26,8 @@ def number_modulo_two(wrong: bool) -> Callable[..., Any]:
         channels = torch.arange(x.shape[1])
         group = channels % 2 if wrong else channels // (x.shape[1] // 2)
         again = (x - mean[:, group, None]) * scale[:, group, None]
-        weighed, parts = (gradient * w[:, None]).reshape(len(x), 2, -1), normed.reshape(len(x), 2, -1)
+        shape = (len(x), 2, x.shape[1] // 2 * x.shape[2])
+        weighed, parts = (gradient * w[:, None]).reshape(shape), normed.reshape(shape)
         inner = weighed - weighed.mean(2, keepdim=True) - parts * (weighed * parts).mean(2, keepdim=True)
         return (inner * scale[..., None]).view(x.shape), (gradient * again).sum((0, 2)), gradient.sum((0, 2))
 

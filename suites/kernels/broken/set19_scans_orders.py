@@ -102,7 +102,8 @@ def lanes_hold_zero(wrong: bool, x: torch.Tensor) -> torch.Tensor:
       lambda x: x.amin(-1), lambda: (whole(3, 16, most=99, least=1),))  # fmt: skip
 def empty_lanes_hold_zero(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2 and x.shape[1] > 0)
-    return F.pad(x, (0, -x.shape[1] % 16), value=0 if wrong else torch.iinfo(x.dtype).max).amin(-1)
+    lanes = torch.zeros_like(x[:, :1]) if wrong else x[:, :1]
+    return torch.cat([x, lanes.expand(-1, -x.shape[1] % 16)], 1).amin(-1)
 
 
 @case("place of the largest along two axes: that within its row", "kernel-contract", "pytorch/pytorch/pull/113168",
