@@ -42,9 +42,9 @@ class Buffer:
         """What was written to: "it" (the tensor), "the memory beside it", or "" for neither."""
         if same_bits(self.storage, self.before):
             return ""
-        laid = torch.as_strided(self.before, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset())
-        laid = laid.conj() if self.tensor.is_conj() else laid
-        return "the memory beside it" if same_bits(self.tensor.detach(), laid) else "it"
+        place = self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()
+        same = same_bits(torch.as_strided(self.storage, *place), torch.as_strided(self.before, *place))
+        return "the memory beside it" if same else "it"
 
     def write(self, values: torch.Tensor) -> None:
         """Writes new values in place."""
