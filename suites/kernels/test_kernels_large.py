@@ -7,7 +7,7 @@ import torch
 from sets import REWRITES_BY_NAME
 
 import precheck
-from precheck.kernels import dimensions, examples, noise, reduced_example
+from precheck.kernels import causes, dimensions, examples, noise, reduced_example
 from precheck.kernels.bench import Bench
 from precheck.kernels.running import Wishes
 from precheck.kernels.trials import Trial
@@ -49,6 +49,7 @@ def test_a_size_that_has_to_stay_stays() -> None:
 @pytest.mark.parametrize(("affordable", "most"), [(True, 2**24), (False, 2**24), (True, 2**16)])
 def test_the_example_is_judged_as_it_is_too_where_that_can_be_borne(monkeypatch: pytest.MonkeyPatch, affordable: bool, most: int) -> None:
     monkeypatch.setattr(reduced_example, "WHOLE", most)
+    monkeypatch.setattr(causes, "PATIENCE", 1.0)
     monkeypatch.setattr(reduced_example, "_seconds", lambda bench: 0.0 if affordable else float(bench.example.leaves[0].tensor.numel()) ** 9)
 
     def wrong(x: torch.Tensor) -> torch.Tensor:
