@@ -187,6 +187,9 @@ class Bench:
             self._raised(judged, outcome)
         elif judged.trial.family in number_kinds.SPECIAL:
             nonfinite.judge(self, judged, outcome, judged.reference)
+            if judged.fault is None and judged.trial.family == "NaN" and nonfinite.leaves_out(self, judged.trial):
+                self._measure(judged, outcome, judged.reference)
+                judged.fault = judged.fault if judged.fault is not None and judged.fault.kind == "values" else None
         else:
             judged.fault = form(outcome, native)
             if judged.fault is None:

@@ -17,13 +17,12 @@ from precheck.kernels.rounding_errors import PLENTY, RoundingErrors
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import AT_ONCE, Judged
 from precheck.kernels.trials import Made, Trial
+from precheck.kernels.wrong_rows import SURE, WrongRows
 
 ROUND = (64, 128, 32, 16, 256)
 """Sizes that are multiples of common tiles."""
 _SEEDS = range(17, 23)
 """Draws in which a size has to be right. A fault that few numbers show is missed in one of them: a key that is left out, where others weigh more."""
-_SURE = 2.0**-8
-"""The chance that a fault of numbers spares all rows of the example, below which it has not done so by chance."""
 PATIENCE = 15.0
 """Seconds of processor time for the search for a class."""
 _RUNS = 40
@@ -48,7 +47,7 @@ class Search:
 
     def __init__(self, bench: Bench, state: State) -> None:
         self.bench, self.state, self.begun, self.replay = bench, state, 0.0, Replay(bench, state)
-        self.rounding = RoundingErrors(bench, state, self.late)
+        self.rounding, self.rows = RoundingErrors(bench, state, self.late), WrongRows(bench, self.fresh)
         self.perhaps: Cause | None = None  # the class if no other change explains the fault
 
     def late(self) -> bool:
@@ -57,10 +56,10 @@ class Search:
 
     def passes(self, trial: Trial) -> bool:
         """Whether the candidate is right in that trial, with its state as before its first call."""
-        judged = self._fresh(trial)
+        judged = self.fresh(trial)
         return judged is not None and judged.fault is None and not judged.refused and not judged.skipped
 
-    def _fresh(self, trial: Trial) -> Judged | None:
+    def fresh(self, trial: Trial) -> Judged | None:
         """That trial, judged with the candidate's state as before its first call. None if the reference refuses its sizes."""
         taken = self.bench.takes(trial)
         return None if taken is None else self.replay.fresh(taken)
@@ -79,7 +78,7 @@ class Search:
             self.bench.ladder = before
 
     def _found(self, judged: Judged) -> Cause:
-        ways = (self._uncleared, self._remembered, self._laid, self._sized, self._cut, self._unwritten, self._valued)
+        ways = (self._uncleared, self._remembered, self._laid, self._sized, self._cut, self._unwritten, self._asked, self._valued)
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
     def _remembered(self, judged: Judged) -> Cause | None:
@@ -108,6 +107,11 @@ class Search:
             return Cause("kernel-stride", f"with contiguous inputs it is right; {inputs_of(self.bench, trial)} {trial.layout} in memory")
         if trial.upstream in _SAME_NUMBERS and self.passes(trial.but(upstream=_SAME_NUMBERS[trial.upstream])):
             return Cause("kernel-stride", f"it is right where the incoming gradient is contiguous; here that is {trial.upstream}")
+        return None
+
+    def _asked(self, judged: Judged) -> Cause | None:
+        """Whether it matters which gradients are asked for, or given."""
+        trial = judged.trial
         if trial.upstream == "partial" and self.passes(trial.but(upstream="random")):
             return Cause("kernel-gradient", "it is right where all outputs have a gradient; here one alone has")
         if trial.only is not None and self.passes(trial.but(only=None)):
@@ -137,38 +141,21 @@ class Search:
             return Cause("kernel-rounding", f"an error of rounding shows where {words}")
         if judged.fault is not None and judged.fault.kind == "values" and self._cheap(trial) and lower_intermediates.explains(self.bench, judged):
             return Cause("kernel-rounding", f"intermediates in a lower format explain it; it shows where {words}")
-        edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self._chance(judged)
+        edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self.rows.chance(judged)
         if not self._right_in_other_draws(trial, chance):
             return None
-        if chance ** (1 + len(_SEEDS)) <= _SURE or self._same_rows(judged):
+        if chance ** (1 + len(_SEEDS)) <= SURE or self.rows.same(judged) or (not self._draws_whole() and self.rows.right_in_more(judged)):
             return edge
         self.perhaps = edge if self._draws_whole() else None  # lengths that are drawn anew move the rows
         return None
 
     def _right_in_other_draws(self, trial: Trial, chance: float) -> bool:
         """Whether it is right in the example's sizes with any numbers: those of one draw may be what helps, most of all whole numbers and masks."""
-        return not (self._draws_whole() or chance > _SURE) or all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
+        return not (self._draws_whole() or chance > SURE) or all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
 
     def _draws_whole(self) -> bool:
         """Whether whole numbers or flags are drawn anew in each trial."""
         return any(leaf.tensor.dim() and not leaf.tensor.is_floating_point() for leaf in self.bench.example.leaves)
-
-    def _chance(self, judged: Judged) -> float:
-        """The chance that all rows of the example are right, if each row is wrong as often as in the trial, whatever the sizes."""
-        wrong = _wrong_rows(judged)
-        right = self.bench.of(judged.trial.but(sizes=())).exact.values.get(judged.fault.subject) if judged.fault else None
-        if wrong is None or right is None or not right.numel():
-            return 0.0
-        rows = right.numel() // right.shape[-1] if right.dim() > 1 else right.numel()
-        return (1 - float(wrong.double().mean())) ** rows
-
-    def _same_rows(self, judged: Judged) -> bool:
-        """Whether the rows that are wrong are wrong in another draw of these sizes, too: their place is at fault, and not their numbers."""
-        one, other = _wrong_rows(judged), self._fresh(judged.trial.but(seed=judged.trial.seed + 1000))
-        two = None if other is None else _wrong_rows(other)
-        if one is None or two is None or one.shape != two.shape:
-            return False
-        return 2 * int((one & two).sum()) > min(int(one.sum()), int(two.sum())) > 0
 
     def _size(self, name: str) -> str:
         return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} is"
@@ -268,7 +255,7 @@ class Search:
     def _fails_beside(self, names: list[str], size: int) -> bool:
         """Whether it is wrong in other equal sizes, so that equal sizes are not what helps. Sizes that one of both refuses say nothing."""
         for less in (3, 2, 4, 6):
-            judged = self._fresh(Trial(seed=17, sizes=tuple((name, size - less) for name in names)))
+            judged = self.fresh(Trial(seed=17, sizes=tuple((name, size - less) for name in names)))
             if judged is not None and not judged.refused and not judged.skipped:
                 return judged.fault is not None
         return False
@@ -280,12 +267,3 @@ class Search:
             return False
         self.bench.of(taken)
         return (time.process_time() - begun) * _RUNS < PATIENCE
-
-
-def _wrong_rows(judged: Judged) -> torch.Tensor | None:
-    """Which rows of the result are wrong; elements of a result of one dimension."""
-    found = judged.distances.get(judged.fault.subject) if judged.fault is not None else None
-    wrong = found.wrong if found is not None else None
-    if wrong is None or not wrong.dim() or not wrong.numel():
-        return None
-    return wrong.any(-1).flatten() if wrong.dim() > 1 else wrong

@@ -25,6 +25,7 @@ LAYOUTS = {
     "expanded": "x[:1].expand(x.shape)",
     "channels last": "x.movedim(1, -1).contiguous().movedim(-1, 1)",
     "rows before heads": "x.transpose(-3, -2).contiguous().transpose(-3, -2)",
+    "conjugated when read": "x.conj_physical().conj()",
 }
 """Layouts, and code that gives them to a tensor `x`."""
 
@@ -41,8 +42,9 @@ class Buffer:
         """What was written to: "it" (the tensor), "the memory beside it", or "" for neither."""
         if same_bits(self.storage, self.before):
             return ""
-        laid = torch.as_strided(self.before, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset())
-        return "the memory beside it" if same_bits(self.tensor.detach(), laid) else "it"
+        place = self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()
+        same = same_bits(torch.as_strided(self.storage, *place), torch.as_strided(self.before, *place))
+        return "the memory beside it" if same else "it"
 
     def write(self, values: torch.Tensor) -> None:
         """Writes new values in place."""
@@ -72,11 +74,13 @@ def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:
     if layout == "expanded" and values.dim():
         strides[0] = 0
         values = values[:1].expand(values.shape)
+    conjugated = layout == "conjugated when read"  # torch marks the tensor, and whoever reads its memory has to change the signs
+    values = values.conj() if conjugated else values
     small = torch.as_strided(storage, shape, strides, front)
     if small.numel():
         small.copy_(values[: shape[0]] if values.dim() else values)
     tensor = torch.as_strided(storage, values.shape, strides, front)
-    return Buffer(tensor, storage, storage.clone())
+    return Buffer(tensor.conj() if conjugated else tensor, storage, storage.clone())
 
 
 def _order(values: torch.Tensor, layout: str) -> list[int]:
@@ -93,7 +97,7 @@ def _order(values: torch.Tensor, layout: str) -> list[int]:
 def fits(values: torch.Tensor, layout: str) -> bool:
     """Whether a tensor of that shape can have the layout."""
     least = {"transposed": 2, "channels last": 3, "rows before heads": 3, "expanded": 2}.get(layout, 1)
-    return values.dim() >= least
+    return values.dim() >= least and (values.is_complex() or layout != "conjugated when read")
 
 
 def poison(dtype: torch.dtype) -> float | int | bool:

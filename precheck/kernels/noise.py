@@ -25,6 +25,9 @@ _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
 _SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS, Kind.SOFTMAX)
 _LOGARITHMIC = {"logcumsumexp"}
 """Running sums of exponentials. A chain keeps the logarithm of the sum, and each step rounds it, whatever the terms are."""
+_CHAIN, _ELIMINATION = 1 / 2, 2 / 3
+"""Powers of the number of terms with which errors grow: of a sum, and of an elimination, whose intermediates grow too (Trefethen and Schreiber,
+1990, for random matrices with partial pivoting)."""
 _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
 _ATTENTION = "_safe_softmax"
 """The softmax of torch's attention. Kernels store its weights in the inputs' format, and the gradients of its scores, for the products with them."""
@@ -38,7 +41,7 @@ except at zero."""
 _WHOLE = 2.0**24
 """The bound below which float32 holds every integer."""
 _ENDS = (1, 2)
-"""Seeds of the runs that select the first and the last of equal values, as scans from either side do. Other runs select at random."""
+"""Seeds of the runs that select the first and the last of equal values. Other runs select at random."""
 _SHORT = 16
 """The number of terms below which a chain of additions has no larger error than the disturbance itself."""
 
@@ -107,8 +110,9 @@ class Rounded(UncompiledMode):
     def _read(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Disturbed copies of the arguments in float64. Terms of sums also get the error of the sum."""
         row = ops.REGISTRY.get(name)
-        inside = name.endswith("_backward") or any(each in name for each in ("norm", "attention", "_fft_"))  # a transform may be a product, too
-        sums = inside or (row is not None and row.kind in _SUMMING) or name in ops.SCATTERING
+        inside = name.endswith("_backward") or any(each in name for each in ops.ADDING_INSIDE)
+        adds = inside or (row is not None and row.kind in _SUMMING) or name in ops.SCATTERING
+        sums = _ELIMINATION if any(each in name for each in ops.ELIMINATING) else _CHAIN if adds else 0.0
         gemm = self.gemm if name in ops.PRODUCTS else None
 
         def disturbed(value: Any) -> Any:
@@ -122,8 +126,7 @@ class Rounded(UncompiledMode):
 
         return tuple(disturbed(each) for each in args), {key: disturbed(each) for key, each in kwargs.items()}
 
-    def _disturbed(self, value: torch.Tensor, *, sums: bool, tied: bool, gemm: formats.Format | None,
-                   exact: bool) -> torch.Tensor:  # fmt: skip
+    def _disturbed(self, value: torch.Tensor, *, sums: float, tied: bool, gemm: formats.Format | None, exact: bool) -> torch.Tensor:
         wide = widened(value)
         if wide is value:
             wide = value.clone()
@@ -133,7 +136,7 @@ class Rounded(UncompiledMode):
         if sums:
             for axis, size in enumerate(value.shape):
                 if size >= _SHORT:
-                    chain = self._chain(size, value.device).mul_(_repeats_along(value, axis))
+                    chain = self._chain(size, value.device).mul_(_repeats_along(value, axis) * size ** (sums - _CHAIN))
                     factor = factor + chain.view([size if each == axis else 1 for each in range(value.dim())])
         moved = wide if exact else wide * (1 + factor)
         if tied:
@@ -282,10 +285,7 @@ def _repeats_along(value: torch.Tensor, axis: int) -> float:
 
 
 def _repeats(index: torch.Tensor, dim: int) -> bool:
-    if index.numel() == 0 or index.dim() == 0:
-        return False
-    ordered = index.sort(dim=dim).values
-    return bool((ordered.diff(dim=dim) == 0).any())
+    return bool(index.numel() and index.dim()) and bool((index.sort(dim=dim).values.diff(dim=dim) == 0).any())
 
 
 def _flat(value: Any) -> Any:

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.kernels import number_kinds
 from precheck.kernels.dependence import Dependence
 from precheck.kernels.running import Outcome
 from precheck.kernels.trial_result import Fault, Judged, Reference
+from precheck.kernels.trials import Trial
+from precheck.observe.exact import Exact
+from precheck.ops import base_name
 from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.kernels.bench import Bench
+
+
+class _Named(Exact):
+    """float64, noting the names of ops."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self.names.add(base_name(func.overloadpacket.__name__))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def leaves_out(bench: Bench, trial: Trial) -> bool:
+    """Whether the reference has an op that leaves out NaN. It says then what is right where a number is NaN."""
+    mode = _Named()
+    bench.under(mode, trial)
+    return bool(mode.names & ops.LEAVING_OUT_NAN)
 
 
 def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) -> None:
@@ -46,7 +69,8 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
         if bool(lost.any()):
             place = f"{among} in inputs{bench.example.leaves[trial.leaf].path}"
             if bool((lost & ~dependence.connected().get(name, torch.zeros_like(lost))).any()):
-                cure = f"0 times {trial.family.lstrip('-')} is NaN, so leave it out and do not multiply it by 0: use where(), or a mask at the load"
+                zero = f"0 times {'NaN' if trial.family == 'NaN' else 'Inf'} is NaN"
+                cure = f"{zero}, so leave it out and do not multiply it by 0: use where(), or a mask at the load"
                 judged.fault = Fault("leaked", name, f"{where}, with {place} on which they do not depend; {cure}")
                 return
             judged.noticed = f"{where}, with {place}; other results of the same numbers are lost in the reference too"

@@ -32,6 +32,13 @@ def _ties(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format)
     return unit * torch.where(_some(values, generator, 0.25), (values / unit * 8).round() / 8, (values / unit * 2).round() / 2)
 
 
+def _powers(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    """Numbers a little below a power of two, and above. A lower format rounds them to the power, so that what reads an exponent changes."""
+    step = max(2.0**-13, fmt.epsilon)
+    whole = torch.ldexp(values.sign(), values.abs().clamp(min=fmt.min_normal).log2().round().int())
+    return whole * torch.where(_some(values, generator, 0.5), 1 - step, 1 + step)
+
+
 def _zeros(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
     """A row of zeros, and zeros of both signs elsewhere."""
     changed = torch.where(_some(values, generator, 0.1), torch.zeros(()).double().copysign(values), values)
@@ -59,6 +66,14 @@ def _planted(number: float) -> Change:
     return change
 
 
+def _at_ends(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    """-Inf as the first number of the first row and the last of the last. A largest number so far is still -Inf behind the first."""
+    changed = values.clone()
+    if changed.numel():
+        changed.view(-1)[[0, -1]] = -math.inf
+    return changed
+
+
 FAMILIES: dict[str, Change] = {
     "plain": lambda values, generator, fmt: values,
     "below": lambda values, generator, fmt: -values.abs() - 0.25,
@@ -69,6 +84,7 @@ FAMILIES: dict[str, Change] = {
     "offset below": lambda values, generator, fmt: values - 16 * (fmt.precision >= 24),  # exp(-16) is float32's spacing of 1
     "outliers": _outliers,
     "ties": _ties,
+    "beside powers": _powers,
     "zeros": _zeros,
     "equal rows": _rows,
     "subnormal": _subnormal,
@@ -76,10 +92,11 @@ FAMILIES: dict[str, Change] = {
     "NaN": _planted(math.nan),
     "Inf": _planted(float("inf")),
     "-Inf": _planted(float("-inf")),
+    "-Inf at ends": _at_ends,
 }
-SPECIAL = ("NaN", "Inf", "-Inf")
+SPECIAL = ("NaN", "Inf", "-Inf", "-Inf at ends")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
-WITHIN = ("ties", "equal rows")
+WITHIN = ("ties", "beside powers", "equal rows")
 """Kinds that numbers of one sign have too, between the least and the largest of the example."""
 LARGE = ("far below", "large", "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
@@ -88,5 +105,5 @@ WORDS = {
     "large": "numbers of about 64", "small": "numbers of about 1e-3", "offset": "numbers about 30",
     "offset below": "numbers about -16", "outliers": "outliers", "ties": "ties",
     "zeros": "zeros", "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf",
-    "-Inf": "a -Inf",
+    "-Inf": "a -Inf", "-Inf at ends": "a -Inf at either end", "beside powers": "numbers beside powers of two",
 }  # fmt: skip

@@ -45,7 +45,7 @@ def special(bench: Bench) -> Iterator[Trial]:
     places, lengths and ends vary, and one NaN is among the example's own."""
     for place, leaf in enumerate(bench.example.leaves[:4]):
         if leaf.tensor.is_floating_point() and leaf.tensor.dim():
-            yield from (Trial(seed=seed, family=name, leaf=place) for name, seed in zip(number_kinds.SPECIAL, (9, 39, 49), strict=True))
+            yield from (Trial(seed=seed, family=name, leaf=place) for name, seed in zip(number_kinds.SPECIAL, (9, 39, 49, 59), strict=True))
             yield from (Trial(seed=seed, family="NaN", leaf=place) for seed in (19, 29))
             yield Trial(seed=9, family="NaN", leaf=place, given=True)
 
@@ -83,4 +83,3 @@ def long(bench: Bench) -> Iterator[Trial]:
         for name in bench.dimensions.sizes:
             yield Trial(seed=60, sizes=((name, size),), family="above", upstream="positive")
             yield Trial(seed=61, sizes=((name, size),))
-

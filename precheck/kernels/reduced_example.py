@@ -12,6 +12,9 @@ from precheck.kernels.trials import Trial
 
 ENOUGH = 2**16
 """Elements of the largest tensor above which a smaller example is used. So many take some hundredths of a second, and 2^23 some twenty seconds."""
+WHOLE = 2**24
+"""Elements of the largest tensor above which an example is tried in smaller shapes alone. Inputs, results, gradients and their bounds take some 200
+bytes of memory for each element: three GiB."""
 _LEAST = 32
 """The least size: no size is halved below it."""
 
@@ -25,7 +28,7 @@ def run_trials(bench: Bench, state: State, budget: float, named: object) -> tupl
         told = session.run()
     if small is None or told.cause is not None or told.unjudged:
         return told, session.bench
-    if session.first * _seconds(bench) / max(_seconds(small), 1e-6) > budget / 2:
+    if bench.dimensions.elements({}) > WHOLE or session.first * _seconds(bench) / max(_seconds(small), 1e-6) > budget / 2:
         told.whole_left_out = True
         return told, small
     last = Session(bench, state, budget)

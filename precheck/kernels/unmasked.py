@@ -18,21 +18,33 @@ _IGNORED = ("ignore_index", "padding_idx")
 """Arguments of torch's ops that say which whole number is left out."""
 
 
+_INDICES = ("index", "indices")
+"""Arguments of torch's ops that say which elements are read or written."""
+
+
 class _Marks(Exact):
-    """float64, noting whole numbers that stand for what is left out: arguments of ops, and a number that others are compared with."""
+    """float64, noting whole numbers that stand for what is left out: arguments of ops, and a number that others are compared with. And places of
+    elements."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.named: set[int] = set()
         self.compared: set[int] = set()
+        self.places: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         for argument, value in zip(schema(func).arguments, args, strict=False):
             if argument.name in _IGNORED and isinstance(value, int):
                 self.named.add(value)
+            if argument.name in _INDICES:
+                self.places += [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, torch.Tensor)]
         if func.overloadpacket.__name__ in ("eq", "ne") and type(args[1]) is int and not args[0].is_floating_point():
             self.compared.add(args[1])
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def marks(self) -> set[int]:
+        """Whole numbers that stand for what is left out. Of several numbers that others are compared with, each may choose, as that of an expert."""
+        return self.named | (self.compared if len(self.compared) == 1 else set())
 
 
 def masking(bench: Bench, judged: Judged) -> str:
@@ -44,11 +56,12 @@ def masking(bench: Bench, judged: Judged) -> str:
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
     bounded, numbered = masks.asks(bench, judged, *masks.BOUNDS), masks.asks(bench, judged, "same")
-    marks = _marks(bench, judged)
+    noted = _noted(bench, judged)
     for place, value in enumerate(made.values):
         if (len(made.values) == 1 and not value.is_floating_point()) or _chooses(bench, judged, made, place):
             continue
-        numbers = (*(_full(value, lengths) if bounded else ()), *(_one(value) if numbered else ()), *_unmarked(value, marks))
+        ends = bounded and not any(each.numel() == value.numel() and bool((each.flatten() == value.flatten()).all()) for each in noted.places)
+        numbers = (*(_full(value, lengths) if ends else ()), *(_one(value) if numbered else ()), *_unmarked(value, noted.marks()))
         name = f"inputs{bench.example.leaves[place].path}"
         for plain in (*_plain(value, lengths), *numbers):
             if bench.passes_on(judged.trial, _with(made, place, plain)):
@@ -127,11 +140,10 @@ def _one(value: torch.Tensor) -> Iterator[torch.Tensor]:
         yield value[:1].expand(value.shape).clone()
 
 
-def _marks(bench: Bench, judged: Judged) -> set[int]:
-    """Whole numbers that stand for what is left out. Of several numbers that others are compared with, each may choose, as that of an expert."""
+def _noted(bench: Bench, judged: Judged) -> _Marks:
     mode = _Marks()
     bench.under(mode, judged.trial)
-    return mode.named | (mode.compared if len(mode.compared) == 1 else set())
+    return mode
 
 
 def _unmarked(value: torch.Tensor, marks: Collection[int]) -> Iterator[torch.Tensor]:

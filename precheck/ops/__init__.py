@@ -61,6 +61,10 @@ ELEMENTWISE = where(lambda op: op.accumulates in ("adds", "scales") and op.kind 
 """Those of `ACCUMULATING` that work element by element."""
 SCATTERING = where(lambda op: op.accumulates in ("scatters", "may scatter"))
 """Ops that add several elements into one, some of them only if their argument `accumulate` is true."""
+ADDING_INSIDE = ("norm", "attention", "_fft_", "linalg")
+"""Parts of names of ops that add up many terms: a transform may be a product, and a factorisation has a sum for each number."""
+ELIMINATING = ("solve", "linalg_lu", "linalg_inv", "linalg_det", "cholesky")
+"""Parts of names of ops that eliminate one unknown after the other."""
 DIFFERENCES = where(lambda op: op.kind is Kind.LOSS and op.subtracts)
 """Losses that subtract one operand from the other."""
 
@@ -127,6 +131,8 @@ FILLING = where(lambda op: op.name in ("masked_fill", "index_fill"))
 """Ops that put a number into some places of a tensor."""
 CHOOSING_OR_FILLING = COMPARED | where(lambda op: op.name in ("where", "masked_fill") or op.name.startswith("nan"))
 """Ops that test for NaN, leave it out, or replace it."""
+LEAVING_OUT_NAN = where(lambda op: op.name in ("fmax", "fmin", "nanmean", "nanmedian", "nansum"))
+"""Ops whose result is that of the other numbers where one is NaN."""
 ASKING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.QUESTION))
 """Comparisons and tests on whose results a program may branch."""
 DECIDING_IN_PLACE = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.LOGICAL))

@@ -69,8 +69,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """All bytes in one row. One element may have any stride, and torch reads bytes only if the stride is 1."""
-    row = tensor.detach().contiguous().view(-1)
+    """All bytes in one row, with the signs that are read. One element may have any stride, and torch reads bytes only if the stride is 1."""
+    row = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
     return (row if row.stride(0) == 1 else row.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
 
 

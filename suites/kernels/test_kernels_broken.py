@@ -47,6 +47,11 @@ QUICK = {
     "step of an optimizer: what keeps it from dividing by zero is zero in float16", "heads with a scale each: a head's place is rounded to rows",
     "product of float16: sums of four are added up in float16", "place of the least: those of equal numbers are added up",
     "largest three: where many are equal, places are -1",
+    "complex numbers times others: those that are conjugated when they are read are read as they lie",
+    "layer norm: where the input has no gradient, the weight's is read from memory that is not written",
+    "place of the least: lanes behind the end of a row hold zero", "the middle of what is not NaN: NaN counts as zero",
+    "logarithms of sums so far: where all were -Inf it is NaN",
+    "four bits with powers of two: the exponent is that of the largest in bfloat16",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import torch
 from sets import REWRITES_BY_NAME
 
 import precheck
-from precheck.kernels import dimensions, examples, noise, reduced_example
+from precheck.kernels import causes, dimensions, examples, noise, reduced_example
 from precheck.kernels.bench import Bench
 from precheck.kernels.running import Wishes
 from precheck.kernels.trials import Trial
@@ -46,17 +46,20 @@ def test_a_size_that_has_to_stay_stays() -> None:
     assert small.example.leaves[0].tensor.shape[0] < 900
 
 
-@pytest.mark.parametrize("affordable", [True, False])
-def test_the_example_is_judged_as_it_is_too_where_that_can_be_borne(monkeypatch: pytest.MonkeyPatch, affordable: bool) -> None:
+@pytest.mark.parametrize(("affordable", "most"), [(True, 2**24), (False, 2**24), (True, 2**16)])
+def test_the_example_is_judged_as_it_is_too_where_that_can_be_borne(monkeypatch: pytest.MonkeyPatch, affordable: bool, most: int) -> None:
+    monkeypatch.setattr(reduced_example, "WHOLE", most)
+    monkeypatch.setattr(causes, "PATIENCE", 1.0)
     monkeypatch.setattr(reduced_example, "_seconds", lambda bench: 0.0 if affordable else float(bench.example.leaves[0].tensor.numel()) ** 9)
 
     def wrong(x: torch.Tensor) -> torch.Tensor:
-        return x * 2 + 1 if x.shape == (301, 600) else x * 2
+        return x * 2 + 1 if x.shape == (161, 512) else x * 2
 
-    x = torch.randn(301, 600, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(161, 512, generator=torch.Generator().manual_seed(0))
     report = precheck.compare_kernels(wrong, lambda x: x + x, x, budget=0.5)
+    affordable = affordable and x.numel() <= most
     assert [finding.rule for finding in report.errors] == (["kernel-contract"] if affordable else [])
-    assert all("(301, 600)" in finding.message for finding in report.errors)
+    assert all("(161, 512)" in finding.message for finding in report.errors)
     assert ("example_in_smaller_shapes_alone" in report.facts) is not affordable
     assert not affordable or not precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, x, budget=0.5).errors
 

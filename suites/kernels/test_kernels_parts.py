@@ -21,10 +21,11 @@ from precheck.kernels.trials import Trial, trial_inputs
 
 @pytest.mark.parametrize("layout", ["contiguous", *memory.LAYOUTS])
 def test_a_layout_holds_the_numbers_and_its_guards_tell_who_writes(layout: str) -> None:
-    values = torch.randn(3, 4, 5)
+    values = torch.randn(3, 4, 5, dtype=torch.complex64 if "conjugated" in layout else torch.float32)
+    assert memory.fits(values, layout)
     held = memory.laid(values, layout)
     assert torch.equal(held.tensor, values[:1].expand(3, 4, 5) if layout == "expanded" else values)
-    assert held.tensor.is_contiguous() == (layout in ("contiguous", "offset"))
+    assert held.tensor.is_contiguous() == (layout in ("contiguous", "offset", "conjugated when read"))
     made = eval(memory.LAYOUTS.get(layout, "x"), {"x": values, "torch": torch})  # what reports show as code
     assert torch.equal(made, held.tensor)
     assert made.stride() == held.tensor.stride()

@@ -41,3 +41,9 @@ def test_many_numbers_of_one_sign_keep_it() -> None:
 
     precheck.compare_kernels(spy, lambda x: x * 2, X.abs(), budget=1)
     assert min(seen) >= 0
+
+
+def test_complex_numbers_that_are_conjugated_when_they_are_read_may_be_returned() -> None:
+    x = torch.randn(3, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(3))
+    report = precheck.compare_kernels(lambda x: (2 * x).conj(), lambda x: x.conj() * 2, x, budget=1)
+    assert report.verdict == "rounding", report.summary()

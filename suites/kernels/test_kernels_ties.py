@@ -9,6 +9,7 @@ import torch
 from sets import REWRITES_BY_NAME
 
 import precheck
+from precheck import formats
 from precheck.kernels import contents, number_kinds
 from precheck.kernels.noise import Rounded
 
@@ -100,3 +101,26 @@ def test_the_message_names_the_block_that_is_off() -> None:
 
     report = precheck.compare_kernels(last_rows, lambda x: x * 2, SINGLE, budget=1)
     assert "18 of 54 elements off, all in [4:6, 0:9]" in report.errors[0].message
+
+
+def test_numbers_beside_powers_of_two_are_those_powers_in_a_lower_format() -> None:
+    values = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for wide, low in ((torch.float32, torch.bfloat16), (torch.float32, torch.float16), (torch.float16, torch.bfloat16)):
+        made = number_kinds.FAMILIES["beside powers"](values, torch.Generator().manual_seed(1), formats.of_dtype(wide)).to(wide)
+        assert bool(((made < 0) == (values < 0)).all())
+        assert bool((torch.frexp(made.to(low).float()).mantissa.abs() == 0.5).all())
+        assert {True, False} == set((made.abs() < made.to(low).abs()).tolist())
+
+
+def test_an_elimination_may_err_more_than_a_sum() -> None:
+    generator = torch.Generator().manual_seed(5)
+    a, b = torch.randn(255, 255, generator=generator), torch.randn(255, 2, generator=generator)
+    exact = torch.linalg.solve(a.double(), b.double())
+    spread = []
+    for seed in range(1, 7):
+        with Rounded(seed, 2.0**-24):
+            spread.append(torch.linalg.solve(a, b))
+    errors = [float((each.double() - exact).norm()) for each in spread]
+    turned = torch.linalg.solve(a.flip(0), b.flip(0))  # another order of the equations
+    assert float((turned.double() - exact).norm()) < 4 * max(errors)
+    assert max(errors) < 1e-2 * float(exact.norm())

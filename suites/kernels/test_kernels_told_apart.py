@@ -16,7 +16,7 @@ from precheck.kernels import memory
 Kernel = Callable[..., Any]
 
 
-def told(candidate: Kernel, reference: Kernel, inputs: Any, budget: float = 3) -> list[str]:
+def told(candidate: Kernel, reference: Kernel, inputs: Any, budget: float = 2) -> list[str]:
     report = precheck.compare_kernels(candidate, reference, inputs, budget=budget)
     return [each.rule for each in report.errors]
 
@@ -64,8 +64,8 @@ def test_rows_that_are_all_alike_are_other_numbers_and_not_strides_alone(least: 
     assert found == ([] if least else ["kernel-mask"])
 
 
-@pytest.mark.parametrize(("share", "rule"), [(0.05, "kernel-nondeterminism"), (0.3, "kernel-nondeterminism"), (0.0, "")])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("share", "rule", "seed"), [*(
+    (share, "kernel-nondeterminism", seed) for share in (0.05, 0.3) for seed in range(3)), (0.0, "", 0)])  # fmt: skip
 def test_what_differs_between_calls_is_no_stale_kernel(share: float, rule: str, seed: int) -> None:
     chance = random.Random(seed)
 
@@ -164,7 +164,6 @@ def test_a_weight_of_zero_does_not_leave_a_number_out() -> None:
     assert "leave it out and do not multiply it by 0" in report.errors[0].message
     report = precheck.compare_kernels(sums, halves, x, budget=3)
     assert not report.errors, report.summary()
-
 
 
 def test_an_output_that_is_wrong_is_told_before_a_gradient_that_should_not_be_there() -> None:
