@@ -77,7 +77,8 @@ def masks_wrongly(comparison: Operation) -> bool:
 def at_rest(comparison: Operation, before: int | None = None) -> bool:
     """Whether a comparison reads the size of the difference between a number and that of an earlier iteration.
 
-    `before`: the number of the op that last compared on this line; None if that is not known. A sign says more than a size does: which of two numbers is larger.
+    `before`: the number of the op that last compared on this line; None if that is not known. A sign says more than a size does: which of two numbers
+    is larger.
     """
     walk, sized = Walk(comparison.inputs, NEARBY), False
     for value in walk:

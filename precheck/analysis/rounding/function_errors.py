@@ -36,8 +36,7 @@ ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
 32 times 0.42 unit roundoffs, as for one op (`differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
-"""An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
-well."""
+"""An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets that of its terms, too."""
 OWN = Limit(0.75, "share of the square of the error")
 """A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
 COARSE = Limit(2.0**-8, "unit roundoff")

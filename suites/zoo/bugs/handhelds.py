@@ -128,14 +128,14 @@ def houses(kind: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("tentacles-after-minutes", "arodic/jellyfish#1", ("amplified-rounding", "integer-rounding"), "aten._to_copy.default",
+    Bug("tentacles-after-minutes", "arodic/jellyfish#1", ("amplified-rounding", "integer-rounding"), "aten.mul.Tensor",
         lambda: swaying(HALF), lambda: swaying(SINGLE)),
-    Bug("box-on-a-long-screen", "memononen/nanovg#102", ("cancellation", "amplified-rounding", "integer-rounding"), "aten._to_copy.default",
+    Bug("box-on-a-long-screen", "memononen/nanovg#102", ("amplified-rounding", "cancellation", "integer-rounding"), "aten._to_copy.default",
         lambda: shaded(HALF), lambda: shaded(SINGLE)),
     Bug("pattern-of-fragments", "glmark2/glmark2#132", ("overflow", "nan"), "aten.mul.Tensor", lambda: tested(HALF), lambda: tested(SINGLE)),
-    Bug("figure-in-a-corner", "raysan5/raylib#5966", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("figure-in-a-corner", "raysan5/raylib#5966", ("amplified-rounding", "cancellation"), "aten.mm.default",
         lambda: drawn(HALF), lambda: drawn(SINGLE)),
-    Bug("dashes-of-a-long-road", "mapbox/mapbox-gl-js#2096", ("cancellation", "amplified-rounding", "integer-rounding"), "aten.sub.Tensor",
+    Bug("dashes-of-a-long-road", "mapbox/mapbox-gl-js#2096", ("amplified-rounding", "cancellation", "integer-rounding"), "aten.div.Tensor",
         lambda: road(HALF), lambda: road(SINGLE)),
     Bug("fog-over-houses", "OSMBuildings/OSMBuildings#49", ("overflow",), "aten.mul.Tensor", lambda: houses(HALF), lambda: houses(SINGLE)),
 )  # fmt: skip
