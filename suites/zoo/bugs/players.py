@@ -155,5 +155,5 @@ BUGS = (
     Bug("forecast-by-default", "zqiao11/TIME#2", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: forecast(True), lambda: forecast(False)),
     Bug("codes-of-a-game", "p-doom/jasmine#166", ("cancellation", "decision-flip"), "aten.add.Tensor",
-        lambda: coded(LOW), lambda: coded(SINGLE)),
+        lambda: coded(LOW), lambda: coded(SINGLE), module="Codebook"),
 )  # fmt: skip
