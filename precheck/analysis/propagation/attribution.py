@@ -254,8 +254,8 @@ def _added(operation: Operation, value: Value, carried: Collection[Value], error
     (source,) = carried
     if operation.base in ops.AVERAGING:
         return max(0.0, 1 - (_averaged(value, source, error) / error(value)) ** 2)
-    if operation.base not in UNCHANGING or (operation.base in ops.SCALING and len(operation.inputs) > 1):
-        return 0.0
+    if operation.base not in UNCHANGING or (operation.base in ops.SCALING and (len(operation.inputs) > 1 or elements(source) > elements(value))):
+        return 0.0  # of a part of a tensor the error before is not known
     parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
     before, after = _carried(operation, source, error) * math.sqrt(parts), error(value)
     if operation.base in SIZED:

@@ -163,6 +163,8 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
     if operation.base in ops.MOVING | ops.CHOSEN and (not value.low or only_moved(operation, value)):
         return False  # nor does the smallest of n numbers change by more than the number that changes most
     summed = operation.base in ops.SUMS
+    if operation.base in ops.SCALING and len(operation.inputs) == 1 and elements(source) > elements(value):
+        return storage_error(value) >= HALF * value.drift  # a part of the input times a number: more than one rounding is the part's error
     if operation.base in ops.DECOMPOSED and any((made.local or 0.0) >= HALF * made.drift > 0 for made in operation.outputs):
         return True  # all results of a decomposition have one error, which shows in those that are not well determined
     if operation.base in ops.REDUCTIONS and not summed and storage_error(value) >= HALF * value.drift:

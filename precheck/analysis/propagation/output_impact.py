@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from precheck import ops
-from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance
+from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
@@ -100,9 +100,10 @@ def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
 
 def ends(reader: Operation) -> bool:
     """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over, and so are whole numbers of
-    which many are others than in the reference, as with answers of a comparison (`MISLED`). Comparisons are not."""
+    which many are others than in the reference, as with answers of a comparison (`MISLED`). Comparisons are not, unless their answers are wrong and
+    rounding does not explain that."""
     elsewhere = reader.recut is not None and reader.recut.count >= MISLED * reader.recut.total
-    return bool(reader.reads or reader.opaque or elsewhere or (not reader.outputs and reader.base not in ops.COMPARED))
+    return bool(reader.reads or reader.opaque or elsewhere or masks_wrongly(reader) or (not reader.outputs and reader.base not in ops.COMPARED))
 
 
 def _shows(value: Value) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
+from precheck.analysis.decisions.branches import at_rest
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.noise import FAIL
@@ -35,13 +36,11 @@ ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
 32 times 0.42 unit roundoffs, as for one op (`differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
-"""An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
-well."""
+"""An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets that of its terms, too."""
 OWN = Limit(0.75, "share of the square of the error")
 """A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
 COARSE = Limit(2.0**-8, "unit roundoff")
-"""The unit roundoff for the error of a subnormal number, or of one that became zero. It is bfloat16's, since a subnormal number has as few bits as
-bfloat16."""
+"""The unit roundoff for the error of a subnormal number, or of one that became zero: bfloat16's, since a subnormal number has as few bits."""
 
 Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
 _MECHANISM: dict[Making, str] = {
@@ -192,9 +191,10 @@ class Calls:
         walk = Walk([total], NEARBY)
         for held in walk:
             readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
-            results = [made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING]
-            if not readers or any(ends(reader) or (decides and not reader.outputs) or reader.call != total.maker.call for reader in readers):
+            decided = decides and any(not (reader.outputs or at_rest(reader)) for reader in readers)
+            if not readers or decided or any(ends(reader) or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides
+            results = (made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING)
             if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)

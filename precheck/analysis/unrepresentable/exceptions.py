@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 
-from precheck import formats
+from precheck import formats, ops
 from precheck.analysis.facts import Fact
 from precheck.analysis.propagation.causes import rule_for
 from precheck.analysis.propagation.provenance import placed
@@ -54,6 +54,8 @@ def behind(observation: Observation) -> list[Fact]:
     if not observation.raised or not observation.operations:
         return []
     last = observation.operations[-1]
+    if last.packet == ops.REFUSING:
+        return _refused_matrix(observation)
     if last.refused is not None:
         return _unstorable(last, last.refused) or _mixed(observation, last, last.refused)
     last_ops = list(itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations)))
@@ -71,6 +73,16 @@ def behind(observation: Observation) -> list[Fact]:
         if operation.reads and observation.raised in REFUSALS:
             return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
     return []
+
+
+def _refused_matrix(observation: Observation) -> list[Fact]:
+    """The rounding by which a matrix that the reference can factorise has no factors."""
+    factors = next((operation for operation in reversed(observation.operations) if operation.packet in ops.REPORTING), None)
+    if factors is None or factors.flips is None or not factors.flips.changed:
+        return []
+    cause = moved_by(factors, observation) or factors
+    off, limit = factors.drift_in, max((value.rounded for value in cause.outputs), default=0.0)
+    return [Decided(mechanism=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=factors, raised=observation.raised)]
 
 
 def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:

@@ -71,6 +71,14 @@ class LetThrough:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Mistaken:
+    """Answers of a comparison that differ from the reference's, of numbers that are too far apart for rounding to decide: how many."""
+
+    count: int
+    total: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class LostBound:
     """A bound that became 0, 1 or -1 in the format of a comparison, whose answers are all alike by that: how many differ from the reference's."""
 

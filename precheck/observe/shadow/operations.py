@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.findings import Binades, Loss
 from precheck.formats import ONE_ROUNDING
-from precheck.observe.shadow.op_notes import Flips, LetThrough, LostBound, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.op_notes import Flips, LetThrough, LostBound, Mistaken, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.places.source import Function, shortened
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
@@ -25,9 +25,8 @@ Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Value:
-    """A tensor's content in the run, compared with its shadow in the reference precision. Shares are shares of elements.
-
-    Tensors of more than `statistics.SAMPLE` elements are measured on a sample, except for non-finite values.
+    """A tensor's content in the run, compared with its shadow in the reference precision. Shares are shares of elements: of a sample of them, if
+    there are more than `statistics.SAMPLE`, except for non-finite values.
     """
 
     maker: Operation | None  # None: weights, inputs and other tensors from outside the block
@@ -113,6 +112,7 @@ class Operation:
     recut: Recut | None = None
     recut_in_call: Recut | None = None  # the same beside float32 on the inputs that the call of the user's function had
     let_through: LetThrough | None = None
+    mistaken: Mistaken | None = None
     lost_bound: LostBound | None = None
     bits: int = 0  # of the integers, for a cast from floats
     used_as: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them

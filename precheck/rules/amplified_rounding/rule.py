@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.analysis.decisions.branches import BRANCHES, MISLED
+from precheck.analysis.decisions.branches import BRANCHES, MISLED, PLAINLY
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.attribution import own_error
@@ -33,7 +33,7 @@ chance, one or two numbers of a draw may lie there."""
 
 class AmplifiedRounding(Rule):
     limits = (
-        DEAD, AMPLIFICATION, PLAIN, ALIKE, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED,
+        DEAD, AMPLIFICATION, PLAIN, ALIKE, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, PLAINLY,
         BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, INDEPENDENT, RECURRENT, MISSING,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
-from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG
+from precheck.analysis.decisions.branches import BRANCHES, MISLED, PLAINLY, WRONG
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.attribution import GROWN
 from precheck.analysis.propagation.causes import RESULTS
@@ -25,7 +25,7 @@ from precheck.rules.rule import Candidate, Rule, adds, difference
 
 class Cancellation(Rule):
     limits = (
-        PLAIN, ROUNDINGS, CHANCE, DIGITS, ALIKE, TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG, MISLED, BRANCHES, ADDED, ROUNDED,
+        PLAIN, ROUNDINGS, CHANCE, DIGITS, ALIKE, TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG, MISLED, PLAINLY, BRANCHES, ADDED, ROUNDED,
         OWNED, OWN, GROWN, PART,
     )  # fmt: skip
 

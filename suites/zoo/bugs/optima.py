@@ -62,7 +62,7 @@ def line_searches(direct: bool) -> torch.Tensor:
     inputs = normal(256, 6) * torch.tensor([1, 0.8, 0.6, 0.5, 0.4, 0.3])
     targets = inputs @ normal(6, seed=1) + 1500 * normal(256, seed=2).sign()
     targets = targets - inputs @ torch.linalg.lstsq(inputs, targets[:, None]).solution[:, 0] + inputs @ normal(6, seed=1)
-    return Backtracking(inputs, targets, direct).run(torch.zeros(6), 25)
+    return Backtracking(inputs, targets, direct).run(torch.zeros(6), 10)
 
 
 def curvature(weight: torch.Tensor, inputs: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:

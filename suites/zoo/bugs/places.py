@@ -78,8 +78,8 @@ def composed(later: torch.Tensor, earlier: torch.Tensor) -> torch.Tensor:
 
 
 def turned(dtype: torch.dtype) -> torch.Tensor:
-    """Where the forward axis of sixteen gyroscopes points after 300 small turns."""
-    turns = torch.cat([torch.ones(300, 16, 1), 0.03 * normal(300, 16, 3)], -1)
+    """Where the forward axis of sixteen gyroscopes points after 150 small turns."""
+    turns = torch.cat([torch.ones(150, 16, 1), 0.03 * normal(150, 16, 3)], -1)
     turns = turns / turns.norm(dim=-1, keepdim=True)
     attitude = torch.tensor([1.0, 0, 0, 0], dtype=dtype).expand(16, 4)
     for turn in turns.to(dtype):

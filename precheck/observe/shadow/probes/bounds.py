@@ -1,4 +1,4 @@
-"""Judges comparisons with a bound that lets other numbers pass than it should.
+"""Judges comparisons with a bound that lets other numbers pass than it should, and those of numbers that are wrong.
 
 A row's own score may be the bound: a program keeps all scores that are at least the k-th, or that equal the largest. Distinct scores that the format
 has made equal to this one pass as well, so that the row has more than k. Beyond the last probability that is not zero, or among masked scores, that
@@ -8,6 +8,9 @@ A number may be the bound, which the format rounds onto a number that the tensor
 tensor's format, also with a Python number or a single number of float32. So the comparison gives one answer for all elements, and a different one for
 elements that equal the rounded bound. Only elements that are nearer to it than the bound is count, since no rounding of theirs explains the answer. A
 bound that is rounded to any other number lies among numbers that are rounded as much.
+
+Where a compared number has lost its digits, answers are wrong that no rounding of it explains. The shadow follows them, so that no later result shows
+them: they are what shows that the number was wrong.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.comparing.statistics import WHOLES
-from precheck.observe.shadow.op_notes import Flips, LostBound
+from precheck.observe.shadow.comparing.statistics import WHOLES, norm
+from precheck.observe.shadow.op_notes import Flips, LostBound, Mistaken
 from precheck.observe.shadow.probes.masks import MASKED
 from precheck.words import dtype_name
 
@@ -30,6 +33,10 @@ ABOVE = frozenset({("ge", 0), ("lt", 0), ("le", 1), ("gt", 1)})
 the bound, and all others whether it is the bound."""
 ENDS = (0.0, 1.0, -1.0)
 """Numbers that shares, masks and probabilities are exactly: those at which they end."""
+FINEST = 2.0**-11
+"""The finest unit roundoff that answers are judged by: float16's. A smaller error of what is compared does no harm, whatever format it is in."""
+ROUNDINGS = 8.0
+"""How many unit roundoffs a few ordinary ops make, as `output_impact.ROUNDINGS`."""
 
 
 def passed(call: Call) -> None:
@@ -51,7 +58,14 @@ def passed(call: Call) -> None:
         call.operation.flips = Flips(int(rows.sum()), rows.numel(), int(rows.sum()), swapped=float((more / passing.sum(-1))[rows].mean()))
 
 
-def compared(call: Call, answers: torch.Tensor) -> None:
+def decided(call: Call, answers: torch.Tensor) -> None:
+    """After a comparison that tells which of two numbers is larger."""
+    _rounded_bound(call, answers)
+    if len(call.args) == 2 and call.operation.phase != "backward" and not call.mode.later.defers(answers) and answers.numel() <= WHOLES:
+        _mistaken(call, answers)
+
+
+def _rounded_bound(call: Call, answers: torch.Tensor) -> None:
     """After a comparison of a low tensor with one number: records whether all answers are alike, only since that number was rounded."""
     if len(call.args) != 2 or call.operation.phase == "backward" or answers.numel() < 2 or call.mode.later.defers(answers):
         return
@@ -77,3 +91,24 @@ def compared(call: Call, answers: torch.Tensor) -> None:
     lost = int(((right != answers) & nearer).sum())
     if lost:
         call.operation.lost_bound = LostBound(lost, answers.numel(), bound, held, dtype_name(dtype))
+
+
+def _mistaken(call: Call, answers: torch.Tensor) -> None:
+    """After a comparison of which an operand is off by more than a few roundings: counts the answers that rounding does not explain.
+
+    Rounding decides where both numbers are within a few roundings of each other: of the larger one, or of what is usual in its tensor.
+    """
+    units = {value: max(value.roundoff, FINEST) for value in call.inputs}
+    if not any(value.drift > ROUNDINGS * unit for value, unit in units.items()):
+        return
+    one, other = (torch.as_tensor(call.shadow_of(each) if isinstance(each, torch.Tensor) else each, dtype=torch.float64) for each in call.args)
+    scale = torch.maximum(_size(one), _size(other))
+    beyond = (one - other).abs() > ROUNDINGS * max(units.values()) * scale
+    right = call.mode.replay.call(call.op, call.shadow_of)[0]
+    call.operation.mistaken = Mistaken(int(((right != answers) & beyond & scale.isfinite()).sum()), answers.numel())
+
+
+def _size(numbers: torch.Tensor) -> torch.Tensor:
+    """How large each number is, and at least as large as the others are on average."""
+    finite = numbers[numbers.isfinite()]
+    return numbers.abs().clamp_min(norm(finite) / max(1, finite.numel()) ** 0.5)

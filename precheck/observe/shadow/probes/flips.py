@@ -40,11 +40,11 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         return
     if call.plan.base in ops.BOUNDING and len(call.floats) == 1 and call.inputs[0].roundoff and call.operation.phase != "backward":
         bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
-        pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
         if bound:
+            pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
             call.mode.later(pair, functools.partial(let_through, call.operation, bound))
     if call.plan.base in ops.BOUNDING:
-        bounds.compared(call, outputs[0])
+        bounds.decided(call, outputs[0])
     single = outputs[0].numel() == 1  # Python may branch on it
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if call.plan.base in ops.COMPARED and not asked:
@@ -67,8 +67,7 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
             if limits.bits >= NARROW:
                 call.mode.later([*pair, pair[0].trunc()], functools.partial(recut, call.operation, torch.trunc))
             if limits.bits <= NARROW:
-                three = [sampled(given), sampled(call.shadows[id(given)]), sampled(outputs[0])]
-                call.mode.later(three, functools.partial(wrapped, call.operation, limits))
+                call.mode.later([*map(sampled, (given, call.shadows[id(given)], outputs[0]))], functools.partial(wrapped, call.operation, limits))
 
 
 def _sorted_into(call: Call, made: torch.Tensor) -> None:
@@ -181,6 +180,8 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         masks.followed(call, outputs, shadows)
     if len(outputs) < 2:
         return
+    if call.plan.packet in ops.REPORTING:
+        _noted(call, ((outputs[-1] != 0) & (shadows[-1] == 0)).sum(), outputs[-1].numel())
     eigenvectors.as_in_run(call, outputs, shadows)
     if call.plan.base == "frexp":  # the exponent is a decision, at powers of two: the mantissa is what it leaves
         shadows[0] = torch.ldexp(inputs[id(call.floats[0])], -outputs[1])
@@ -193,8 +194,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
     picked = chosen(call.op, inputs[id(call.floats[0])], outputs[0], outputs[1])
-    if picked is not None:
-        shadows[0] = picked
+    shadows[0] = shadows[0] if picked is None else picked
 
 
 def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
