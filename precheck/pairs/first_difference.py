@@ -17,10 +17,11 @@ from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
 from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
+from precheck.pairs.lent_weights import with_own_weights
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.same_code import known_right, part_of_right
 from precheck.pairs.sides import Side
-from precheck.pairs.transplants import transplanted
+from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
 
 FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
@@ -57,6 +58,7 @@ def first_difference(comparison: Comparison) -> Place | None:
 
 def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     ours, theirs = both(comparison, lambda side: side.once(dtype), whole=comparison.aligned is None)
+    ours, theirs = with_own_weights(comparison, ours, theirs)
     modules = comparison.matching.modules
     pool = [each.tensor for each in ours]
     contents = Contents(comparison, dtype, pool)
@@ -209,11 +211,22 @@ def _asking(
     if not given:
         return None, ""
     unplaced = not all(map(coupled.placed, given)) and known_right(contents.comparison, owner, right)
-    tried = None if unplaced else transplanted(contents.comparison, owner, given[-1].call, coupled, contents.dtype)
-    if tried is not None and not tried.right:
+    held = next((each.held for each in given if each.held), ())
+    tried = None if unplaced else transplanted(contents.comparison, Call(owner, given[-1].call, held), coupled, contents.dtype)
+    if tried is not None and (not tried.right or _usually_absent(contents, owner, tried, right)):
         return None, ""
+    if tried is not None and tried.makers:
+        return (None if f"{tried.makers[0]}.".startswith(f"{owner}.") else tried.makers[0]), ""
     caller, words = _asking(given[-1].caller, before, coupled, contents, right)
     return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
+
+
+def _usually_absent(contents: Contents, owner: str, tried: Transplant, right: frozenset[str]) -> bool:
+    """Whether an argument is there in one model alone that modules of owner's class are called without too, and are right."""
+    comparison, kind = contents.comparison, type(contents.comparison.other.job.model.get_submodule(owner))
+    peers = [each for each in sorted(right) if each != owner and type(comparison.other.job.model.get_submodule(each)) is kind]
+    known = [(each, comparison.matching.modules[each]) for each in peers if each in comparison.matching.modules]
+    return bool(tried.absent) and any(is_absent(comparison, *each, tried.absent, contents.dtype) for each in known[:1])
 
 
 def _unmatched(
