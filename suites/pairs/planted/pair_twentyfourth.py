@@ -1,4 +1,4 @@
-"""A twenty-fourth batch, committed before the judge has seen any of it: layers that hand on a state, a padded picture, a graph or frames in an object.
+"""A twenty-fourth batch, committed before the judge has seen any of it: layers that hand on a state, a padded picture or a graph in an object.
 
 Two or three layers, of which the second has the fault. Where a layer with right code is given something wrong, the code that calls it counts as
 wrong: the block, or the model itself, whose name is "". Faults as ports have them: a window that is one too short, a padding mask the other way
@@ -13,15 +13,23 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pair_cases import MEAN, Made, spread
+from pair_cases import MEAN, Made, broken, healthy, spread
 from pair_fourteenth_scans import numbers
-from pair_twentythird import family
+from pair_twentythird import Faults
 from torch import nn
 
 W, LENGTH = 16, 9
 ROWS = numbers(3, LENGTH, 6)
 TOP, B = ("",), ("layers.1",)
 State = dict[str, torch.Tensor]
+
+
+def family(name: str, way: str, make: Callable[..., Made], faults: Faults, **more: dict[str, Any]) -> None:
+    """`more`: further healthy ways to write the port."""
+    for other, ways in {way: dict[str, Any](), **more}.items():
+        healthy(name, other.replace("_", " "), lambda ways=ways: make(**ways))  # type: ignore[misc]
+    for fault, (bad, names, said) in faults.items():
+        broken(name, fault, lambda bad=bad: make(**bad), *names, said=said)  # type: ignore[misc]
 
 
 def ported(model: nn.Module, other: nn.Module, inputs: Any = ROWS, convert: Callable[[State], State] = dict, loss: Any = None) -> Made:

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from pair_cases import Made
 from pair_fourteenth_scans import numbers
-from pair_twentyfourth import TOP, B, W, ported
-from pair_twentythird import family
+from pair_twentyfourth import TOP, B, W, family, ported
 from torch import nn
 
 
