@@ -29,7 +29,7 @@ def backward_difference(
 ) -> str | None:
     """The module of `other` whose gradient differs or is missing first in the backward pass, or None if none is."""
     modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
-    for found in (each(modules, ours, theirs) for each in (_lends_otherwise, _switches_off, _changes_by_hook)):
+    for found in (_lends_otherwise(modules, ours, theirs), _switches_off(comparison, ours, theirs), _changes_by_hook(modules, ours, theirs)):
         if found is not None:
             return found
     taken = {each.key for each in theirs if each.kind == "out"}
@@ -51,7 +51,8 @@ def backward_difference(
     _, first, call, _ = (off or more)[0]
     read = {(each.module, each.maker, each.maker_call) for each in ours if each.kind == "in" and each.given}
     readers = [each.module for each in theirs if each.kind == "in" and each.given and (each.maker, each.maker_call) == (first, call)]
-    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first), call) in read]  # the same one as in model
+    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first), call) in read]
+    alike = [each for each in alike if not known_right(comparison, each, ())]  # the same readers as in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
     surely = _cut_off(modules, ours, theirs, (first, call))
@@ -88,16 +89,21 @@ def _other_reader(comparison: Comparison, owner: str, dtype: torch.dtype) -> str
     return next((each for each in found if each != owner and not known_right(comparison, each, ())), owner)
 
 
-def _switches_off(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
-    """The code that calls a module without recording gradients, as under `torch.no_grad`, where model's call records some that are used. Or the other
-    way round."""
-    known = {each.key: each for each in ours}
-    used = [{(each.module, each.call) for each in some if each.kind == "out" and each.gradient is not None} for some in (ours, theirs)]
+def _switches_off(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
+    """The code that calls a module without recording gradients, as under `torch.no_grad`, where model's call records some. Or the other way round. A
+    function with a backward pass of its own does so too: its weights have a gradient all the same."""
+    known, modules = {each.key: each for each in ours}, comparison.matching.modules
+    captured = comparison.model.once_captured(), comparison.other.once_captured()
+    taught = [
+        (each.module, each.of_model(captured[0]), each.of_other(captured[1])) for each in comparison.subjects if each.kind == "parameter-gradient"
+    ]
+    one_sided = [module for module, one, two in taught if (one is None) != (two is None)]
     for each in theirs:
         there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind == "in" else None
-        if there is not None and each.recording != there.recording:
-            if ((there.module, there.call) in used[0]) != ((each.module, each.call) in used[1]):
-                return each.caller
+        if there is not None and (cut := [one.maker for one, two in zip(each.held, there.held, strict=False) if not one.wanted and two.wanted]):
+            return cut[0]  # what an object holds
+        if there is not None and each.recording != there.recording and any(f"{one}.".startswith(f"{each.module}.") for one in one_sided):
+            return each.caller
     return None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,18 +25,21 @@ Mark = tuple[Any, ...]
 
 
 class Held(NamedTuple):
-    """One value that a call gets from an object or an attribute. `maker`: the module whose code wrote it. `order`: of all that were written."""
+    """One value that a call gets from an object or an attribute. `maker`: the module whose code wrote it. `order`: of all that were written.
+    `before`: whose code wrote what was there before. `wanted`: whether it requires a gradient."""
 
     key: str
     maker: str
     order: int
+    before: str | None = None
+    wanted: bool = False
 
 
 class HeldState:
     """Notes at the beginning and at the end of each call what has been written since."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.known: dict[tuple[int, str], tuple[Mark, str | None, int]] = {}
+        self.known: dict[tuple[int, str], tuple[Mark, str | None, int, str | None]] = {}
         self.alive: list[Any] = []  # so that no id is used twice
         for module in model.modules():
             self._note(module, None)
@@ -54,13 +57,22 @@ class HeldState:
     def _note(self, holder: Any, maker: str | None) -> list[Held]:
         found = []
         for key, value in leaves(holder):
-            mark, before = _mark(value), self.known.get((id(holder), key))
-            if before is None or before[0] != mark:
+            mark, known = _mark(value), self.known.get((id(holder), key))
+            if known is None or known[0] != mark:
                 self.alive += [value, holder]
-                before = self.known[id(holder), key] = (mark, maker, len(self.alive))
-            if before[1] is not None:
-                found.append(Held(key, before[1], before[2]))
+                known = self.known[id(holder), key] = (mark, maker, len(self.alive), known[1] if known else None)
+            if known[1] is not None:
+                found.append(Held(key, known[1], known[2], known[3], isinstance(value, torch.Tensor) and value.requires_grad))
         return found
+
+
+def intruders(held: Sequence[Held], module: str) -> list[str]:
+    """The code outside of a module that has written what only the module itself had written before."""
+    return [each.maker for each in held if each.before is not None and _within(each.before, module) and not _within(each.maker, module)]
+
+
+def _within(maker: str, module: str) -> bool:
+    return f"{maker}.".startswith(f"{module}.")
 
 
 def holders(module: torch.nn.Module, given: Any) -> Iterator[tuple[str, Any]]:

@@ -16,8 +16,8 @@ Call = tuple[str, int]
 def with_own_weights(comparison: Comparison, ours: list[Passage], theirs: list[Passage]) -> tuple[list[Passage], list[Passage]]:
     """Both records, in which a call has its module's own weights if the matching call of the other model was lent some.
 
-    One model lends weights for a call, as `torch.func.functional_call` does, and the other forgets to. What the call gets is then another: the weights
-    themselves. The code of `other` that should lend them is named as their maker, which is the counterpart of the code that lends in `model`.
+    One model lends weights for a call, as `torch.func.functional_call` does, and the other forgets to. What the call gets is then another: the
+    weights. As their maker counts the code of `other` that should lend them, which is the counterpart of the code that lends in `model`.
     """
     modules = comparison.matching.modules
     back: dict[str, str] = {wanted: name for name, wanted in reversed(modules.items())}

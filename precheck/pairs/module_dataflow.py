@@ -24,9 +24,9 @@ from precheck.torch_internals import in_backward, is_transformed, no_dispatch, v
 class Passage:
     """One tensor at a call of a module: a weight that the code around it lends to it for the call, as `torch.func.functional_call` does ("lent"), an
     input ("in"), one of whole numbers or a number of Python's ("whole"), an input of a call that the backward pass repeats ("again"), an output
-    ("out"), or the gradient of an output ("back")."""
+    ("out"), one of whole numbers or truth values ("flags"), or the gradient of an output ("back")."""
 
-    kind: Literal["lent", "in", "whole", "again", "out", "back"]
+    kind: Literal["lent", "in", "whole", "again", "out", "flags", "back"]
     module: str
     call: int
     place: int  # the position among the tensors of that kind of the call
@@ -137,8 +137,9 @@ class Passages:
                 self.lenders.pop()
                 given = self.given.pop()
                 if self.state:
-                    self.state.leaving(module, given, name)
+                    self.state.leaving(module, (given, output), name)
             call = self.calls[name]
+            self._flags(name, call, output)
             for tensor in floats(args):
                 if not (_origin(self.made, tensor) or _origin(self.taken, tensor)):
                     self._made_by(tensor, name)  # the module's own code has written to it
@@ -155,6 +156,15 @@ class Passages:
                             self.handles.append(tensor.grad_fn.register_prehook(self._after_hooks(passage, tensor.output_nr)))
 
         return hook
+
+    def _flags(self, name: str, call: int, output: Any) -> None:
+        """Notes whole numbers and truth values that a module returns, in objects too."""
+        inside = [each for holder in objects(output) for _, each in leaves(holder)] if self.whole else []
+        held = [each for _, each in tensors(output)] + [each for each in inside if isinstance(each, torch.Tensor)] if self.whole else []
+        for place, tensor in enumerate(each for each in held if not continuous(each) and each.numel() and not is_transformed(each)):
+            self.found.append(Passage("flags", name, call, place, self.keep(tensor), name, caller=self.stack[-1]))
+            if _origin(self.made, tensor) is None:
+                self.made[id(tensor)] = Origin(tensor, name, call, version(tensor))
 
     def _made_by(self, tensor: torch.Tensor, module: str) -> Origin:
         """Notes the module whose own code made a tensor, or has written to it last."""

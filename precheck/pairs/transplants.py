@@ -120,8 +120,9 @@ def _exchanged(module: torch.nn.Module, arguments: inspect.BoundArguments, state
         for prefix, holder in holders(module, _values(arguments)):
             if isinstance(holder, torch.nn.Module):
                 unlike += undo.enter_context(_attributes_exchanged(prefix, holder, state))
-            elif type(state.get(prefix)) is type(holder):
-                unlike += undo.enter_context(_object_exchanged(prefix, holder, state[prefix]))
+            elif prefix in state:
+                exchange = _object_exchanged if type(state[prefix]) is type(holder) else _numbers_exchanged
+                unlike += undo.enter_context(exchange(prefix, holder, state[prefix]))
         yield unlike
 
 
@@ -154,6 +155,19 @@ def _object_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[list[str
         yield [f"{prefix}{key}" for key in unlike]
     finally:
         vars(holder).update(before)
+
+
+@contextlib.contextmanager
+def _numbers_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[list[str]]:
+    """Of objects of two classes, Python's numbers, in order, if both hold as many. Tensors may have another form in each."""
+    own, given = ([(key, value) for key, value in leaves(each) if type(value) in (int, float)] for each in (holder, there))
+    now = {key: value for (key, _), (_, value) in zip(own, given, strict=False)} if len(own) == len(given) else {}
+    before = {key: value for key, value in own if key in now and now[key] != value}
+    changed(holder, lambda key, value: now[key] if key in before else value)
+    try:
+        yield [f"{prefix}{key}" for key in before]
+    finally:
+        changed(holder, lambda key, value: before[key] if key in before and value == now[key] else value)
 
 
 def _run(
