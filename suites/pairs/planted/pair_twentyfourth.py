@@ -354,5 +354,5 @@ family("a graph in an object", "all pairs", lambda **bad: ported(Molecule(), Mol
     "edges towards their source": ({"second": {"wrong": "back"}}, B, ""), "divided by edges that leave": ({"second": {"wrong": "degree"}}, B, ""),
     "a sum for a mean": ({"second": {"wrong": "sum"}}, B, ""), "kinds of other edges": ({"top": "kinds"}, TOP, ""),
     "the last edge lost": ({"top": "lost"}, TOP, ""), "nodes that the caller scales": ({"top": "scaled"}, TOP, ""),
-    "a sum of nodes": ({"top": "sum"}, TOP, "times"),
+    "a sum of nodes": ({"top": "sum"}, TOP, ""),
 }, by_edges={"dense": False})  # fmt: skip

@@ -120,15 +120,16 @@ class Complex(nn.Module):
         self.a, self.b, self.bias = nn.Parameter(torch.zeros(W, W)), nn.Parameter(torch.zeros(W, W)), nn.Parameter(torch.zeros(W, 2))
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
+        a, b, bias = self.a.float(), self.b.float(), self.bias.float()
         if self.real:
             x, y = z.real, z.imag
             sign = -1 if self.wrong == "sign" else 1
-            made = torch.complex(x @ self.a.T - sign * y @ self.b.T, x @ self.b.T + sign * y @ self.a.T)
+            made = torch.complex((x @ a.T).float() - sign * (y @ b.T).float(), (x @ b.T).float() + sign * (y @ a.T).float())
             if self.wrong == "bias":
-                return made + self.bias[:, 0]
+                return made + bias[:, 0]
         else:
-            made = z @ torch.complex(self.a, self.b).T
-        return made + torch.view_as_complex(self.bias.contiguous())
+            made = z @ torch.complex(a, b).T
+        return made + torch.view_as_complex(bias.contiguous())
 
 
 class Gate(nn.Module):
@@ -139,10 +140,10 @@ class Gate(nn.Module):
         self.polar, self.wrong, self.least = polar, wrong, nn.Parameter(torch.zeros(W))
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        size = (z.real.square() + z.imag.square() + 1e-6).sqrt()
-        kept = F.relu(size - self.least if self.wrong == "sign" else size + self.least)
+        size, least = (z.real.square() + z.imag.square() + 1e-6).sqrt(), self.least.float()
+        kept = F.relu(size - least if self.wrong == "sign" else size + least)
         if self.wrong == "parts":
-            return torch.complex(F.relu(z.real + self.least), F.relu(z.imag + self.least))
+            return torch.complex(F.relu(z.real + least), F.relu(z.imag + least))
         return torch.complex(kept * z.real / size, kept * z.imag / size) if self.polar else z * (kept / size)
 
 
@@ -179,15 +180,16 @@ class Wavy(nn.Module):
         z = torch.fft.rfft(self.inside(x).float(), dim=1, norm="ortho")
         for number, layer in enumerate(self.layers):
             z = layer(z.conj() if self.top == "turned" and number == 1 else z)
-        return self.head(torch.fft.irfft(z, n=x.shape[1] - (self.top == "length"), dim=1, norm=None if self.top == "norm" else "ortho"))
+        made = torch.fft.irfft(z, n=x.shape[1], dim=1, norm=None if self.top == "norm" else "ortho")
+        return self.head(made.to(self.head.weight.dtype))
 
 
 family("complex layers", "real products", lambda **bad: ported(Wavy(), Wavy(**{"real": True, **bad})), {
     "a product of the other sign": ({"parts": {"k": "sign"}}, ("layers.1.k",), ""), "half a bias": ({"parts": {"v": "bias"}}, ("layers.1.v",), ""),
     "a threshold of the other sign": ({"parts": {"gate": "sign"}}, ("layers.1.gate",), ""),
     "a gate on each part": ({"parts": {"gate": "parts"}}, ("layers.1.gate",), ""),
-    "scores without a conjugate": ({"parts": {"": "conjugate"}}, B, ""), "scores not scaled": ({"parts": {"": "scale"}}, B, "times"),
-    "conjugates given": ({"top": "turned"}, TOP, ""), "an inverse of another norm": ({"top": "norm"}, TOP, "times"),
+    "scores without a conjugate": ({"parts": {"": "conjugate"}}, B, ""), "scores not scaled": ({"parts": {"": "scale"}}, B, "times|wrong is"),
+    "conjugates given": ({"top": "turned"}, TOP, ""), "an inverse of another norm": ({"top": "norm"}, TOP, "times|top is"),
 }, as_it_is={"real": False})  # fmt: skip
 
 
@@ -341,7 +343,7 @@ def painter(**bad: Any) -> Made:
 family("styles for layers", "scaled pictures", painter, {
     "styles around zero": ({"second": "style"}, B, ""), "not brought to size": ({"second": "size"}, B, ""),
     "noise turned": ({"second": "noise"}, B, ""),
-    "no gain": ({"second": "gain"}, B, "times"), "inputs not normed": ({"mapping": "raw"}, ("mapping",), ""),
+    "no gain": ({"second": "gain"}, B, "times|wrong is"), "inputs not normed": ({"mapping": "raw"}, ("mapping",), ""),
     "more of the mean": ({"mapping": "mean"}, ("mapping",), ""), "the style of the next layer": ({"top": "next"}, TOP, ""),
     "nearest for bilinear": ({"top": "near"}, TOP, ""), "the last painting alone": ({"top": "last"}, TOP, ""),
 }, as_it_is={"scaled": False})  # fmt: skip
