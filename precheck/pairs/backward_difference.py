@@ -100,8 +100,10 @@ def _switches_off(comparison: Comparison, ours: Sequence[Passage], theirs: Seque
     one_sided = [module for module, one, two in taught if (one is None) != (two is None)]
     for each in theirs:
         there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind == "in" else None
-        if there is not None and (cut := [one.maker for one, two in zip(each.held, there.held, strict=False) if not one.wanted and two.wanted]):
-            return cut[0]  # what an object holds
+        wanted = {one.key for one in there.held if one.wanted} if there is not None else set()
+        cut = [one.maker for one in each.held if one.key in wanted and not one.wanted]  # from the gradient, in an object
+        if cut:
+            return cut[0]
         if there is not None and each.recording != there.recording and any(f"{one}.".startswith(f"{each.module}.") for one in one_sided):
             return each.caller
     return None

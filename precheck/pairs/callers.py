@@ -31,7 +31,10 @@ def asking(
     if tried is not None and (not tried.right or _usually_absent(contents, owner, tried, right)):
         return None, ""
     if tried is not None and tried.makers:
-        return (None if f"{tried.makers[0]}.".startswith(f"{owner}.") else tried.makers[0]), ""
+        if f"{tried.makers[0]}.".startswith(f"{owner}."):
+            return None, ""
+        if not tried.state or not all(map(contents.hold, tried.state)):  # else it is right in itself, and not what is read here
+            return tried.makers[0], ""
     if tried is not None and tried.words and (maker := _wrong_flags(before, coupled)) is not None:
         return maker, ""
     caller, words = asking(given[-1].caller, before, coupled, contents, right)

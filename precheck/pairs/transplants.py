@@ -30,12 +30,14 @@ Items = list[tuple[str, Any]]
 
 class Transplant(NamedTuple):
     """`right`: whether the module returned what model's does. `words`: which argument was another, if one alone was. `absent`: names of arguments
-    that only one of the two calls has. `makers`: of what was another, if no argument was, the modules whose code wrote it, in order."""
+    that only one of the two calls has. `makers`: of what was another, if no argument was, the modules whose code wrote it, in order. `state`: its
+    tensors of floats."""
 
     right: bool
     words: str = ""
     absent: frozenset[str] = frozenset()
     makers: tuple[str, ...] = ()
+    state: tuple[torch.Tensor, ...] = ()
 
 
 class Call(NamedTuple):
@@ -58,7 +60,7 @@ def transplanted(comparison: Comparison, call: Call, coupled: Couples, dtype: to
     theirs: list[torch.Tensor] = []
     words: list[str] = []
     absent: set[str] = set()
-    other: list[str] = []  # keys of what is exchanged beside arguments
+    other: dict[str, Any] = {}  # what is exchanged beside arguments
     exchange = contextlib.ExitStack()
     with contextlib.suppress(*REFUSALS), exchange:
         given, state = _given(comparison.model, Call(wanted, call.number), keys, dtype)
@@ -77,13 +79,14 @@ def transplanted(comparison: Comparison, call: Call, coupled: Couples, dtype: to
             for name, value in arguments.arguments.items():
                 new = next(left) if isinstance(value, (torch.Tensor, *OPTIONS)) or is_object(value) else mapped(value, lambda each: next(left))
                 arguments.arguments[name] = value if is_object(value) and is_object(new) else new
-            other.extend(exchange.enter_context(_exchanged(module, arguments, state)))
+            other.update(exchange.enter_context(_exchanged(module, arguments, state)))
             return bool(words or other)
 
         theirs = _run(comparison.other, call, dtype, enter)
     same = len(theirs) == len(results) and all(a.shape == b.shape and relative(a, b) <= PARTED for a, b in zip(theirs, results, strict=True))
     makers = [each.maker for each in sorted(call.held, key=lambda each: each.order) if each.key in other]
-    return Transplant(same, words[0] if same and len(words) == 1 else "", frozenset(absent), () if words else tuple(makers))
+    floats_ = tuple(each for each in other.values() if _floating(each))
+    return Transplant(same, words[0] if same and len(words) == 1 else "", frozenset(absent), () if words else tuple(makers), floats_)
 
 
 def is_absent(comparison: Comparison, module: str, wanted: str, names: Collection[str], dtype: torch.dtype) -> bool:
@@ -113,21 +116,21 @@ def _given(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) ->
 
 
 @contextlib.contextmanager
-def _exchanged(module: torch.nn.Module, arguments: inspect.BoundArguments, state: dict[str, Any]) -> Iterator[list[str]]:
-    """Puts values of model's call in the place of those that objects and attributes have. Yields the keys of those that were others."""
+def _exchanged(module: torch.nn.Module, arguments: inspect.BoundArguments, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Puts values of model's call in the place of those that objects and attributes have. Yields those that were others."""
     with contextlib.ExitStack() as undo:
-        unlike: list[str] = []
+        unlike: dict[str, Any] = {}
         for prefix, holder in holders(module, _values(arguments)):
             if isinstance(holder, torch.nn.Module):
-                unlike += undo.enter_context(_attributes_exchanged(prefix, holder, state))
+                unlike |= undo.enter_context(_attributes_exchanged(prefix, holder, state))
             elif prefix in state:
                 exchange = _object_exchanged if type(state[prefix]) is type(holder) else _numbers_exchanged
-                unlike += undo.enter_context(exchange(prefix, holder, state[prefix]))
+                unlike |= undo.enter_context(exchange(prefix, holder, state[prefix]))
         yield unlike
 
 
 @contextlib.contextmanager
-def _attributes_exchanged(prefix: str, holder: torch.nn.Module, state: dict[str, Any]) -> Iterator[list[str]]:
+def _attributes_exchanged(prefix: str, holder: torch.nn.Module, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
     before: dict[str, Any] = {}
 
     def put(key: str, value: Any) -> Any:
@@ -139,33 +142,33 @@ def _attributes_exchanged(prefix: str, holder: torch.nn.Module, state: dict[str,
 
     changed(holder, put)
     try:
-        yield [f"{prefix}{key}" for key in before]
+        yield {f"{prefix}{key}": value for key, value in before.items()}
     finally:  # but for what the run has written since
         changed(holder, lambda key, value: before[key] if key in before and value is state[f"{prefix}{key}"] else value)
 
 
 @contextlib.contextmanager
-def _object_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[list[str]]:
+def _object_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[str, Any]]:
     own, given = dict(leaves(holder)), dict(leaves(there))
     unlike = [key for key in dict.fromkeys((*own, *given)) if key not in own or key not in given or not _same(own[key], given[key])]
     before = dict(vars(holder))
     if unlike:
         vars(holder).update(vars(there))
     try:
-        yield [f"{prefix}{key}" for key in unlike]
+        yield {f"{prefix}{key}": own.get(key) for key in unlike}
     finally:
         vars(holder).update(before)
 
 
 @contextlib.contextmanager
-def _numbers_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[list[str]]:
+def _numbers_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[str, Any]]:
     """Of objects of two classes, Python's numbers, in order, if both hold as many. Tensors may have another form in each."""
     own, given = ([(key, value) for key, value in leaves(each) if type(value) in (int, float)] for each in (holder, there))
     now = {key: value for (key, _), (_, value) in zip(own, given, strict=False)} if len(own) == len(given) else {}
     before = {key: value for key, value in own if key in now and now[key] != value}
     changed(holder, lambda key, value: now[key] if key in before else value)
     try:
-        yield [f"{prefix}{key}" for key in before]
+        yield {f"{prefix}{key}": value for key, value in before.items()}
     finally:
         changed(holder, lambda key, value: before[key] if key in before and value == now[key] else value)
 
