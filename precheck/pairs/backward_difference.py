@@ -16,6 +16,7 @@ from precheck.pairs.floors import relative
 from precheck.pairs.module_dataflow import Passage
 from precheck.pairs.same_code import known_right
 from precheck.pairs.sides import Side
+from precheck.pairs.weight_readers import Readers
 
 PARTED = ONE_ROUNDING * 2.0**-20
 """Relative difference from which two exact tensors differ: the rounding that float32 is allowed (`analysis.noise.REASSOCIATED`)."""
@@ -28,8 +29,9 @@ def backward_difference(
 ) -> str | None:
     """The module of `other` whose gradient differs or is missing first in the backward pass, or None if none is."""
     modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
-    if (lender := _lends_otherwise(modules, ours, theirs)) is not None:
-        return lender
+    for found in (_lends_otherwise(modules, ours, theirs), _switches_off(comparison, ours, theirs), _changes_by_hook(modules, ours, theirs)):
+        if found is not None:
+            return found
     taken = {each.key for each in theirs if each.kind == "out"}
     called = {each.module for each in theirs if each.kind == "out"}
     named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
@@ -39,7 +41,9 @@ def backward_difference(
     owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
     if owner is not None:
         lenders = {each.maker for each in theirs if each.kind == "lent"}
-        return lenders.pop() if len(lenders) == 1 and known_right(comparison, owner, ()) else owner  # which reads the weight too
+        if not known_right(comparison, owner, ()):
+            return owner
+        return lenders.pop() if len(lenders) == 1 else _other_reader(comparison, owner, dtype)
     given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
     more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
     if not off and not more:
@@ -47,11 +51,13 @@ def backward_difference(
     _, first, call, _ = (off or more)[0]
     read = {(each.module, each.maker, each.maker_call) for each in ours if each.kind == "in" and each.given}
     readers = [each.module for each in theirs if each.kind == "in" and each.given and (each.maker, each.maker_call) == (first, call)]
-    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first), call) in read]  # the same one as in model
+    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first), call) in read]
+    alike = [each for each in alike if not known_right(comparison, each, ())]  # the same readers as in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
-    surely = _cut_off(modules, ours, theirs, (first, call)) or next(iter(alike), None)
-    return surely or _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
+    surely = _cut_off(modules, ours, theirs, (first, call))
+    surely = next(iter(alike), None) if surely is None else surely
+    return surely if surely is not None else _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
 
 
 def _lends_otherwise(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
@@ -59,6 +65,48 @@ def _lends_otherwise(modules: Mapping[str, str], ours: Sequence[Passage], theirs
     known = {each.key: each.gradient is None for each in ours if each.kind == "lent"}
     lent = [(each, known.get(("lent", modules.get(each.module, ""), each.call, each.place))) for each in theirs if each.kind == "lent"]
     return next((each.maker for each, bare in lent if bare is not None and bare != (each.gradient is None)), None)
+
+
+def _changes_by_hook(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
+    """The code that puts a hook on a module's result which changes its gradient otherwise than in `model`."""
+    known = {each.key: each for each in ours}
+    for each in theirs:
+        there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind == "out" else None
+        if there is not None and each.handed_back is not None and there.handed_back is not None:
+            if _equal([each.gradient], [there.gradient]) and not _equal([each.handed_back], [there.handed_back]):
+                return each.caller
+    return None
+
+
+def _other_reader(comparison: Comparison, owner: str, dtype: torch.dtype) -> str:
+    """Whose code reads a weight with a wrong gradient, if its `owner` is a layer of torch with a right one for its result: other code that reads the
+    weight, as a head on the table of words. Otherwise the owner."""
+    model = comparison.other.job.model
+    weights = [f"{owner}.{name}" for name, _ in model.get_submodule(owner).named_parameters()]
+    found: list[str] = []
+    with contextlib.suppress(*REFUSALS):
+        found = Readers(model, weights).during(lambda: comparison.other.once(dtype))
+    return next((each for each in found if each != owner and not known_right(comparison, each, ())), owner)
+
+
+def _switches_off(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
+    """The code that calls a module without recording gradients, as under `torch.no_grad`, where model's call records some. Or the other way round. A
+    function with a backward pass of its own does so too: its weights have a gradient all the same."""
+    known, modules = {each.key: each for each in ours}, comparison.matching.modules
+    captured = comparison.model.once_captured(), comparison.other.once_captured()
+    taught = [
+        (each.module, each.of_model(captured[0]), each.of_other(captured[1])) for each in comparison.subjects if each.kind == "parameter-gradient"
+    ]
+    one_sided = [module for module, one, two in taught if (one is None) != (two is None)]
+    for each in theirs:
+        there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind == "in" else None
+        wanted = {one.key for one in there.held if one.wanted} if there is not None else set()
+        cut = [one.maker for one in each.held if one.key in wanted and not one.wanted]  # from the gradient, in an object
+        if cut:
+            return cut[0]
+        if there is not None and each.recording != there.recording and any(f"{one}.".startswith(f"{each.module}.") for one in one_sided):
+            return each.caller
+    return None
 
 
 def _cut_off(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage], made: tuple[str, int]) -> str | None:

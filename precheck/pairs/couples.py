@@ -49,7 +49,7 @@ class Couples:
     def __call__(self, passage: Passage) -> Couple | None:
         """The tensor of `other` and that of `model`, or None if they cannot be compared. If they have other sizes, they differ."""
         wanted = self.matching.counterpart(passage.module, passage.tensor.shape)
-        if wanted is None:
+        if wanted is None or passage.kind == "flags":  # which explain what reads them
             return None
         there = self.known.get((passage.kind, wanted, passage.call, passage.place))
         alike = self.alike(passage, wanted)

@@ -9,7 +9,7 @@ import torch
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couples
-from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.module_dataflow import Passage, depends
 
 Differs = Callable[[Passage], bool]
 Off = tuple[int, Passage]
@@ -24,12 +24,13 @@ class Excuses:
     ) -> None:
         self.model, self.matching = comparison.other.job.model, comparison.matching
         self.forward, self.coupled, self.differs, self.contents = forward, coupled, differs, contents
+        self.terms: set[tuple[type, int]] = set()  # results that callers complete, by class and place
 
     def hold(self, place: int, passage: Passage) -> bool:
         """Whether the difference of the tensor at that place is no fault."""
         before = self.forward[:place]
         excused = self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
-        return excused or self._in_right_module(passage, before)
+        return excused or self._in_right_module(passage, before) or self._completed(passage, self.forward[place + 1 :])
 
     def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
         """Whether a module around this tensor, or the one that reads it, returns the same as model's.
@@ -68,6 +69,17 @@ class Excuses:
                 if there and type(modules.get(peer)) is type(modules[holder]) and self.differs(each) and self._right(peer, before[number:]):
                     return True
         return False
+
+    def _completed(self, passage: Passage, after: Sequence[Passage]) -> bool:
+        """Whether the caller's own code makes a right tensor of this result: a branch, say, to which it adds the residual that model's module adds
+        itself. Or whether it did so for another module of the class, and the result occurs in `model`."""
+        kind = type(self.model.get_submodule(passage.module)), passage.place
+        made = (each for each in after if passage.kind == "out" and each.kind == "in" and not each.given and each.caller == passage.caller)
+        alike = (each for each in made if each.tensor.numel() >= passage.tensor.numel() and self.coupled.placed(each) and not self.differs(each))
+        if any(depends(each, passage) for each in alike):
+            self.terms.add(kind)
+            return True
+        return passage.kind == "out" and kind in self.terms and self.contents.hold(passage.tensor)
 
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one

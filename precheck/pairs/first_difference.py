@@ -10,6 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
+from precheck.pairs.callers import asking
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, reordered
@@ -17,10 +18,10 @@ from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
 from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
+from precheck.pairs.lent_weights import with_own_weights
 from precheck.pairs.module_dataflow import Passage, Passages
-from precheck.pairs.same_code import known_right, part_of_right
+from precheck.pairs.same_code import part_of_right
 from precheck.pairs.sides import Side
-from precheck.pairs.transplants import transplanted
 
 FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
@@ -57,6 +58,7 @@ def first_difference(comparison: Comparison) -> Place | None:
 
 def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     ours, theirs = both(comparison, lambda side: side.once(dtype), whole=comparison.aligned is None)
+    ours, theirs = with_own_weights(comparison, ours, theirs)
     modules = comparison.matching.modules
     pool = [each.tensor for each in ours]
     contents = Contents(comparison, dtype, pool)
@@ -190,30 +192,13 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, content
         less = callers[less]
     if less != owner:
         return less, ""
-    caller, given = _asking(owner, before, coupled, contents, right)
+    caller, given = asking(owner, before, coupled, contents, right)
     if caller is not None:
         return caller, given
     inner = _unmatched(owner, before, coupled, contents, right)
     if inner is None:
         inner = wrong_further(contents.comparison, owner, before, coupled, contents.dtype)
     return (owner if inner is None else inner), ""
-
-
-def _asking(
-    owner: str, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]
-) -> tuple[str | None, str]:  # fmt: skip
-    """The code that calls `owner`, if the code of `owner` is right: it returns what model's does once it is given what model's is. Or its inputs have
-    no counterpart in `model`, and it has the code of a module that is right. Also what it is given wrongly, if that is known."""
-    given = [each for each in before if each.kind == "in" and each.module == owner]
-    given = [each for each in given if each.call == given[-1].call]
-    if not given:
-        return None, ""
-    unplaced = not all(map(coupled.placed, given)) and known_right(contents.comparison, owner, right)
-    tried = None if unplaced else transplanted(contents.comparison, owner, given[-1].call, coupled, contents.dtype)
-    if tried is not None and not tried.right:
-        return None, ""
-    caller, words = _asking(given[-1].caller, before, coupled, contents, right)
-    return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
 
 
 def _unmatched(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from precheck.dense_parts import continuous
 from precheck.observe.containers import mapped
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
@@ -57,8 +58,10 @@ def _cures(comparison: Comparison, passage: Passage, right: torch.Tensor, dtype:
 
         def part(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal place
-            place += tensor.is_floating_point()
-            return right.to(tensor.dtype) if tensor.is_floating_point() and place == passage.place else tensor
+            place += continuous(tensor)
+            if not continuous(tensor) or place != passage.place:
+                return tensor
+            return (torch.view_as_complex(right.contiguous()) if tensor.is_complex() else right).to(tensor.dtype)
 
         return mapped(output, part) if calls == passage.call else output
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.containers import call, mapped
+from precheck.observe.containers import call, mapped, tensors
 from precheck.observe.job import InputError
 from precheck.pairs.altered_calls import Language, Step
 
@@ -48,7 +48,19 @@ class Packing:
 
     def ask(self, model: torch.nn.Module, inputs: Any) -> Any:
         """Calls the model on all rows in one, and splits the result."""
-        tokens, positions = self._packed(self.tokens), self._packed(self.positions)
+        return self._asked(model, inputs, self._packed(self.positions))
+
+    def unread(self, model: torch.nn.Module, inputs: Any) -> str:
+        """A sentence, if positions that begin anew change no bit of a model's results, so that nothing tells the rows apart. Else ""."""
+        positions = self._packed(self.positions)
+        with torch.no_grad():
+            anew, on = (dict(tensors(self._asked(model, inputs, each))) for each in (positions, torch.arange(positions.shape[1])[None].to(positions)))
+        if self.step or anew.keys() != on.keys() or not all(torch.equal(each, on[name]) for name, each in anew.items()):
+            return ""
+        return "the model takes position_ids and does not read them: with others each bit is the same, so nothing tells packed rows apart"
+
+    def _asked(self, model: torch.nn.Module, inputs: Any, positions: torch.Tensor) -> Any:
+        tokens = self._packed(self.tokens)
         if self.step is not None:
             return mapped(self.step(model, tokens, positions)[0], self.unpacked)
         if isinstance(inputs, dict):

@@ -1,95 +1,197 @@
-"""Calls a module of `other` with the arguments of model's call. If it then returns what model's module does, its code is right, and its caller wrong.
+"""Calls a module of `other` with what model's call gets. If it then returns what model's module does, its code is right, and what it was given wrong.
 
-So masks of truth values need no comparison of their own, nor options and numbers of Python: each model chooses what its masks mean.
+So masks of truth values need no comparison of their own, nor options and numbers of Python: each model chooses what its masks mean. What objects
+among the arguments hold is exchanged too, and attributes that code outside of the module may have written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
+from precheck.dense_parts import continuous
 from precheck.observe.containers import mapped, tensors
 from precheck.pairs.backward_difference import PARTED
-from precheck.pairs.capture import copied
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.couples import Couples
 from precheck.pairs.floors import relative
+from precheck.pairs.held_state import OPTIONS, Held, changed, fresh, holders, is_object, leaves
+from precheck.pairs.module_dataflow import floats, real_copy
 from precheck.pairs.sides import Side
 from precheck.words import counted
 
-OPTIONS = (bool, int, float, str)
-"""Arguments that are exchanged beside tensors. Other objects, such as a cache, stay what they are: they belong to their own model."""
+Items = list[tuple[str, Any]]
+"""What a call gets, each with its name."""
 
 
 class Transplant(NamedTuple):
-    """`right`: whether the module returned what model's does. `words`: which argument was another, if one alone was."""
+    """`right`: whether the module returned what model's does. `words`: which argument was another, if one alone was. `absent`: names of arguments
+    that only one of the two calls has. `makers`: of what was another, if no argument was, the modules whose code wrote it, in order. `state`: its
+    tensors of floats."""
 
     right: bool
-    words: str
+    words: str = ""
+    absent: frozenset[str] = frozenset()
+    makers: tuple[str, ...] = ()
+    state: tuple[torch.Tensor, ...] = ()
 
 
-def transplanted(comparison: Comparison, module: str, call: int, coupled: Couples, dtype: torch.dtype) -> Transplant:
-    """What a module returns if its call of that number has the arguments of model's call. Both must have as many, of the same kinds and sizes, and
-    the same floats: with others, such as rows padded on the other side, a fault of the module may not show."""
-    wanted = coupled.matching.modules.get(module)
-    results = [each.tensor for each in coupled.known.values() if (each.kind, each.module, each.call) == ("out", wanted, call)]
-    if not module or wanted is None or not results:
-        return Transplant(False, "")
+class Call(NamedTuple):
+    """A call of a module, with what is known of values that it gets beside its arguments."""
+
+    module: str
+    number: int
+    held: tuple[Held, ...] = ()
+
+
+def transplanted(comparison: Comparison, call: Call, coupled: Couples, dtype: torch.dtype) -> Transplant:
+    """What a module returns if its call has what model's call gets. Both must have as many arguments, of the same kinds and sizes, and the same
+    floats: with others, such as rows padded on the other side, a fault of the module may not show."""
+    wanted = coupled.matching.modules.get(call.module)
+    results = [each.tensor for each in coupled.known.values() if (each.kind, each.module, each.call) == ("out", wanted, call.number)]
+    if not call.module or wanted is None or not results:
+        return Transplant(False)
+    there = coupled.known.get(("in", wanted, call.number, 0))
+    keys = {each.key for each in (*call.held, *(there.held if there is not None else ()))}
     theirs: list[torch.Tensor] = []
     words: list[str] = []
-    with contextlib.suppress(*REFUSALS):
-        given = _given(comparison.model, wanted, call, dtype)
+    absent: set[str] = set()
+    other: dict[str, Any] = {}  # what is exchanged beside arguments
+    exchange = contextlib.ExitStack()
+    with contextlib.suppress(*REFUSALS), exchange:
+        given, state = _given(comparison.model, Call(wanted, call.number), keys, dtype)
 
-        def enter(arguments: inspect.BoundArguments) -> bool:
-            own = dict(_items(arguments))
-            alike = len(own) == len(given) and all(_alike(a, b) for a, b in zip(own.values(), given, strict=True))
-            if alike and all(_same(a, b) for a, b in zip(own.values(), given, strict=True) if _floating(a)):
-                words.extend(
-                    _otherwise(name, here, there, module) for (name, here), there in zip(own.items(), given, strict=True) if not _same(here, there)
-                )
-                left = iter(given)
-                for name, value in arguments.arguments.items():
-                    arguments.arguments[name] = next(left) if isinstance(value, OPTIONS) else mapped(value, lambda each: next(left))
-            return alike and bool(words)
+        def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
+            own = _items(arguments)
+            pairs = list(zip(own, given, strict=False))
+            if len(own) != len(given) or not all(_alike(a, b) for (_, a), (_, b) in pairs):
+                return False
+            if not all(_same(a, b) for (_, a), (_, b) in pairs if _floating(a) and _floating(b)):
+                return False
+            unlike = [(name, a, b) for (name, a), (_, b) in pairs if not _same(a, b)]
+            words.extend(_otherwise(*each, call.module) for each in unlike)
+            absent.update(name for name, a, b in unlike if (a is None) != (b is None))
+            left = iter([value for _, value in given])
+            for name, value in arguments.arguments.items():
+                new = next(left) if isinstance(value, (torch.Tensor, *OPTIONS)) or is_object(value) else mapped(value, lambda each: next(left))
+                arguments.arguments[name] = value if is_object(value) and is_object(new) else new
+            other.update(exchange.enter_context(_exchanged(module, arguments, state)))
+            return bool(words or other)
 
-        theirs = _run(comparison.other, module, call, dtype, enter)
+        theirs = _run(comparison.other, call, dtype, enter)
     same = len(theirs) == len(results) and all(a.shape == b.shape and relative(a, b) <= PARTED for a, b in zip(theirs, results, strict=True))
-    return Transplant(same, words[0] if same and len(words) == 1 else "")
+    makers = [each.maker for each in sorted(call.held, key=lambda each: each.order) if each.key in other]
+    floats_ = tuple(each for each in other.values() if _floating(each))
+    return Transplant(same, words[0] if same and len(words) == 1 else "", frozenset(absent), () if words else tuple(makers), floats_)
 
 
-def _given(side: Side, module: str, call: int, dtype: torch.dtype) -> list[Any]:
-    """The arguments of one call, in the order of the signature."""
-    found: list[Any] = []
+def is_absent(comparison: Comparison, module: str, wanted: str, names: Collection[str], dtype: torch.dtype) -> bool:
+    """Whether one of the arguments is there in one model alone also where this module is called first."""
+    with contextlib.suppress(*REFUSALS):
+        own, given = (_given(side, Call(name, 1), (), dtype)[0] for side, name in ((comparison.other, module), (comparison.model, wanted)))
+        return any((a is None) != (b is None) for (name, a), (_, b) in zip(own, given, strict=False) if name in names)
+    return False
 
-    def enter(arguments: inspect.BoundArguments) -> bool:
-        found.extend(_fresh(each) for _, each in _items(arguments))
+
+def _given(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) -> tuple[Items, dict[str, Any]]:
+    """The arguments of one call, in the order of the signature, and what it gets beside them under these keys."""
+    found: Items = []
+    state: dict[str, Any] = {}
+
+    def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
+        found.extend((name, fresh(each)) for name, each in _items(arguments))
+        for prefix, holder in holders(module, _values(arguments)):
+            if isinstance(holder, torch.nn.Module):
+                state.update((f"{prefix}{key}", fresh(value)) for key, value in leaves(holder) if f"{prefix}{key}" in keys)
+            else:
+                state[prefix] = fresh(holder)
         return False
 
-    _run(side, module, call, dtype, enter)
-    return found
+    _run(side, call, dtype, enter)
+    return found, state
 
 
-def _run(side: Side, name: str, call: int, dtype: torch.dtype, enter: Callable[[inspect.BoundArguments], bool]) -> list[torch.Tensor]:
+@contextlib.contextmanager
+def _exchanged(module: torch.nn.Module, arguments: inspect.BoundArguments, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Puts values of model's call in the place of those that objects and attributes have. Yields those that were others."""
+    with contextlib.ExitStack() as undo:
+        unlike: dict[str, Any] = {}
+        for prefix, holder in holders(module, _values(arguments)):
+            if isinstance(holder, torch.nn.Module):
+                unlike |= undo.enter_context(_attributes_exchanged(prefix, holder, state))
+            elif prefix in state:
+                exchange = _object_exchanged if type(state[prefix]) is type(holder) else _numbers_exchanged
+                unlike |= undo.enter_context(exchange(prefix, holder, state[prefix]))
+        yield unlike
+
+
+@contextlib.contextmanager
+def _attributes_exchanged(prefix: str, holder: torch.nn.Module, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    before: dict[str, Any] = {}
+
+    def put(key: str, value: Any) -> Any:
+        there = state.get(f"{prefix}{key}", value)
+        if _same(value, there):
+            return value
+        before[key] = value
+        return there
+
+    changed(holder, put)
+    try:
+        yield {f"{prefix}{key}": value for key, value in before.items()}
+    finally:  # but for what the run has written since
+        changed(holder, lambda key, value: before[key] if key in before and value is state[f"{prefix}{key}"] else value)
+
+
+@contextlib.contextmanager
+def _object_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[str, Any]]:
+    own, given = dict(leaves(holder)), dict(leaves(there))
+    unlike = [key for key in dict.fromkeys((*own, *given)) if key not in own or key not in given or not _same(own[key], given[key])]
+    before = dict(vars(holder))
+    if unlike:
+        vars(holder).update(vars(there))
+    try:
+        yield {f"{prefix}{key}": own.get(key) for key in unlike}
+    finally:
+        vars(holder).update(before)
+
+
+@contextlib.contextmanager
+def _numbers_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[str, Any]]:
+    """Of objects of two classes, Python's numbers, in order, if both hold as many. Tensors may have another form in each."""
+    own, given = ([(key, value) for key, value in leaves(each) if type(value) in (int, float)] for each in (holder, there))
+    now = {key: value for (key, _), (_, value) in zip(own, given, strict=False)} if len(own) == len(given) else {}
+    before = {key: value for key, value in own if key in now and now[key] != value}
+    changed(holder, lambda key, value: now[key] if key in before else value)
+    try:
+        yield {f"{prefix}{key}": value for key, value in before.items()}
+    finally:
+        changed(holder, lambda key, value: before[key] if key in before and value == now[key] else value)
+
+
+def _run(
+    side: Side, call: Call, dtype: torch.dtype, enter: Callable[[torch.nn.Module, inspect.BoundArguments], bool]
+) -> list[torch.Tensor]:  # fmt: skip
     """Runs a side. `enter` is told the arguments of one call, and may change them. If it says so, the results of the call are returned."""
-    module, calls, kept, results = side.job.model.get_submodule(name), 0, False, list[torch.Tensor]()
+    module, calls, kept, results = side.job.model.get_submodule(call.module), 0, False, list[torch.Tensor]()
 
     def before(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         nonlocal calls, kept
         calls, kept = calls + 1, False
-        if calls != call:
+        if calls != call.number:
             return None
         arguments = inspect.signature(module.forward).bind(*args, **kwargs)
         arguments.apply_defaults()
-        kept = enter(arguments)
+        kept = enter(module, arguments)
         return (arguments.args, arguments.kwargs) if kept else None
 
     def after(module: torch.nn.Module, args: Any, output: Any) -> None:
-        if kept and calls == call:
-            results.extend(copied(each) for _, each in tensors(output) if each.is_floating_point() and each.numel())
+        if kept and calls == call.number:
+            results.extend(map(real_copy, floats(output)))
 
     handles = module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)
     try:
@@ -101,38 +203,52 @@ def _run(side: Side, name: str, call: int, dtype: torch.dtype, enter: Callable[[
     return results
 
 
-def _items(arguments: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
-    """Tensors, in containers too, and options, in the order of the signature."""
+def _values(arguments: inspect.BoundArguments) -> list[Any]:
+    return list(arguments.arguments.values())
+
+
+def _items(arguments: inspect.BoundArguments) -> Items:
+    """Tensors, in containers too, options and objects, in the order of the signature."""
+    found: Items = []
     for name, value in arguments.arguments.items():
-        yield from [(name, value)] if isinstance(value, OPTIONS) else tensors(value, name)
-
-
-def _fresh(value: Any) -> Any:
-    return copied(value).requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
+        found += [(name, value)] if isinstance(value, OPTIONS) or is_object(value) else tensors(value, name)
+    return found
 
 
 def _floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and continuous(value)
 
 
 def _alike(here: Any, there: Any) -> bool:
+    """Whether one can take the other's place: tensors of one size and format, options of one kind, or nothing on one side. Objects stay, since they
+    belong to their own model."""
     if isinstance(here, torch.Tensor) and isinstance(there, torch.Tensor):
         return here.shape == there.shape and here.dtype == there.dtype
-    return type(here) is type(there)
+    return type(here) is type(there) or here is None or there is None or (is_object(here) and is_object(there))
 
 
 def _same(here: Any, there: Any) -> bool:
-    if not isinstance(here, torch.Tensor):
-        return bool(here == there)
-    return relative(here, there) <= PARTED if here.is_floating_point() else torch.equal(here, there)
+    if is_object(here) and is_object(there):
+        return True
+    if not isinstance(here, torch.Tensor) or not isinstance(there, torch.Tensor):
+        return here is there or (not isinstance(here, torch.Tensor) and not isinstance(there, torch.Tensor) and bool(here == there))
+    if here.shape != there.shape or not continuous(here):
+        return torch.equal(here, there)
+    return relative(here, there) <= PARTED
 
 
 def _otherwise(name: str, here: Any, there: Any, module: str) -> str:
     """In words, what is given otherwise."""
     what = f"{module} is given another {name} than model's"
+    if here is None or there is None:
+        return f"{module} is given no {name}, and model's is" if here is None else f"{module} is given {_article(name)}, and model's is not"
     if not isinstance(here, torch.Tensor):
         return f"{what}: {here!r}, and not {there!r}"
     if here.dtype is not torch.bool:
         return what
     only = [int((a & ~b).sum()) for a, b in ((here, there), (there, here))]
     return f"{what}: of {counted(here.numel(), 'truth value')} {only[0]} are true in other alone, {only[1]} in model alone"
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1] in 'aeiou' else 'a'} {name}"

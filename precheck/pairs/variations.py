@@ -30,7 +30,7 @@ _COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, n
 class Variation:
     """One way of running a model. `around` is a context for its runs. `aligned` makes tensors between its modules comparable with the model's. `base`
     is the context for the model's own runs, if they have to differ from plain ones. `plain` calls the model there, and `hidden` takes from
-    the tensors between its modules what is not compared."""
+    the tensors between its modules what is not compared. `reason` says why the results of such runs may differ, or ""."""
 
     name: str
     ask: Ask = plainly
@@ -39,6 +39,7 @@ class Variation:
     aligned: Aligned | None = None
     plain: Ask = plainly
     hidden: Aligned | None = None
+    reason: Callable[[], str] = str
     pieces: int = 0  # rows of a microbatch, whose losses are summed; 0 for none
     ranks: int = 0  # ranks that get rows in turn, and whose gradients are averaged; 0 for none
 
@@ -114,7 +115,12 @@ def _ranks(asking: Asking, amount: int | None) -> list[Variation]:
 def _packing(asking: Asking, amount: int | None) -> list[Variation]:
     packing = Packing(Language(asking.model, asking.inputs), asking.inputs, asking.step)
     name = f"{counted(rows(asking.inputs), 'row')} packed into one"
-    return [_quietly(asking, name, packing.ask, plain=packing.plain, aligned=packing.unpacked, hidden=packing.hidden)]
+
+    def reason() -> str:
+        with _quiet(asking.model)():
+            return packing.unread(asking.model, asking.inputs)
+
+    return [_quietly(asking, name, packing.ask, plain=packing.plain, aligned=packing.unpacked, hidden=packing.hidden, reason=reason)]
 
 
 def _padding(asking: Asking, amount: int | None) -> list[Variation]:

@@ -50,6 +50,23 @@ def test_rows_that_mix_are_found_behind_padding(mask: torch.Tensor, fault: str, 
     assert report.errors[0].module == where
 
 
+class Deaf(nn.Module):
+    """Takes any arguments, and reads the tokens alone: each row is mixed with what came before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+
+    def forward(self, input_ids: torch.Tensor, **more: Any) -> torch.Tensor:
+        return self.head(self.words(input_ids).cumsum(1))
+
+
+def test_positions_that_a_model_does_not_read_are_said() -> None:
+    deaf = precheck.vary(Deaf(), {"input_ids": tokens()}, ("packing",))
+    assert "takes position_ids and does not read them" in deaf.errors[0].message
+    assert "does not read them" not in precheck.vary(Placed("table"), {"input_ids": tokens()}, ("packing",), loss=mean).errors[0].message
+
+
 class Losing(Chat):
     """Returns a loss of next tokens too."""
 

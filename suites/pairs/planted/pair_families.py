@@ -66,6 +66,9 @@ import pair_twentyfirst_experts
 import pair_twentyfirst_models
 import pair_twentyfirst_parts
 import pair_twentyfirst_roles
+import pair_twentyfourth
+import pair_twentyfourth_frames
+import pair_twentyfourth_training
 import pair_twentysecond
 import pair_twentysecond_sequences
 import pair_twentysecond_sights
@@ -100,5 +103,6 @@ FAMILIES = (
     pair_twentysecond, pair_twentysecond_sequences, pair_twentysecond_sights,
     pair_twentysecond_training, pair_twentysecond_wiring,
     pair_twentythird, pair_twentythird_readers, pair_twentythird_ways, pair_twentythird_callers, pair_twentythird_exchanged,
+    pair_twentyfourth, pair_twentyfourth_frames, pair_twentyfourth_training,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

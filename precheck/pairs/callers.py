@@ -1,0 +1,76 @@
+"""Finds whose code gives a module something wrong, where the module's own code is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from precheck.pairs.contents import Contents
+from precheck.pairs.couples import Couples
+from precheck.pairs.held_state import Held, intruders
+from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.same_code import known_right
+from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
+
+
+def asking(
+    owner: str, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]
+) -> tuple[str | None, str]:  # fmt: skip
+    """The code that calls `owner`, if the code of `owner` is right: it returns what model's does once it is given what model's is. Or its inputs have
+    no counterpart in `model`, and it has the code of a module that is right. Also what it is given wrongly, if that is known."""
+    given = [each for each in before if each.kind == "in" and each.module == owner]
+    given = [each for each in given if each.call == given[-1].call]
+    if not given:
+        return None, ""
+    unplaced = not all(map(coupled.placed, given)) and known_right(contents.comparison, owner, right)
+    held = next((each.held for each in given if each.held), ())
+    if (intruder := _intruder(owner, given[-1].call, held, before, coupled)) is not None:
+        return intruder, ""
+    tried = None if unplaced else transplanted(contents.comparison, Call(owner, given[-1].call, held), coupled, contents.dtype)
+    if tried is not None and (not tried.right or _usually_absent(contents, owner, tried, right)):
+        return None, ""
+    if tried is not None and tried.makers:
+        if f"{tried.makers[0]}.".startswith(f"{owner}."):
+            return None, ""
+        if not tried.state or not all(map(contents.hold, tried.state)):  # else it is right in itself, and not what is read here
+            return tried.makers[0], ""
+    if tried is not None and tried.words and (maker := _wrong_flags(before, coupled)) is not None:
+        return maker, ""
+    caller, words = asking(given[-1].caller, before, coupled, contents, right)
+    return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
+
+
+def _intruder(owner: str, call: int, held: Sequence[Held], before: Sequence[Passage], coupled: Couples) -> str | None:
+    """The code outside of `owner` that has written to a state which otherwise only `owner` writes. None if it does so in `model` too, or for calls
+    before."""
+    there = coupled.known.get(("in", coupled.matching.modules.get(owner, ""), call, 0))
+    usual = any(intruders(each.held, each.module) for each in before if each.kind == "in" and (each.module, each.call) != (owner, call))
+    found = intruders(held, owner)
+    return found[0] if found and not usual and not (there is not None and intruders(there.held, there.module)) else None
+
+
+def _usually_absent(contents: Contents, owner: str, tried: Transplant, right: frozenset[str]) -> bool:
+    """Whether an argument is there in one model alone that modules of owner's class are called without too, and are right."""
+    comparison, kind = contents.comparison, type(contents.comparison.other.job.model.get_submodule(owner))
+    peers = [each for each in sorted(right) if each != owner and type(comparison.other.job.model.get_submodule(each)) is kind]
+    known = [(each, comparison.matching.modules[each]) for each in peers if each in comparison.matching.modules]
+    return bool(tried.absent) and any(is_absent(comparison, *each, tried.absent, contents.dtype) for each in known[:1])
+
+
+def _wrong_flags(before: Sequence[Passage], coupled: Couples) -> str | None:
+    """The first module that returns other whole numbers or truth values than model's, such as a mask. Truth values may mean the opposite in one
+    model."""
+    for each in before:
+        wanted = coupled.matching.modules.get(each.module)
+        there = coupled.known.get((each.kind, wanted, each.call, each.place)) if each.kind == "flags" and wanted is not None else None
+        if (
+            there is None
+            or there.tensor.shape != each.tensor.shape
+            or there.tensor.dtype != each.tensor.dtype
+            or torch.equal(there.tensor, each.tensor)
+        ):
+            continue
+        if each.tensor.dtype is not torch.bool or not torch.equal(there.tensor, ~each.tensor):
+            return each.module
+    return None
