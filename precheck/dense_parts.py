@@ -49,8 +49,10 @@ def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def numbers(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a composed tensor that holds its numbers, detached, such as the weight inside a wrapper. Any other tensor is its own part."""
-    found = next(filter(holds_numbers, parts(tensor).values()), tensor) if composed(tensor) else tensor
-    return found if found is tensor else found.detach()
+    if not composed(tensor):
+        return tensor
+    held: torch.Tensor = next(filter(holds_numbers, parts(tensor).values()), tensor)
+    return held.detach()
 
 
 def with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -84,11 +86,11 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _renamed(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
     """A composed tensor that gives its numbers in `dtype`, for a subclass whose `to(dtype)` leaves that as it was. Its codes and scales stay."""
     names, context = tensor.__tensor_flatten__()
-    if not isinstance(context, dict) or tensor.dtype not in context.values():
-        return tensor
-    named = {name: dtype if value is tensor.dtype else value for name, value in context.items()}
-    inner = {name: getattr(tensor, name) for name in names}
-    fresh: torch.Tensor = type(tensor).__tensor_unflatten__(inner, named, tensor.size(), tensor.stride())
+    fresh: torch.Tensor = tensor
+    if isinstance(context, dict) and fresh.dtype in context.values():
+        named = {name: dtype if value is fresh.dtype else value for name, value in context.items()}
+        inner = {name: getattr(tensor, name) for name in names}
+        fresh = type(tensor).__tensor_unflatten__(inner, named, tensor.size(), tensor.stride())
     return fresh
 
 
