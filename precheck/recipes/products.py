@@ -86,7 +86,7 @@ class Histories:
         scales[operand.kind] = quantising.multiplier(expected, how)
         made = quantising.rounded(matrix, how, by=scales[operand.kind], noise=noise, generator=generator)
         if told and not noise:
-            self.told.append(self._told(operand, made, now, expected))
+            self.told.append(dataclasses.replace(self._told(operand, made, now, expected), history=recipe.history))
         return made
 
     def _told(self, operand: Operand, made: torch.Tensor, now: torch.Tensor, expected: torch.Tensor) -> delays.Delayed:
@@ -94,7 +94,7 @@ class Histories:
         if delays.fits(now, expected):
             return delays.Delayed(operand.kind)
         own = quantising.rounded(operand.matrix, operand.how, by=quantising.multiplier(now, operand.how))
-        return delays.delayed(operand.kind, operand.matrix, made, own, float(now / expected))
+        return dataclasses.replace(delays.delayed(operand.kind, operand.matrix, made, own), grown=float(now / expected))
 
 
 class RecipeProducts(TorchDispatchMode):
