@@ -7,7 +7,7 @@ A subclass that is made of other tensors says so by `__tensor_flatten__`, torch'
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -47,6 +47,14 @@ def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: getattr(known, name)() for name in LAYOUTS.get(tensor.layout, ())}
 
 
+def numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a composed tensor that holds its numbers, detached, such as the weight inside a wrapper. Any other tensor is its own part."""
+    if not composed(tensor):
+        return tensor
+    held: torch.Tensor = next(filter(holds_numbers, parts(tensor).values()), tensor)
+    return held.detach()
+
+
 def with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Returns a copy of a sparse or composed tensor with `change` applied to its numbers. Returns any other tensor unchanged.
 
@@ -71,7 +79,33 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Returns a copy in `dtype` that shares no storage with the tensor."""
     if not composed(tensor):
         return tensor.detach().to(dtype, copy=True)
-    return tensor.detach().clone().to(dtype)  # several subclasses take no `copy=`
+    fresh = tensor.detach().clone().to(dtype)  # several subclasses take no `copy=`
+    return fresh if fresh.dtype is dtype else _renamed(fresh, dtype)
+
+
+def _renamed(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A composed tensor that gives its numbers in `dtype`, for a subclass whose `to(dtype)` leaves that as it was. Its codes and scales stay."""
+    names, context = tensor.__tensor_flatten__()
+    fresh: torch.Tensor = tensor
+    if isinstance(context, dict) and fresh.dtype in context.values():
+        named = {name: dtype if value is fresh.dtype else value for name, value in context.items()}
+        inner = {name: getattr(tensor, name) for name in names}
+        fresh = type(tensor).__tensor_unflatten__(inner, named, tensor.size(), tensor.stride())
+    return fresh
+
+
+def held(tensor: torch.Tensor) -> dict[str, Any]:
+    """The attributes in which a composed tensor keeps its parts and what it says of them. Any other tensor has none.
+
+    To set `tensor.data` changes the format that torch reports and none of these, so `hold` must follow.
+    """
+    return vars(tensor) | _made_of(tensor) if composed(tensor) else {}
+
+
+def hold(tensor: torch.Tensor, attributes: Mapping[str, Any]) -> None:
+    """Gives a tensor what `held` has returned, of itself or of another one of its class."""
+    for name, value in attributes.items():
+        setattr(tensor, name, value)
 
 
 def address(tensor: torch.Tensor) -> int:

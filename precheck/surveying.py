@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ class Survey:
 def survey(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,
-    precisions: Iterable[str],
+    precisions: Iterable[object],
     *,
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
@@ -107,7 +107,7 @@ def survey(
     Args:
         model: A module or a function of tensors. It comes back as it was.
         inputs: A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
-        precisions: Names of recipes ("mxfp8", "nvfp4").
+        precisions: Names of recipes ("mxfp8", "nvfp4"), or frameworks' objects for them.
         loss: Takes the model's output, gives a scalar. With it the two products of the backward pass are surveyed too.
         optimizer: Takes the parameters, gives an optimizer. With it `steps` steps are made.
         steps: How many training steps are taken.
@@ -117,17 +117,21 @@ def survey(
         The signal to quantisation noise of each layer under each recipe.
 
     Raises:
-        InputError: An argument cannot be run, or a precision is no recipe.
+        InputError: An argument cannot be run, a precision is no recipe, or two recipes have one name.
         PrecisionError: There is no such precision.
     """
-    chosen: Mapping[str, Recipe] = {name: _recipe(name) for name in precisions}
+    chosen: dict[str, Recipe] = {}
+    for each in precisions:
+        recipe = _recipe(each)
+        if chosen.setdefault(recipe.name, recipe) != recipe:
+            raise InputError(f"two different recipes are called {recipe.name}; survey one at a time")
     if not chosen:
         raise InputError(f"no precision was named; pass names of recipes, as in survey(model, inputs, ['mxfp8']); known are {', '.join(RECIPES)}")
     found = surveyed(job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), chosen.values())
-    return Survey(tuple(dict.fromkeys(recipe.name for recipe in chosen.values())), tuple(found))
+    return Survey(tuple(chosen), tuple(found))
 
 
-def _recipe(name: str) -> Recipe:
+def _recipe(name: object) -> Recipe:
     gemm = resolve(name).gemm
     if not isinstance(gemm, Recipe):
         raise InputError(f"{name} is no recipe of products; known are {', '.join(RECIPES)}")

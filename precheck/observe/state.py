@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from precheck import interrupts
-from precheck.dense_parts import cast, holds_numbers, parts
+from precheck.dense_parts import cast, held, hold, holds_numbers, parts
 from precheck.torch_internals import no_class_code
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -63,15 +63,16 @@ def checkpoint(model: torch.nn.Module, *, frozen: bool = False) -> Callable[[], 
 
 def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     unique = _unique_parameters(model)
-    parameters = [(p, p.data, p.grad, p.requires_grad) for p in unique]
+    parameters = [(p, p.data, held(p), p.grad, p.requires_grad) for p in unique]
     restore_held = _restore_held(model, own=unique)
 
     def restore() -> None:
         restore_held()
         with no_class_code():  # a parameter's class may refuse it
-            for parameter, data, grad, requires_grad in parameters:
+            for parameter, data, attributes, grad, requires_grad in parameters:
                 parameter.grad = None
                 parameter.data = data
+                hold(parameter, attributes)
                 parameter.requires_grad_(requires_grad)
                 parameter.grad = grad
 
@@ -229,7 +230,8 @@ def refresh(model: torch.nn.Module, *, parameter: Change, buffer: Change) -> Non
     """
     for param in _unique_parameters(model):
         param.grad = None
-        param.data = _changed(param.data, parameter)
+        fresh = param.data = _changed(param.data, parameter)
+        hold(param, held(fresh))
     seen: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for name, value in module._buffers.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from precheck.dense_parts import numbers
 from precheck.observe import state
 from precheck.observe.containers import call, leaves, mapped, scored, tensors
 from precheck.observe.decisions.log import Recording
@@ -250,7 +251,7 @@ class Training:
                 if master is not self.named[name]:
                     self.named[name].copy_(master)
         self.updated = step
-        self.broken = not finite_everywhere(self.masters.values())
+        self.broken = not finite_everywhere(map(numbers, self.masters.values()))
         if self.broken:
             self._record_updates(step)
 
@@ -283,15 +284,15 @@ class Training:
 
     def _compared(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """The elements of a parameter that are compared with their earlier values: all, or a sample if that is enough."""
-        value = parameter.detach()
+        value = numbers(parameter).detach()
         return thinned(value) if f"update:{name}@{self.job.steps}" in self.job.sampled else value
 
     def _kept(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """A copy of the elements that are compared, as they are now."""
         value = self._compared(name, parameter)
-        return value.clone() if storage_key(value) == storage_key(parameter) else value
+        return value.clone() if storage_key(value) == storage_key(numbers(parameter)) else value
 
     def _record_updates(self, step: int) -> None:
         with no_dispatch():
-            self.moved = [Moved(name, master, self._compared(name, master), self.start[name]) for name, master in self.masters.items()]
+            self.moved = [Moved(name, numbers(master), self._compared(name, master), self.start[name]) for name, master in self.masters.items()]
         self.recorder.moves(step, self.moved, broken=self.broken)

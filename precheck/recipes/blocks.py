@@ -15,6 +15,8 @@ from precheck.recipes.recipe import Quantiser
 
 UNCLIPPED = ("float32", "power of two", "mx")
 """Scales that are made of a block's greatest magnitude and never put it beyond the format's largest number, so that nothing is clipped under them."""
+CLIPPING = ("floor", "even")
+"""Modes of "mx" under which a block's greatest magnitude may lie beyond the format's largest number."""
 NEARLY = 1 + 2.0**-20
 """Tolerance for the ends of a block's range. Float32 scales put an end off by one or two roundings, and a block's greatest magnitude may lie on
 it."""
@@ -40,7 +42,7 @@ class Blocks:
         rows, columns = tile.extents(tiles.matrix(wide))
         self.blocks += -(-tiles.matrix(wide).shape[0] // rows) * -(-wide.shape[-1] // columns)
         self.elements += wide.numel()
-        if how.scale not in UNCLIPPED or by is not None:
+        if how.scale not in UNCLIPPED or how.mode in CLIPPING or by is not None:
             self._clips(wide, tile, how, by)
         count = int(torch.count_nonzero(wide)) - int(torch.count_nonzero(made))  # what is zero stays zero
         if count:
@@ -71,7 +73,7 @@ def ends(lowest: torch.Tensor, highest: torch.Tensor, how: Quantiser, by: torch.
         return low, high
     end = element.max * (1 + element.unit_roundoff) * NEARLY
     if how.scale == "mx":
-        scales = mx.scales(mx.exponents(highest, element, "rceil"))
+        scales = mx.scales(mx.exponents(highest, element, how.mode))
     elif how.scale == "nvfp4":
         over = nvfp4.tensor_scale(highest.amax())
         scales = nvfp4.block_scales(highest, over) * over

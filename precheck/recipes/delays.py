@@ -21,6 +21,7 @@ class Delayed:
     clipped: float = 0.0  # share of elements that became the largest number
     zeroed: float = 0.0  # share of elements that became zero, but would not under the operand's own scale
     grown: float = 1.0  # greatest magnitude, divided by the one that the scale was made for
+    history: int = 0  # how many calls before the scale may be made from
 
 
 def fits(now: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -28,10 +29,10 @@ def fits(now: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((now == 0) | ~now.isfinite() | ((now <= expected) & (now * FAR >= expected)))
 
 
-def delayed(kind: str, operand: torch.Tensor, made: torch.Tensor, own: torch.Tensor, grown: float) -> Delayed:
+def delayed(kind: str, operand: torch.Tensor, made: torch.Tensor, own: torch.Tensor) -> Delayed:
     """Compares the operand as quantised under the delayed scale (`made`) with the operand as quantised under its own scale (`own`)."""
     wide = operand.float()
     norm, largest = float(wide.norm()), made.abs().amax()
     lost, current = (float((each - wide).norm()) / norm for each in (made, own))
     clipped = float(((made.abs() == largest) & (wide.abs() > largest)).float().mean())
-    return Delayed(kind, lost, current, clipped, float(((made == 0) & (own != 0)).float().mean()), grown)
+    return Delayed(kind, lost, current, clipped, float(((made == 0) & (own != 0)).float().mean()))

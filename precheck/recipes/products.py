@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.recipes import delays, quantising
-from precheck.recipes.recipe import Quantiser, Recipe
+from precheck.recipes.recipe import KINDS, Kind, Quantiser, Recipe
 from precheck.torch_internals import TorchDispatchMode, backward_node, in_backward, next_sequence_number, sequence_number, storage_key
 
 PRODUCTS = {getattr(torch.ops.aten, name).default: places for name, places in ops.DENSE_PRODUCTS.items() if name in ("mm", "addmm")}
@@ -25,7 +25,6 @@ REMEMBERED = 1 << 17
 """Products whose calls are kept for the backward pass."""
 OWN = "precheck_products"
 """Attribute of a parameter whose layer follows another recipe than its model. It holds that recipe, or None for a layer that is not quantised."""
-Kind = Literal["input", "weight", "gradient"]
 Product = Literal["forward", "input gradient", "weight gradient"]
 
 
@@ -70,25 +69,24 @@ class Known:
 class Histories:
     """The greatest magnitudes of earlier calls, by site and operand. Quantises operands under the scales that follow from them."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self) -> None:
         self.seen: dict[tuple[int, Kind], deque[torch.Tensor]] = {}
         self.told: deque[delays.Delayed] = deque(maxlen=2)  # the operands of the last product, if their scales come from earlier calls
 
-    def quantised(self, operand: Operand, noise: bool, generator: torch.Generator) -> torch.Tensor:
+    def quantised(self, operand: Operand, recipe: Recipe, noise: bool, generator: torch.Generator) -> torch.Tensor:
         """Quantises under one scale per call, for all its products. If earlier calls had only zeros, the scale is that of the operand itself."""
         assert operand.how is not None
         matrix, how, scales = operand.matrix, operand.how, operand.call.scales
         if operand.kind in scales:
             return quantising.rounded(matrix, how, by=scales[operand.kind], noise=noise, generator=generator)
-        now, before = matrix.detach().abs().amax().float(), self.seen.setdefault((operand.site, operand.kind), deque(maxlen=self.length))
+        now, before = matrix.detach().abs().amax().float(), self.seen.setdefault((operand.site, operand.kind), deque(maxlen=recipe.history))
         expected = torch.stack(list(before)).amax() if before else now
-        told, expected = bool(before) and bool(expected > 0), torch.where(expected > 0, expected, now)
+        told, expected = bool(before) and bool(expected > 0), torch.where(expected > 0, expected, now) * 2**recipe.margin
         before.append(torch.where(now.isfinite(), now, torch.zeros_like(now)))  # as in Transformer Engine, which keeps its scale at an overflow
         scales[operand.kind] = quantising.multiplier(expected, how)
         made = quantising.rounded(matrix, how, by=scales[operand.kind], noise=noise, generator=generator)
         if told and not noise:
-            self.told.append(self._told(operand, made, now, expected))
+            self.told.append(dataclasses.replace(self._told(operand, made, now, expected), history=recipe.history))
         return made
 
     def _told(self, operand: Operand, made: torch.Tensor, now: torch.Tensor, expected: torch.Tensor) -> delays.Delayed:
@@ -96,7 +94,7 @@ class Histories:
         if delays.fits(now, expected):
             return delays.Delayed(operand.kind)
         own = quantising.rounded(operand.matrix, operand.how, by=quantising.multiplier(now, operand.how))
-        return delays.delayed(operand.kind, operand.matrix, made, own, float(now / expected))
+        return dataclasses.replace(delays.delayed(operand.kind, operand.matrix, made, own), grown=float(now / expected))
 
 
 class RecipeProducts(TorchDispatchMode):
@@ -110,7 +108,7 @@ class RecipeProducts(TorchDispatchMode):
         self.own: dict[int, Recipe | None] = {}  # recipes of layers that do not follow the model's, by site
         self.calls: dict[int, Call] = {}  # the last call at each site
         self.nodes: dict[int, Call | None] = {}  # by the number of autograd's node; None for a product that belongs to no layer
-        self.histories = Histories(recipe.history)
+        self.histories = Histories()
         self.generators: dict[torch.device, torch.Generator] = {}
 
     @classmethod
@@ -171,8 +169,8 @@ class RecipeProducts(TorchDispatchMode):
         if self.own.get(operands[0].site, self.recipe) is None:
             return None
         recipe = self._followed(operands[0])
-        pair = {"forward": recipe.forward, "input gradient": recipe.input_gradient, "weight gradient": recipe.weight_gradient}[product]
-        places = {"forward": ("input", "weight"), "input gradient": ("gradient", "weight"), "weight gradient": ("gradient", "input")}[product]
+        name = product.replace(" ", "_")
+        pair, places = getattr(recipe, name), KINDS[name]
         if pair == (None, None):
             return None
         for operand in operands:
@@ -236,7 +234,7 @@ class RecipeProducts(TorchDispatchMode):
             return operand.matrix.float()
         noise, generator = self.noise is not None, self._generator(operand.matrix.device)
         if operand.how.scale == "delayed":
-            return self.histories.quantised(operand, noise, generator)
+            return self.histories.quantised(operand, self._followed(operand), noise, generator)
         return quantising.rounded(operand.matrix, operand.how, noise=noise, generator=generator)
 
     def _generator(self, device: torch.device) -> torch.Generator:

@@ -41,7 +41,7 @@ def _floats(
     operand: torch.Tensor, element: Format, how: Quantiser, tile: Tile, kind: Rounding, by: torch.Tensor | None, generator: torch.Generator | None
 ) -> torch.Tensor:
     if how.scale == "mx":
-        elements, biased = mx.quantised(operand, element, mode="rceil", tile=tile, rounding=kind, generator=generator)
+        elements, biased = mx.quantised(operand, element, mode=how.mode, tile=tile, rounding=kind, generator=generator)
         return mx.dequantised(elements, biased, tile)
     if how.scale == "nvfp4":
         greatest = tiles.amax(operand.float(), tile)

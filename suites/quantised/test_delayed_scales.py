@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import nn
 import precheck
 from precheck.analysis.quantisation.quantisers import CHANCE, chance_of_records
 from precheck.findings import RULES
+from precheck.precisions import resolve
+from precheck.recipes import Recipe
 from precheck.recipes.delays import fits
 
 
@@ -39,7 +42,7 @@ def outlier(step: int) -> float:
     return 1e6 if step == 2 else 1.0
 
 
-def measured(by: Callable[[int], float], steps: int, precision: str = "fp8-delayed") -> list[precheck.Finding]:
+def measured(by: Callable[[int], float], steps: int, precision: str | precheck.Precision = "fp8-delayed") -> list[precheck.Finding]:
     report = precheck.measure(
         Factored(by), normal(32, 64), precision=precision, steps=steps,
         loss=lambda out: out.square().mean(), optimizer=lambda params: torch.optim.SGD(params, lr=1e-6),
@@ -83,6 +86,23 @@ def test_data_that_varies_or_falls_slowly_has_peace(by: Callable[[int], float]) 
     assert not measured(by, 12)
 
 
+UP_AND_DOWN = (1.0, 6.0, 1.0, 9.0, 2.0, 8.0, 1.0, 5.0, 3.0, 7.0, 1.0, 6.0, 2.0, 9.0, 1.0, 8.0)
+
+
+def most_recent(precision: str = "fp8-delayed") -> precheck.Precision:
+    """A recipe whose scales are made from the call before alone."""
+    found = resolve(precision)
+    assert isinstance(found.gemm, Recipe)
+    return dataclasses.replace(found, gemm=dataclasses.replace(found.gemm, history=1))
+
+
+def test_with_a_history_of_one_step_half_of_all_steps_may_have_greater_numbers() -> None:
+    found = measured(lambda step: UP_AND_DOWN[step % 16], 16, most_recent())
+    assert any("too small in 7 of 15 calls" in each.message for each in found)
+    assert {each.severity for each in found} == {"warning"}
+    assert chance_of_records(21, 21, history=1) < CHANCE < chance_of_records(15, 7)
+
+
 def infinite_once(step: int) -> float:
     return float("inf") if step == 2 else 1.0
 
@@ -113,6 +133,15 @@ def test_records_of_data_in_any_order_have_the_chances_of_renyis_theorem() -> No
     assert chance_of_records(9, 9) < CHANCE < chance_of_records(8, 8)
     assert chance_of_records(1000, 1000) < CHANCE
     assert sum(chance_of_records(1000, least) for least in range(1, 60)) == pytest.approx(sum(1 / call for call in range(2, 1002)))  # the mean
+
+
+@pytest.mark.parametrize("history", [1, 4])
+def test_with_a_short_history_many_records_are_no_likelier_than_is_said(history: int) -> None:
+    draws = torch.rand(20000, 21, generator=torch.Generator().manual_seed(0))
+    before = torch.stack([draws[:, max(0, place - history) : place].amax(1) for place in range(1, 21)], 1)
+    records = (draws[:, 1:] > before).sum(1)
+    for least in (12, 14, 16):
+        assert float((records >= least).float().mean()) <= chance_of_records(20, least, history)
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,63 @@ def test_float8_training_modules_pass_and_their_gradients_are_judged(recipe: str
     assert any(row.kind == "parameter-gradient" for row in report.boundaries)
 
 
-def test_a_weight_that_has_no_other_format_is_refused_in_one_sentence() -> None:
+NARROW = ["MXDynamicActivationMXWeightConfig", "NVFP4WeightOnlyConfig"]
+
+
+def narrow(configuration: str, **options: Any) -> nn.Module:
+    """A model whose weights are torchao's blocks. They are made of bfloat16 weights alone."""
     formats = pytest.importorskip("torchao.prototype.mx_formats")
-    model = nn.Sequential(nn.Linear(64, 64, bias=False)).bfloat16()
-    quantization.quantize_(model, formats.NVFP4WeightOnlyConfig())
-    told = r"0\.weight is of class NVFP4Tensor, which may know one format alone: precheck\.quantised\(original, model, inputs\) judges"
-    with pytest.raises(TypeError, match=told):
-        precheck.measure(model, normal(8, 64).bfloat16(), precision="bf16-true")
+    given = {"kernel_preference": emulated()} if configuration.startswith("MX") else {}
+    model = Small(**options).bfloat16()
+    quantization.quantize_(model, getattr(formats, configuration)(**given))
+    return model
+
+
+def emulated() -> Any:
+    return pytest.importorskip("torchao.quantization.quantize_.common").KernelPreference.EMULATED
+
+
+@pytest.mark.parametrize("configuration", NARROW)
+def test_weights_in_blocks_run_in_float32_beside(configuration: str) -> None:
+    """Their `to(dtype)` leaves blocks as they are, and in some kinds the format of the results too. The reference is in float32 all the same."""
+    model = narrow(configuration)
+    assert cast(model.up.weight, torch.float32).dtype is torch.float32
+    report = precheck.measure(model, normal(32, 64).bfloat16(), precision="bf16-true")
+    report.raise_for_errors()
+    assert 0 < max(row.relative for row in report.boundaries) < 0.1
+    assert model.up.weight.dtype is torch.bfloat16
+    assert precheck.measure(narrow(configuration, low_angles=True), normal(400, 64).bfloat16(), precision="bf16-true").errors
+
+
+@pytest.mark.parametrize("recipe", ["MXFP8TrainingOpConfig", "Float8TrainingOpConfig"])
+def test_weights_in_a_wrapper_are_trained_as_copies(recipe: str) -> None:
+    training = pytest.importorskip("torchao.prototype.moe_training.config")
+
+    def model(**options: Any) -> nn.Module:
+        made = Small(**options).bfloat16()
+        for linear in (made.up, made.down):
+            linear.bias = None
+        given = {"kernel_preference": emulated()} if recipe.startswith("MX") else {}
+        quantization.quantize_(made, getattr(training, recipe)(**given), filter_fn=lambda module, _: isinstance(module, nn.Linear))
+        return made
+
+    def report(model: nn.Module) -> precheck.Report:
+        return precheck.measure(
+            model, normal(512, 64).bfloat16(), precision="bf16-true", loss=lambda out: out.float().square().mean(), steps=2,
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+        )  # fmt: skip
+
+    mine = model()
+    held = {name: (parameter, parameter._data, parameter._data.clone()) for name, parameter in mine.named_parameters() if composed(parameter)}
+    assert list(held) == ["up.weight", "down.weight"]
+    found = report(mine)
+    found.raise_for_errors()
+    assert {"up.weight", "down.weight"} <= {row.tensor for row in found.boundaries if row.kind == "parameter-gradient"}
+    for name, (parameter, inner, before) in held.items():
+        assert mine.get_parameter(name) is parameter
+        assert parameter._data is inner
+        assert torch.equal(inner, before)
+    assert report(model(low_angles=True)).errors
 
 
 def test_noise_on_a_quantised_weight_changes_its_scales_and_leaves_its_codes() -> None:

@@ -111,6 +111,14 @@ def test_a_recipe_is_carried_out_as_under_its_precision() -> None:
     assert found.places[0].decibels("Float8BlockScaling") == pytest.approx(decibels(made, exact), abs=0.02)
 
 
+def test_frameworks_objects_are_surveyed_under_the_names_of_their_recipes() -> None:
+    config = pytest.importorskip("torchao.quantization").Int4WeightOnlyConfig
+    fine = precheck.survey(network(), normal(8, 64), [config(group_size=32), "mxfp8"])
+    assert fine.precisions == ("Int4WeightOnlyConfig", "MXFP8BlockScaling")
+    with pytest.raises(precheck.InputError, match="two different recipes are called Int4WeightOnlyConfig; survey one at a time"):
+        precheck.survey(network(), normal(8, 64), [config(group_size=32), config(group_size=64)])
+
+
 @pytest.mark.parametrize(
     ("precisions", "said"),
     [(["bf16"], "bf16 is no recipe of products; known are DelayedScaling"), ([], r"no precision was named; pass names of recipes, as in survey")],

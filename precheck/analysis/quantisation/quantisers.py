@@ -87,7 +87,7 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
     if isinstance(seen, notes.Clipped):
         return "clipping", seen.lost, rounding, "error" if seen.clips >= MOSTLY * seen.calls else "warning"
     if isinstance(seen, notes.Late):
-        often = seen.lost > rounding and chance_of_records(seen.calls, seen.small + seen.large) < CHANCE
+        often = seen.lost > rounding and chance_of_records(seen.calls, seen.small + seen.large, seen.history) < CHANCE
         return "clipping", seen.lost, rounding, "error" if often else "warning"
     if isinstance(seen, notes.Vanished):
         return "biased-rounding", seen.lost, VANISHED, "error"
@@ -98,21 +98,24 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
     return "", 0.0, 0.0, "error"
 
 
-def chance_of_records(calls: int, records: int) -> float:
-    """The probability of at least `records` records (values greater than all before) in `calls` calls after a first one, in random order.
+def chance_of_records(calls: int, records: int, history: int = 1024) -> float:
+    """The probability of at least `records` records (values greater than all of the `history` before) in `calls` calls after a first one, in random
+    order.
 
     The k-th call has the largest magnitude so far with probability 1/k, whatever the distribution, and independently of earlier calls (Rényi's
-    theorem on records). If the probability is below `CHANCE`, the scale of earlier calls is at fault.
+    theorem on records). With a shorter history it is the largest of history + 1 numbers. Two such calls within a history exclude each other in part,
+    so that many are rarer than independence says. If the probability is below `CHANCE`, the scale of earlier calls is at fault.
     """
-    return sum(_numbers_of_records(calls)[min(records, MOST) :])
+    return sum(_numbers_of_records(calls, history)[min(records, MOST) :])
 
 
 @functools.cache
-def _numbers_of_records(calls: int) -> list[float]:
+def _numbers_of_records(calls: int, history: int) -> list[float]:
     """The probabilities of 0, 1, 2 … records. The last is that of `MOST` or more."""
     chances = [1.0] + [0.0] * MOST
     for call in range(2, calls + 2):
-        more = [chance / call for chance in chances]
+        share = 1 / min(call, history + 1)
+        more = [chance * share for chance in chances]
         chances = [chance - gone + come for chance, gone, come in zip(chances, more, [0.0, *more], strict=False)]
         chances[MOST] += more[MOST]
     return chances

@@ -169,6 +169,7 @@ class Late:
     calls: int  # calls that had a call before them
     small: int  # calls in which the scale was made for smaller numbers and cost more than rounding
     large: int  # the same, for a scale made for greater numbers
+    history: int  # calls before from which a scale may be made
 
 
 Remark = (

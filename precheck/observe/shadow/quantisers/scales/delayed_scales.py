@@ -49,6 +49,7 @@ class DelayedScales:
         for (_, _, _, kind), seen in self.operands.items():
             if seen.small or seen.large:
                 worst = seen.worst
-                late = Late(kind, worst.lost, worst.current, worst.clipped, worst.zeroed, worst.grown, seen.calls, seen.small, seen.large)
+                losses = worst.lost, worst.current, worst.clipped, worst.zeroed, worst.grown
+                late = Late(kind, *losses, seen.calls, seen.small, seen.large, worst.history)
                 self.mode.record(dataclasses.replace(seen.place, number=self.mode.observation.seen, inputs=(), outputs=(), coded=late))
         self.operands = {}
