@@ -19,7 +19,7 @@ import precheck
 LONG = "PRECHECK_SLOW" in os.environ
 LOOPS = {"crf", "robot", "turing"}
 """Networks that walk over many tokens, ticks or turns in Python, and take `measure` ten seconds and more."""
-HEAVY = {"copying", "epidemics", "handwriting", "tabular"}
+HEAVY = {"copying", "epidemics", "exams", "handwriting", "tabular"}
 """Networks that `measure` takes seconds for in each case. The scorer has them."""
 WATCHED = {"pretraining", "style_gan"}
 """Networks that a loop of their own trains: `watch` alone can follow it."""
