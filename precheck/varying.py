@@ -170,7 +170,7 @@ def _add(report: Report, varied: Varied, variation: Variation) -> None:
     alike = found.verdict == "rounding" and not found.errors and not variation.ranks  # ranks get rows in another order, so bits differ anywhere
     pinned = unequal(comparison) if alike else None
     where = f"; bits first differ in {users_name(pinned.module) or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
-    nats = f"; {spread}" if spread else ""
+    nats = f"; {spread}" if spread and found.verdict != "bitwise" else ""
     report.add(_said(each, variation.name, where + nats, pinned) for each in found.findings)
     report.boundaries += [dataclasses.replace(row, tensor=f"{variation.name}: {row.tensor}") for row in found.boundaries]
     report.facts["variations"][variation.name] = found.verdict
