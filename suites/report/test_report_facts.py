@@ -77,7 +77,7 @@ class TestExcused:
         plain = session["tests"][0]["report"]
         plain["facts"] = {"excused": ["output:wide@1"], "unstable": []}
         (sentence,) = excused(report(row(r=4.0), **plain["facts"]))
-        assert sentence in terminal.session_text(session)
+        assert "(explained: the roundings on the way there add up to as much)" in terminal.session_text(session)
         assert sentence in markdown.text(session).replace("\\", "")
         html = page(session)
         assert ["passed on a closer look", sentence] in Elements(html).data("check-0")["facts"]
