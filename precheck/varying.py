@@ -170,7 +170,7 @@ def _add(report: Report, varied: Varied, variation: Variation) -> None:
     alike = found.verdict == "rounding" and not found.errors and not variation.ranks  # ranks get rows in another order, so bits differ anywhere
     pinned = unequal(comparison) if alike else None
     where = f"; bits first differ in {users_name(pinned.module) or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
-    nats, why = f"; {spread}" if spread else "", ""
+    nats, why = f"; {spread}" if spread and found.verdict != "bitwise" else "", ""
     with contextlib.suppress(*REFUSALS):
         why = variation.reason() if found.errors else ""
     report.add(_said(each, variation.name, where + nats + (f"; {why}" if why else ""), pinned) for each in found.findings)

@@ -25,7 +25,8 @@ class Spread:
     tokens: int
 
     def __str__(self) -> str:
-        return f"next tokens differ by {self.mean:.2g} nats in the mean and {self.greatest:.2g} at most, {self.outside:.2%} leave [0.9, 1.1]"
+        differ = f"next tokens differ by {self.mean:.2g} nats in the mean and {self.greatest:.2g} at most"
+        return f"{differ}, {self.outside:.2%} have a ratio of probabilities outside [0.9, 1.1]"
 
 
 def spread(model: Captured, other: Captured, inputs: Any) -> Spread | None:

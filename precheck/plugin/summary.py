@@ -92,9 +92,10 @@ def _durations(checks: list[Check], most: int | None) -> list[str]:
 
 
 def _duration(check: Check) -> str:
-    parts = {**check.parts, "the rest": check.seconds - sum(check.parts.values())}
-    long = sorted((seconds, part) for part, seconds in parts.items() if seconds >= 0.05 * check.seconds)
-    return f"  {_seconds(check.seconds):>8}  {check.nodeid}: {', '.join(f'{part} {_seconds(seconds)}' for seconds, part in reversed(long))}"
+    parts = sorted(check.parts.items(), key=lambda item: -item[1])
+    parts.append(("the rest", check.seconds - sum(check.parts.values())))
+    long = ", ".join(f"{part} {_seconds(seconds)}" for part, seconds in parts if seconds >= 0.05 * check.seconds)
+    return f"  {_seconds(check.seconds):>8}  {check.nodeid}: {long}"
 
 
 def _seconds(seconds: float) -> str:

@@ -27,9 +27,10 @@ _REFERENCE = "float64 disagrees with float32 there by about as much, so float32 
 _EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # for a report that does not say which
 
 
-def excused(report: Report) -> list[str]:
-    """A sentence for each reason why tensors beyond their limits are no error, with the names of the tensors."""
-    keys = excused_keys(report.facts)
+def excused(report: Report, shown: Collection[Key] = ()) -> list[str]:
+    """A sentence for each reason why tensors beyond their limits are no error, with the names of the tensors. `shown`: those that a table has
+    given with their reasons."""
+    keys = excused_keys(report.facts).difference(shown)
     unstable = unstable_keys(report.facts) & keys
     why = _ROUNDING if "unstable" in report.facts else _EITHER
     return [_sentence(report, some, reason) for some, reason in ((keys - unstable, why), (unstable, _REFERENCE)) if some]

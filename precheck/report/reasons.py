@@ -12,7 +12,7 @@ from precheck.findings import Finding, Report, Row
 from precheck.report.facts import allowances, excused_keys, unstable_keys
 
 UNSTABLE = "float32 and float64 differ as much"
-ROUNDINGS = "the roundings on the way to it add up to as much"
+ROUNDINGS = "the roundings on the way there add up to as much"
 UNTOLD = "nobody can tell: noise of one rounding turns it into Inf or NaN"
 EITHER = f"{ROUNDINGS}, or {UNSTABLE}"
 """For a report that does not say which of the two."""

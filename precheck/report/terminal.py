@@ -28,8 +28,9 @@ _ROWS = 10
 def summary(report: Report, top: int = 5) -> str:
     """The report as text. The first line is the worst finding, or says that there is none. Then come other findings, the worst
     rows and inputs that fail."""
-    rows = _rows(report, worst(report, top))
-    parts = [*_findings(report), *unjudged(report), *rows, *excused(report), *coarse(report)]
+    rows, why = worst(report, top), reasons.Reasons(report)
+    told = {(row.kind, row.tensor, row.step) for row in rows if why.explained(row)}
+    parts = [*_findings(report), *unjudged(report), *_rows(report, rows), *excused(report, told), *coarse(report)]
     parts += [*not_needed(report), *_cure(report), *failing_inputs(report)]
     text = "\n".join([_headline(report), *parts])
     return printable(text)

@@ -129,7 +129,7 @@ def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
         yield at(record, found.mechanism, "error", text, measured=float(found.excess), limit=0.0)
 
 
-HEALED = "; no result computed from it here is wrong for it"
+HEALED = "; no result of this run is wrong because of it"
 
 
 def adds(operation: Operation) -> bool:

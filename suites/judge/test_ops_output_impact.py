@@ -60,7 +60,7 @@ NEARLY_ONE = torch.linspace(0.99, 1.01, 64)
 """In bfloat16, the logarithm of a third of these has no digit; the exponential of that is right again."""
 CLOSE_TO_ONE = torch.linspace(0.998, 1.002, 64)
 """The same, of four fifths."""
-MADE_GOOD = "; no result computed from it here is wrong for it"
+MADE_GOOD = "; no result of this run is wrong because of it"
 
 
 def made_good() -> torch.Tensor:

@@ -110,7 +110,7 @@ def test_the_emptiest_moment_of_each_name_is_told() -> None:
     seen = [update(name, states={of: State(4, 1.0, 1.0, 1.0, share) for of, share in each.items()}) for name, each in moments.items()]
     (found,) = stalled(*seen)
     assert (found.rule, found.measured, found.limit) == ("underflow", 0.6, 0.01)
-    assert found.message.startswith("optimizer state exp_avg_sq of b.weight is zero for 60% of its elements, whose averages are below the smallest")
+    assert found.message.startswith("optimizer state exp_avg_sq of b.weight is zero for 60% of its elements, which in float32 are below the smallest")
 
 
 def test_the_table_has_a_row_a_parameter() -> None:

@@ -1,4 +1,4 @@
-"""A module is right if it returns what model's does once it gets what model's gets: in objects and attributes too, and with the same gradients recorded."""
+"""A module is right if it returns what model's does once it gets what model's gets: objects and attributes too, and the same gradients."""
 
 from __future__ import annotations
 

@@ -62,6 +62,12 @@ class TestExcused:
         (sentence,) = excused(report(row(name, 4.0), excused=[f"output:{name}@1"]))
         assert "(r 4 of 3 allowed)" in sentence
 
+    def test_a_tensor_that_a_table_shows_with_its_reason_is_left_out(self) -> None:
+        shown, near = row("layers.0", 4.0), row("wide", 2.9)
+        text = terminal.summary(report(shown, near, excused=["output:layers.0@1", "output:wide@1"], unstable=[]))
+        assert text.count("layers.0") == 1
+        assert "1 tensor is beyond or near its limit" in text
+
     def test_there_is_none_where_nothing_was_excused(self) -> None:
         for facts in ({}, {"excused": []}, {"excused": "odd"}, {"excused": [1, "odd"]}, {"unstable": ["output:wide@1"]}):
             assert excused(report(row(r=4.0), **facts)) == []
@@ -71,7 +77,7 @@ class TestExcused:
         plain = session["tests"][0]["report"]
         plain["facts"] = {"excused": ["output:wide@1"], "unstable": []}
         (sentence,) = excused(report(row(r=4.0), **plain["facts"]))
-        assert sentence in terminal.session_text(session)
+        assert "(explained: the roundings on the way there add up to as much)" in terminal.session_text(session)
         assert sentence in markdown.text(session).replace("\\", "")
         html = page(session)
         assert ["passed on a closer look", sentence] in Elements(html).data("check-0")["facts"]

@@ -80,7 +80,9 @@ class AmplifiedRounding(Rule):
 def _rounding(fact: Misrounded) -> str:
     """The error that an op amplifies. It is the blamed op's rounding only if no op between the two has enlarged it."""
     own, read = own_error(fact.operation, fact.operation.outputs[0]), fact.shown.drift_in
-    return f"its rounding ({of_norm(own) if own > 1 else percents(own)})" if own >= HALF * read else f"its rounding leads to an error of {portion(read)}, which"
+    if own < HALF * read:
+        return f"its rounding leads to an error of {portion(read)}, which"
+    return f"its rounding ({of_norm(own) if own > 1 else percents(own)})"
 
 
 def _steep(fact: Steep) -> str:

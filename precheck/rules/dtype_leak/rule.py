@@ -31,7 +31,8 @@ class DtypeLeak(Rule):
         if isinstance(fact, Mixed):
             made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
             where = made if fact.widened else "an input of the block, or computed from one"
-            return f"torch refuses to combine float32 and {fact.dtype} at {placed(fact.refused)}; the float32 operand is {where}"
+            there = "here" if fact.refused is fact.operation else f"at {placed(fact.refused)}"
+            return f"torch refuses to combine float32 and {fact.dtype} {there}; the float32 operand is {where}"
         if isinstance(fact, Lowered):
             sizes = f"one rounding is {fact.measured:.2g}, where float32's is {fact.limit:.2g}"
             if fact.read is fact.operation:

@@ -77,6 +77,6 @@ class Underflow(Rule):
                     worst[name] = update
         for name, update in worst.items():
             share = update.states[name].emptied
-            text = (f"optimizer state {name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, whose averages "
-                    f"are below the smallest number of {update.dtype}")  # fmt: skip
+            text = (f"optimizer state {name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, which in "
+                    f"float32 are below the smallest number of {update.dtype}")  # fmt: skip
             yield Candidate("underflow", placed_at(update, update.states[name]), text, share, EMPTIED, tensor=update.parameter)

@@ -53,6 +53,8 @@ class VanishedConstant(Rule):
         bound = rounded_bound(candidate.operation)
         if bound is not None and bound[1]:  # no number that the format holds is near
             return widened(candidate.operation, wide)
+        if candidate.operation.in_optimizer:  # as a rule its squares of gradients vanish too, and no eps makes up for that
+            return widened(candidate.operation, wide)
         held = formats.of_dtype(made.dtype)
         added = f", or {held.unit_roundoff:.0e} of what it is added to" if candidate.operation.base in ops.ADDITIONS else ""
         return f"give a constant that {made.dtype} holds (at least {held.min_subnormal:.0e}{added}); or {widened(candidate.operation, wide)}"

@@ -26,7 +26,8 @@ PLACED = (
     "cosines for angles/another base", "a gated unit/the gate's sign", "keys for their source/keys that teach nothing",
     "one and a weight/another eps",
     "masks of truth values/later tokens", "left padding/places from one", "folded norms/the edge repeated", "parts of a batch/the last part is lost",
-    "a stream with its state/a slot that is emptied", "boxes from padded pictures/a mask that is cut off", "frames of residues/a step that is not turned",
+    "a stream with its state/a slot that is emptied", "boxes from padded pictures/a mask that is cut off",
+    "frames of residues/a step that is not turned",
     "complex layers/half a bias", "two domains/a whole gradient turned",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
