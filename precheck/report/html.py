@@ -26,6 +26,7 @@ from precheck.report import sensitivity
 from precheck.report.changes import between, headline, left_out
 from precheck.report.excerpts import excerpt
 from precheck.report.facts import excused_keys, followed, in_words
+from precheck.report.recipe_table import by_recipe
 from precheck.report.session import Session, report_of
 from precheck.report.verdicts import line, short, totals, whole
 from precheck.words import LONGEST, cut, one_line, op_words
@@ -50,7 +51,8 @@ def page(session: Session) -> str:
     start = Path(session.get("start", ""))
     lines = [line(test) for test in session["tests"]]
     summary = {"checks": lines, "roundings": _roundings(), "formats": _formats(), "ranges": ranges()}
-    checks = [_check(test, start) for test in session["tests"]]
+    recipes = by_recipe(session["tests"])
+    checks = [_check(test, start) | ({"recipes": table} if table else {}) for test, table in zip(session["tests"], recipes, strict=True)]
     words: dict[str, Any] = {"title": "drift report", "totals": totals([each["verdict"] for each in lines]), "versions": made_by(session)}
     words |= {"selftest": _selftest(session.get("selftest"))}
     return rendered("page.html", SCRIPTS, summary, checks, **words)

@@ -13,6 +13,7 @@ from torch import nn
 from views import shown, text, texts
 
 import precheck
+from precheck.report.recipe_table import by_recipe
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
 LAYERS = [
@@ -45,6 +46,27 @@ def test_blocks_that_clip_or_flush_are_told_by_operand_and_over_the_steps(browse
     clipping, clipped, flushed = ("0.0 to 25.0%, most in step 2", "0.0 to 2.0%, most in step 2", "10.0 to 12.5%, most in step 2")
     assert texts(opened, "#blocks tbody tr > *") == ["head", "forward", "input", "64", clipping, "100.0%", clipped, flushed]
     assert browser.complaints == []
+
+
+def test_a_test_under_several_recipes_has_a_column_for_each(browser: Browser, tmp_path: Path) -> None:
+    coarse = [LAYERS[0] | {"forward": 1.5}, LAYERS[1] | {"layer": "body.1", "forward": None, "weight gradient": None}]
+    entries = [check(precision=each, name=f"t.py::test_it[{each}]") for each in ("mxfp4", "nvfp4", "mxfp8")]
+    for entry, layers in zip(entries, (LAYERS, coarse, []), strict=True):
+        entry["report"]["facts"]["layers"] = layers
+    opened = shown(browser, of(*entries), tmp_path)
+    assert texts(opened, "#recipes thead th") == ["layer", "mxfp4", "nvfp4"]
+    assert texts(opened, "#recipes tbody tr > *") == ["head", "2.5", "1.5", "body.0", "28.0", "", "body.1", "", ""]
+    assert browser.complaints == []
+
+
+def test_other_tests_and_other_parameters_are_no_columns() -> None:
+    run = (("mxfp4", 1), ("nvfp4", 1), ("nvfp4", 2), ("bf16-mixed", 1))
+    entries = [check(precision=precision, name=f"t.py::test_it[{precision}-{size}]") for precision, size in run]
+    for entry in entries[:3]:
+        entry["report"]["facts"]["layers"] = LAYERS
+    found = by_recipe(of(*entries)["tests"])
+    assert found[0] == found[1] == {"recipes": ["mxfp4", "nvfp4"], "rows": [["head", 2.5, 2.5], ["body.0", 28.04, 28.04]]}
+    assert found[2:] == [None, None]
 
 
 def test_many_layers_are_a_click_away_and_names_are_no_markup(browser: Browser, tmp_path: Path) -> None:

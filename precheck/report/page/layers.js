@@ -8,7 +8,29 @@ const DROWNED = 3; // noise has half the product's energy
 function drawLayers() {
   const layers = current()?.layers ?? [];
   byId("layers").hidden = !layers.length;
-  if (layers.length) renderLayers(layers, FEW_LAYERS);
+  if (!layers.length) return;
+  renderLayers(layers, FEW_LAYERS);
+  renderRecipes(current().recipes, FEW_LAYERS);
+}
+
+/** The same test under each recipe: the decibels of each layer's worst product. */
+function renderRecipes(found, most) {
+  byId("recipes").replaceChildren();
+  if (!found) return;
+  const head = el("thead", {}, el("tr", {}, ...["layer", ...found.recipes].map((title) => el("th", { scope: "col" }, clipped(title, 40)))));
+  const rows = found.rows
+    .slice(0, most)
+    .map(([layer, ...values]) =>
+      el("tr", {}, el("th", { scope: "row", class: "code", title: clipped(layer, 400) }, clipped(layer, 60) || "the model"), ...values.map(decibelCell)),
+    );
+  const more =
+    found.rows.length > most
+      ? el("button", { type: "button", class: "plain jump", onclick: () => renderRecipes(found, Infinity) }, `Show all ${found.rows.length} layers`)
+      : "";
+  byId("recipes").append(
+    el("p", { class: "help" }, "This test under each recipe: decibels of the layer's worst product."),
+    el("div", { class: "scroll map" }, el("table", { "aria-label": "Worst product of each layer by recipe" }, head, el("tbody", {}, ...rows)), more),
+  );
 }
 
 function renderLayers(layers, most) {
