@@ -73,6 +73,17 @@ def test_each_of_the_three_products_has_its_operands_cast(name: str, bias: bool,
     torch.testing.assert_close(weight_gradient, turned_gradient(up.t()) @ turned_given(flat.t()).t(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("places", "sum_of_chunks"), [([0, 129, 257], 2**24), ([0, 129, 130], 2**24 + 2)], ids=["a chunk each", "two of a chunk"])
+def test_blocks_are_added_to_a_float32_sum_one_by_one(places: list[int], sum_of_chunks: int) -> None:
+    """Of 2^24, 1 and 1 float32 drops each 1 that is added alone, and keeps the 2 of a chunk. No order of single terms gives both sums."""
+    layer, x = nn.Linear(384, 1, bias=False), torch.zeros(1, 384)
+    x[0, places] = torch.tensor([4096.0, 1.0, 1.0])
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[0, places] = torch.tensor([4096.0, 1.0, 1.0])
+    assert step("Float8BlockScaling", layer, x, torch.ones(1, 1))[0].item() == sum_of_chunks
+
+
 def test_nvfp4_turns_the_weight_gradients_operands_and_rounds_gradients_by_chance() -> None:
     layer, x, upstream = nn.Linear(64, 32), normal(64, 64), normal(64, 32, seed=1)
     many = [step("NVFP4BlockScaling", layer, x, upstream) for _ in range(2)]
