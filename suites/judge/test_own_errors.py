@@ -339,30 +339,3 @@ def test_data_that_a_function_is_given_or_fills_in_are_not(data: torch.Tensor) -
 def test_random_numbers_that_are_drawn_in_the_block_are_not() -> None:
     torch.manual_seed(0)
     assert errors(lambda: Model(lambda: departed(torch.randn(512), LOW))()) == []
-
-
-def reach(weight: torch.Tensor, rows: torch.Tensor, low: torch.dtype) -> torch.Tensor:
-    weight, rows = weight.to(low), rows.to(low)
-    return ((weight * rows.square()).sum(-1) - (weight * rows).sum(-1).square()).float()
-
-
-ROWS = torch.arange(96.0, 240)
-"""Every one is exact in bfloat16."""
-
-
-def reaches(low: torch.dtype, rows: torch.Tensor = ROWS) -> list[Finding]:
-    """What is said of spreads around row 168. They are an eighteenth of the mean square."""
-    weight = functional.softmax(0.1 * normal(16, 144), -1)
-    return errors(lambda: reach(weight, rows, low))
-
-
-def test_an_exact_cast_of_the_functions_own_is_no_low_number_that_it_was_given() -> None:
-    first = reaches(LOW)[0]
-    assert (first.rule, first.limit) == ("cancellation", 4.0)
-    assert first.source.endswith(f"test_own_errors.py:{line_of(reach, 'return')}")
-    assert "on the inputs that it gets, reach() is off by" in first.message
-
-
-@pytest.mark.parametrize(("low", "handed"), [(torch.float32, torch.float32), (torch.float32, LOW), (LOW, LOW)])
-def test_a_spread_in_float32_or_of_rows_that_are_handed_over_low(low: torch.dtype, handed: torch.dtype) -> None:
-    assert reaches(low, ROWS.to(handed)) == []

@@ -8,7 +8,6 @@ from collections import Counter
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.memory.window import LONGEST
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import packaged, shortened
@@ -109,17 +108,6 @@ def low_since(operation: Operation) -> str:
 
 SAME = 1e-5
 """The most that the norms of one tensor differ if float32 computes it in two ways, relative."""
-
-
-def came_low(value: Value, call: int) -> bool:
-    """Whether a low number was low already when it came into a call, or a product made it, which the precision has low. Otherwise a cast or a
-    constant in the call made it low, which its author wrote, be the number exact or not."""
-    walk = Walk([value], NEARBY)
-    for held in walk:
-        if held.maker is None or held.maker.call != call or held.maker.base in ops.PRODUCTS:
-            return True
-        walk.follow(source for source in held.maker.inputs if source.low)
-    return not walk.whole
 
 
 def given_back(operation: Operation) -> Value | None:

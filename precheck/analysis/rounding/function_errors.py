@@ -21,7 +21,7 @@ from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
-from precheck.analysis.propagation.provenance import came_low, determined, effective_roundoff, elements, is_alias, rms, smallest_normal
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -247,8 +247,7 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
 def _asked(made: Attribution) -> bool:
     """Whether the precision asks for low numbers in a call: it has a product, or was given one. Otherwise its author's own casts made all of them."""
     passed = made.through.keys()
-    given = (came_low(source, each.call) for each in passed for source in each.inputs if source.low and source.maker not in passed)
-    return any(each.base in ops.PRODUCTS for each in passed) or any(given)
+    return any(each.base in ops.PRODUCTS or any(source.low and source.maker not in passed for source in each.inputs) for each in passed)
 
 
 def _steps(reader: Operation, step: Value) -> bool:
@@ -271,7 +270,8 @@ def remaining(operation: Operation, value: Value) -> float:
 
 def _of_small_numbers(cause: Operation) -> bool:
     """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
-    return attribution.own_error(cause, cause.outputs[0]) > 2 * max(cause.outputs[0].rounded, cause.outputs[0].local or 0.0)
+    made = cause.outputs[0]
+    return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
 def _coarse_addition(made: Attribution, value: Value) -> Operation | None:
