@@ -78,7 +78,6 @@ class Passages:
     @contextlib.contextmanager
     def followed(self) -> Iterator[list[Passage]]:
         self.own = {id(module): {id(each) for each in module.parameters()} for module in self.model.modules()}
-        self.state = HeldState(self.model) if self.backward else None
         for name, module in self.model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 self.handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
@@ -101,6 +100,8 @@ class Passages:
             lender = self._lender(module)
             if lender is not None:
                 self._read("lent", name, floats(list(module.parameters(recurse=False))), lender)
+            if self.state is None and self.backward:
+                self.state = HeldState(self.model)  # not before the first call: the run casts the model, which puts other buffers into it
             held = self.state.entering(module, given, self.stack[-1]) if self.state else ()
             self._read("in", name, floats(given), self.stack[-1], held)
             self._read("whole", name, _wholes(given) if self.whole else [], self.stack[-1])
