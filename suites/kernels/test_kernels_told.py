@@ -35,7 +35,8 @@ SAID = {
     # numbers whose exponential is as small as float32's spacing of one
     "softplus: of a number far below zero nothing is left": "numbers about -16",
     # the cache is used where no input requires a gradient
-    "swish: results are kept by the address of the input": "in memory of its own the same call is right",
+    # which of the two is seen first depends on the addresses that the allocator gives
+    "swish: results are kept by the address of the input": "in memory of its own the same call is right|it is right where nothing was run before",
     # of four numbers nobody had asked for the smallest four
     "smallest four: zeros where there are no more than four": "here the size 9 became 4",
     # places that are whole numbers fall on the end of a short row
@@ -66,6 +67,6 @@ def test_a_broken_kernel_is_told_in_these_words_and_its_twin_passes(name: str) -
     case = BROKEN_BY_NAME[name]
     report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=5)
     assert [finding.rule for finding in report.errors] == [case.rule], report.summary()
-    assert SAID[name] in report.errors[0].message
+    assert any(words in report.errors[0].message for words in SAID[name].split("|")), report.errors[0].message
     report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=0.5)
     assert not report.errors, report.summary()
