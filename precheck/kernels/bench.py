@@ -11,7 +11,7 @@ import torch
 
 from precheck import formats
 from precheck.analysis.noise_floor import kernel_floor as floor
-from precheck.kernels import memory, nonfinite, number_kinds, reference_error, running, trials
+from precheck.kernels import indices, memory, nonfinite, number_kinds, reference_error, running, trials
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
 from precheck.kernels.memory import poisoned
@@ -37,7 +37,8 @@ class Bench:
 
     def __init__(self, candidate: Callable[..., Any], reference: Callable[..., Any], example: Example, dimensions: Dimensions,
                  wishes: Wishes) -> None:  # fmt: skip
-        self.candidate, self.reference, self.example, self.dimensions, self.wishes = candidate, reference, example, dimensions, wishes
+        self.candidate, self.reference, self.example, self.dimensions = candidate, reference, example, dimensions
+        self.wishes = dataclasses.replace(wishes, indices=indices.asked(reference, example))
         self.linked: dict[tuple[tuple[str, int], ...], Trial | None] = {}
         self.with_numbers: set[tuple[tuple[str, int], ...]] = set()
         self.steps: dict[str, int] = {}
@@ -209,6 +210,9 @@ class Bench:
         text = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else '(no text)'}"
         if isinstance(error, CLEAN) and str(error) and outcome.where == "forward":
             judged.refused = text
+            return
+        if judged.trial.sizes and memory.ran_out(error):  # these sizes are not the user's
+            judged.skipped = "the candidate ran out of memory"
             return
         subject = "output" if outcome.where == "forward" else "gradient"
         judged.fault = Fault("crash", subject, f"the candidate raises {text} in its {outcome.where} pass, where the reference gives a result")

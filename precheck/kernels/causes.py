@@ -174,8 +174,9 @@ class Search:
             return None
         made = self.bench.make(judged.trial)
         for place, leaf in enumerate(self.bench.example.leaves):
-            if contents.offsets(leaf.tensor, self.bench.dimensions.sizes.values()) and not torch.equal(made.values[place], leaf.tensor):
-                values = [leaf.tensor if other == place else each for other, each in enumerate(made.values)]
+            own = leaf.tensor.cpu()
+            if contents.offsets(own, self.bench.dimensions.sizes.values()) and not torch.equal(made.values[place], own):
+                values = [own if other == place else each for other, each in enumerate(made.values)]
                 if self.bench.passes_on(judged.trial, Made(values, made.numbers)):
                     return Cause("kernel-edge", f"with the example's offsets in inputs{leaf.path} it is right; here sequences end elsewhere")
         return None

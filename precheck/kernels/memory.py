@@ -56,6 +56,11 @@ class Buffer:
 same = same_bits
 
 
+def ran_out(error: Exception | None) -> bool:
+    """Whether an error says that there was not enough memory, on a CPU or a device."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+
+
 def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:
     """`values` in a layout. `expanded` repeats the first row. A contiguous tensor starts its storage."""
     perm, shape, steps = _order(values, layout), list(values.shape), 1

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.formats import Format
 from precheck.kernels.examples import Example, parameters
+from precheck.kernels.indices import Indices
 from precheck.kernels.noise import Rounded
 from precheck.kernels.parts import Parts
 from precheck.observe.containers import call, tensors
@@ -51,12 +52,15 @@ class Wishes:
     expanded: tuple[int, ...] = ()  # leaves that are one row, expanded: the row's gradient is compared
     detached: frozenset[str] = frozenset()  # outputs without a gradient in the reference, if others have one
     default: str = "cpu"  # the device of the user's factories; precheck's own make tensors on the CPU
+    indices: Indices | None = None  # says on a CPU which whole numbers the reference takes, before a device is asked
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
         kind: str = "plain", keep: bool = False) -> Outcome:  # fmt: skip
     """Runs one call. `kind`: "plain", "exact" in float64, or "noise" with the rounding of correct implementations. A candidate is always "plain"."""
-    outcome = Outcome()
+    outcome = Outcome(error=refusal(values, numbers, wishes))
+    if outcome.error is not None:
+        return outcome
     begun = time.perf_counter()
     try:
         with contextlib.ExitStack() as stack:
@@ -71,7 +75,9 @@ def run(function: Callable[..., Any], example: Example, values: Sequence[torch.T
 def noise(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes,
           seed: int, fine: float, stored: float = 0.0) -> tuple[Outcome, bool]:  # fmt: skip
     """A run with the rounding of correct implementations, and whether its result depends on the order of two writes."""
-    outcome = Outcome()
+    outcome = Outcome(error=refusal(values, numbers, wishes))
+    if outcome.error is not None:
+        return outcome, False
     gemm = wishes.precision.gemm if wishes.precision else None
     if wishes.precision is not None and isinstance(gemm, Format):  # the mode rounds operands itself
         wishes = dataclasses.replace(wishes, precision=dataclasses.replace(wishes.precision, gemm=None))
@@ -85,6 +91,11 @@ def noise(function: Callable[..., Any], example: Example, values: Sequence[torch
     except Exception as error:
         outcome.error = error
     return outcome, mode.ambiguous
+
+
+def refusal(values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes) -> Exception | None:
+    """Why a device must not see these inputs, or None."""
+    return None if wishes.indices is None else wishes.indices.refusal(values, numbers)
 
 
 def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, example: Example) -> None:

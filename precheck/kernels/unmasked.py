@@ -37,7 +37,7 @@ class _Marks(Exact):
             if argument.name in _IGNORED and isinstance(value, int):
                 self.named.add(value)
             if argument.name in _INDICES:
-                self.places += [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, torch.Tensor)]
+                self.places += [each.cpu() for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, torch.Tensor)]
         if func.overloadpacket.__name__ in ("eq", "ne") and type(args[1]) is int and not args[0].is_floating_point():
             self.compared.add(args[1])
         return super().__torch_dispatch__(func, types, args, kwargs)

@@ -92,7 +92,7 @@ class Yardstick:
         blocks = []
         for mean, square in zip(spread.blocks, fourth.blocks, strict=True):
             found = [freedom(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)]
-            each = torch.tensor(found, dtype=torch.float64, device="cpu")
+            each = torch.tensor(found, dtype=torch.float64, device=mean.device)
             some = each[each.isfinite()]
             typical = float(1 / (1 / some).mean()) if len(some) else math.inf  # few runs say little about one block, so all blocks are used
             blocks.append(each.clamp(max=typical))

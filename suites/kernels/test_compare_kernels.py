@@ -79,6 +79,16 @@ def test_a_clean_refusal_is_a_warning_and_a_crash_an_error() -> None:
     assert [finding.rule for finding in report.errors] == ["kernel-edge"]
 
 
+def test_memory_that_runs_out_in_sizes_the_user_did_not_choose_is_no_fault() -> None:
+    def hungry(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if x.numel() > 400:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 128.01 GiB.")
+        return written(x, weight)
+
+    report = precheck.compare_kernels(hungry, norm, inputs(), budget=2)
+    assert report.verdict == "rounding", report.summary()
+
+
 def test_who_refuses_the_example_is_another_function() -> None:
     def refusing(x: torch.Tensor) -> torch.Tensor:
         raise TypeError("no such format")

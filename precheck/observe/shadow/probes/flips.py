@@ -80,7 +80,11 @@ def _sorted_into(call: Call, made: torch.Tensor) -> None:
         return
     call.mode.places.cast(call.operation, made)
     four = [sampled(numbers, WHOLES), sampled(call.shadows[id(numbers)], WHOLES), sampled(made, WHOLES), (bounds == wide).all() | _even(wide)]
-    call.mode.later(four, functools.partial(_rebinned, call.operation, lambda held: torch.searchsorted(wide, held, right=right).to(held.dtype)))
+
+    def binned(held: torch.Tensor) -> torch.Tensor:  # which may have been fetched from a device
+        return torch.searchsorted(wide.to(held.device), held, right=right).to(held.dtype)
+
+    call.mode.later(four, functools.partial(_rebinned, call.operation, binned))
 
 
 def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *four: torch.Tensor) -> None:

@@ -45,7 +45,7 @@ def _attended(
 def _forward(op: OpCall) -> list[torch.Tensor]:
     given = _given(op)
     output, lse = _attended(given("query"), given("key"), given("value"), given("attn_bias"), bool(given("is_causal")), given("scale"))
-    return [output, lse]
+    return [output, lse.unsqueeze(-1) if "cudnn" in op.plan.packet else lse]  # as cuDNN's kernel does
 
 
 def _backward(op: OpCall) -> list[torch.Tensor]:
