@@ -11,7 +11,7 @@ from collections.abc import Set
 from precheck import ops
 from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, rms
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -112,9 +112,10 @@ def _shows(value: Value) -> bool:
 
 def _joins_wrong(value: Value) -> bool:
     """Whether a value joins terms that are off by more than half of themselves. An error is measured of a tensor as a whole, where large terms hide
-    that of small ones. But each term is a result of its own."""
+    that of small ones. But each term is a result of its own. A term that float32 does not determine, such as the cosine of a right angle, is none."""
     terms = value.maker.inputs if value.maker is not None and value.maker.base in ("stack", "cat") else ()
-    return sum(elements(term) for term in terms if term.drift > WRONG) >= DEAD * elements(value) > 0
+    wrong = (term for term in terms if term.drift > WRONG and (term.maker is None or determined(term.maker, term)))
+    return sum(map(elements, wrong)) >= DEAD * elements(value) > 0
 
 
 def thrown_off(reader: Operation, step: Value) -> bool:

@@ -45,7 +45,7 @@ def passed(call: Call) -> None:
         return
     place = int(call.floats[0].numel() < call.floats[1].numel())
     scores, bound = call.floats[place], call.floats[1 - place]
-    if scores.dim() < 2 or scores.shape[-1] < 2 or bound.shape != (*scores.shape[:-1], 1) or call.mode.later.defers(scores):
+    if scores.dim() < 2 or scores.shape[-1] < 2 or bound.shape != (*scores.shape[:-1], 1):
         return
     run, shadow, edge, wide = (each.detach().flatten(0, -2)[:WHOLES] for each in (scores, call.shadows[id(scores)], bound, call.shadows[id(bound)]))
     equal = run == edge
@@ -61,13 +61,13 @@ def passed(call: Call) -> None:
 def decided(call: Call, answers: torch.Tensor) -> None:
     """After a comparison that tells which of two numbers is larger."""
     _rounded_bound(call, answers)
-    if len(call.args) == 2 and call.operation.phase != "backward" and not call.mode.later.defers(answers) and answers.numel() <= WHOLES:
+    if len(call.args) == 2 and call.operation.phase != "backward" and answers.numel() <= WHOLES:
         _mistaken(call, answers)
 
 
 def _rounded_bound(call: Call, answers: torch.Tensor) -> None:
     """After a comparison of a low tensor with one number: records whether all answers are alike, only since that number was rounded."""
-    if len(call.args) != 2 or call.operation.phase == "backward" or answers.numel() < 2 or call.mode.later.defers(answers):
+    if len(call.args) != 2 or call.operation.phase == "backward" or answers.numel() < 2:
         return
     place = 0 if isinstance(call.args[0], torch.Tensor) and call.args[0].shape == answers.shape else 1
     numbers, other = call.args[place], call.args[1 - place]

@@ -85,7 +85,7 @@ def impossible(call: Call, drawn: torch.Tensor) -> None:
 def tail(call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
     """Counts the reference's numbers in a tail that lie beyond the run's greatest number."""
     operation = call.operation
-    if operation.base not in ops.SINGULAR or len(operation.inputs) != 1 or call.mode.later.defers(output):
+    if operation.base not in ops.SINGULAR or len(operation.inputs) != 1:
         return
     origin, steps = operation.inputs[0].maker, 0
     while origin is not None and origin.base not in ops.UNIFORM and steps < NEAR:
@@ -105,7 +105,7 @@ def skewed(call: Call) -> None:
     the differences of widths. It is the least probability of a different outcome. If the sum falls short of its end, the gap belongs to the index
     past it.
     """
-    if call.plan.packet != "searchsorted" or not call.inputs[0].drift or call.mode.later.defers(call.floats[0]):
+    if call.plan.packet != "searchsorted" or not call.inputs[0].drift:
         return
     summed, steps = call.inputs[0].maker, 0
     while summed is not None and summed.base != "cumsum" and steps < NEAR:

@@ -195,7 +195,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         call.mode.observation.followed += 1
         call.mode.places.chosen(call.operation, outputs[1])
         _choice(call, outputs[1], shadows[1])
-    if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
+    if torch.equal(outputs[1], shadows[1]):
         return
     picked = chosen(call.op, inputs[id(call.floats[0])], outputs[0], outputs[1])
     shadows[0] = shadows[0] if picked is None else picked
@@ -228,18 +228,12 @@ def counted(call: Call, outputs: list[torch.Tensor]) -> None:
         own = call.mode.replay.call(call.op, call.shadow_of)
         if call.plan.base in ops.PLACES:
             _choice(call, outputs[0], own[0])
-        elif call.mode.later.defers(outputs[0]):
-            _noted(call, (outputs[0] != own[0]).sum(), outputs[0].numel())
         else:
             call.operation.flips = of_values(outputs[0], own[0])
 
 
 def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     scores = call.floats[0]
-    if call.mode.later.defers(scores):  # only the number is counted: the scores are not kept
-        if mine.shape == theirs.shape:
-            _noted(call, (mine != theirs).sum(), mine.numel())
-        return
     call.operation.flips = of_choice(call.op, scores, call.shadows[id(scores)], mine, theirs)
 
 

@@ -40,7 +40,7 @@ def multiplied(call: Call, output: torch.Tensor) -> None:
     if len(call.floats) != 1:
         return
     masks = [each for each in call.args if isinstance(each, torch.Tensor) and each.dtype is torch.bool]
-    if len(masks) != 1 or call.mode.later.defers(output) or finite([output.detach()]):
+    if len(masks) != 1 or finite([output.detach()]):
         return
     left = output.detach().isnan() & ~masks[0]
     call.operation.unmasked = int(left.sum())

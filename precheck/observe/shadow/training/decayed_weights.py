@@ -32,7 +32,7 @@ class DecayedWeights:
         factor = call.operation.scalars[0]
         for tensor, cell in zip(call.floats, call.cells, strict=True):
             low = cell is not None and cell.parameter and tensor.dtype in call.mode.low and any(tensor is each for each in call.written)
-            if not low or cell is None or not 0 < abs(1 - factor) < torch.finfo(tensor.dtype).eps or call.mode.later.defers(tensor):
+            if not low or cell is None or not 0 < abs(1 - factor) < torch.finfo(tensor.dtype).eps:
                 continue
             if call.mode.tracker.stepping is not None and not decays(call.mode.tracker.stepping, tensor):
                 continue

@@ -213,7 +213,7 @@ class Updates:
 
     def _elsewhere(self, mine: torch.Tensor, was: Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
         """Other tensors of the weight's size that were written during the step. If the weight mostly did not move, they may hold the remainder."""
-        if self.later.defers(mine) or share(sampled(mine.detach(), SAMPLE) == was.values) <= 0.5:
+        if share(sampled(mine.detach(), self._limit(mine)) == was.values) <= 0.5:
             return []
         seen = {storage_key(tensor) for tensor in (mine, *known)}
         return [each for each in self.memory.made_since(was.seen, mine.numel()) if storage_key(each) not in seen]
@@ -239,9 +239,9 @@ class Updates:
 
     def _unused(self, parameter: torch.Tensor) -> bool:
         """Whether its gradient is zero, so that only weight decay moves it. Checked before and after a step, since a closure may make a gradient
-        and a loop may clear it. Always False on an accelerator, where the check would have to wait."""
+        and a loop may clear it. On an accelerator this waits for the device."""
         gradient = None if parameter.grad is None else local(parameter.grad)
-        if gradient is None or not addressable(gradient) or self.later.defers(gradient):
+        if gradient is None or not addressable(gradient):
             return False
         return not bool(sampled(gradient, SAMPLE).any())
 
@@ -249,9 +249,12 @@ class Updates:
         cell = self.memory.find(local(tensor)) if tensor.layout is torch.strided else None
         return cell.value if cell is not None else None
 
+    def _limit(self, tensor: torch.Tensor) -> int:
+        return LATER if self.later.defers(tensor) else SAMPLE
+
     def _sample(self, tensor: torch.Tensor, *, whole: bool = False) -> Samples:
         """Samples of a tensor and its shadow. Without one, a `whole` tensor is its own shadow. Any other may be a remainder: its shadow is zero."""
-        limit = LATER if self.later.defers(tensor) else SAMPLE
+        limit = self._limit(tensor)
         values, cell = sampled(tensor.detach(), limit), self.memory.find(tensor)
         if cell is not None:
             return values, sampled(self.memory.view(cell, tensor), limit)
