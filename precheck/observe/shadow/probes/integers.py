@@ -97,7 +97,7 @@ class Places:
         """Notes which elements of the casts a `where` discards, if they lie in its operand as the casts left them."""
         for tensor, kept in ((first, condition), (other, ~condition)):
             made = self.made.get(tensor) or () if isinstance(tensor, torch.Tensor) else ()
-            known = bool(made) and whole(tensor) and tensor.is_contiguous() and not self.moved.get(tensor) and tensor.is_cpu
+            known = bool(made) and whole(tensor) and tensor.is_contiguous() and not self.moved.get(tensor)
             gone = (~sampled(kept.expand(tensor.shape).contiguous(), WHOLES)).nonzero().flatten().tolist() if known else []
             for operation in operations:
                 if operation in made and operation.left_out is None:
