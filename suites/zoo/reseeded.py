@@ -69,7 +69,8 @@ def watched(code: Callable[[], Any], precision: str | None, raises: type[Excepti
     """What `watch` finds in a program. An error that a bug raises is its own; any other is raised."""
     try:
         with precheck.watch(precision=precision) as report:
-            code()
+            kept = code()  # what a program returns, its user keeps
+        del kept
     except Exception as error:
         if raises is None or type(error) is not raises:
             raise
