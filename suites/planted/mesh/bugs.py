@@ -107,7 +107,8 @@ HARMLESS = [
             ("stretched = strain(sides, edges(bent, faces, low), low)", "stretched = strain(way_of(points, faces), way_of(bent, faces), low)"),
             (
                 "def normals(sides, low):\n",
-                "def way_of(points, faces):\n    corner = points[faces]\n    return (corner[:, 1:] - corner[:, :1]).float()\n\n\ndef normals(sides, low):\n",
+                "def way_of(points, faces):\n    corner = points[faces]\n    return (corner[:, 1:] - corner[:, :1]).float()\n"
+                "\n\ndef normals(sides, low):\n",
             ),
         ),
     ),

@@ -83,7 +83,8 @@ BUGS = [
         name="pressure-low",
         healthy=PRESSURE,
         planted="    side, sides = bought[:, 0].to(low), [bought[:, 0].to(low)]\n    for turn in range(1, TIMES):\n"
-        "        side = side + bought[:, turn].to(low)  # culprit\n        sides.append(side)\n    return (torch.stack(sides, 1) - sides[0][:, None]).float()\n",
+        "        side = side + bought[:, turn].to(low)  # culprit\n        sides.append(side)\n"
+        "    return (torch.stack(sides, 1) - sides[0][:, None]).float()\n",
         precisions=BF16,
         part="function:pressure",
         rules=(*WHOLE, "absorption"),
@@ -125,7 +126,8 @@ HARMLESS = [
     Harmless(
         name="queues-low",
         healthy=LEAN,
-        changed="    buying, selling = buying.log(), selling.log()\n    return (torch.sigmoid((buying - selling).to(torch.bfloat16).float()) - 0.5) * spread\n",
+        changed="    buying, selling = buying.log(), selling.log()\n"
+        "    return (torch.sigmoid((buying - selling).to(torch.bfloat16).float()) - 0.5) * spread\n",
         precisions=BF16,
         why="A logarithm of a ratio is rounded once, and a sigmoid makes no more of it.",
     ),
