@@ -1,4 +1,4 @@
-"""Bugs of a mesh: places far from the origin, curvature as what is left of a turn, strain as a difference of Gram matrices, squares beyond float16."""
+"""Bugs of a mesh: places far from the origin, curvature as what is left of a turn, strain by squares, squares beyond float16."""
 
 from planted_bug import Harmless, Planted
 
