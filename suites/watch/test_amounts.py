@@ -67,3 +67,18 @@ def test_digits_of_rounded_places_are_wrong() -> None:
     assert "whole numbers up to 3397 in bfloat16" in finding.message
     assert not digits(places, whole=True).errors, "quotients of amounts are amounts"
     assert not digits(places // 16 * 16, whole=False).errors, "bfloat16 holds these"
+
+
+def waits(clock: torch.Tensor, *, late: bool) -> Report:
+    with precheck.watch() as report:
+        clock = clock if late else clock.bfloat16()
+        wait = (clock[1:] - clock[:-1]).bfloat16()
+        report.facts["result"] = float(wait.float().log1p().square().mean())
+    return report
+
+
+def test_integers_beyond_those_of_float32_are_whole_by_their_type() -> None:
+    clock = 1_700_000_000 + (torch.arange(1, 40) * 7919 % 900).cumsum(0)
+    finding = waits(clock, late=False).errors[0]
+    assert (finding.rule, finding.op) == ("integer-rounding", "aten._to_copy.default")
+    assert not waits(clock, late=True).errors, "differences are amounts"
