@@ -61,6 +61,8 @@ ELEMENTWISE = where(lambda op: op.accumulates in ("adds", "scales") and op.kind 
 """Those of `ACCUMULATING` that work element by element."""
 SCATTERING = where(lambda op: op.accumulates in ("scatters", "may scatter"))
 """Ops that add several elements into one, some of them only if their argument `accumulate` is true."""
+UNEVEN = SCATTERING | {"embedding_dense_backward"}
+"""Ops that may add up more numbers for one element of their result than for another."""
 ADDING_INSIDE = ("norm", "attention", "_fft_", "linalg")
 """Parts of names of ops that add up many terms: a transform may be a product, and a factorisation has a sum for each number."""
 ELIMINATING = ("solve", "linalg_lu", "linalg_inv", "linalg_det", "cholesky")
@@ -121,6 +123,8 @@ CUTS = where(lambda op: op.kind in (Kind.ROUNDING, Kind.REMAINDER))
 """Ops that round numbers to multiples or take remainders. The results are still numbers: coordinates, times, phases."""
 WHOLE = (CUTS & STEPS) - {"floor_divide"}
 """Ops that round each element to a whole number."""
+REMAINDERS = where(lambda op: op.kind is Kind.REMAINDER)
+"""Those of `CUTS` that take remainders."""
 ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that compare two numbers, which is meaningful only if both have one scale."""
 BOUNDING = where(lambda op: op.kind is Kind.ORDER)

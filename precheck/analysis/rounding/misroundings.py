@@ -292,6 +292,7 @@ class Misroundings:
 
     @staticmethod
     def _accumulating(operation: Operation, value: Value) -> float:
-        """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2)."""
+        """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering
+        op adds up more terms for some elements than for others, and those with most terms are often the largest."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
-        return max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * effective_roundoff(value)
+        return max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms, value.terms)) / 2) * effective_roundoff(value)

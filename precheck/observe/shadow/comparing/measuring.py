@@ -110,7 +110,9 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         return  # its kernel only rounds; what it cuts off is no fault of the kernel
     drawn = call.plan.tagged and call.op.draws()  # repeated, it would take random numbers of the user's
     if jumped and not drawn and operation.phase in ("forward", "backward") and (call.before_scatter or not call.written):
-        own = relative_error(output, exact(call, place))
+        right = exact(call, place)
+        own = relative_error(output, right)
+        value.terms = _terms(call, right, place) if call.plan.base in ops.UNEVEN else 0.0
         value.local = own if math.isfinite(own) else None  # a result that is zero on paper, as the norm of a single number, has no relative error
         if value.local is not None and emulation.quantises(operation.packet):
             value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
@@ -226,6 +228,13 @@ def exact(call: Call, place: int = 0) -> torch.Tensor:
     if len(results) == len(call.results):
         eigenvectors.as_in_run(call, call.results, results)
     return results[place]
+
+
+def _terms(call: Call, right: torch.Tensor, place: int) -> float:
+    """How many numbers the op adds up for an element of its result `right`: the mean, in which an element counts by its square, as in an error."""
+    ones = {id(tensor): torch.ones_like(tensor, dtype=right.dtype) for tensor in call.floats}
+    counts, weights = call.mode.replay.call(call.op, lambda tensor: operand(call, ones, tensor))[place], right.square()
+    return ratio(float((counts * weights).sum()), float(weights.sum()))
 
 
 def relative_error(output: torch.Tensor, exact: torch.Tensor) -> float:

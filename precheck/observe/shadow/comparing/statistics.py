@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.comparing.numpy_views import ROOM, Numbers, lent, lent_pair, listed, scratch
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import no_dispatch
@@ -259,7 +260,8 @@ def _wholes(value: Value, mine: Numbers, exact: Numbers) -> None:
     if not (exact[:16] == exact[:16].round()).all() or not (exact == exact.round()).all():
         return
     peak = float(numpy.abs(exact).max())
-    if 1 / value.roundoff < peak < 2 / numpy.finfo(exact.dtype).eps:  # beyond, all numbers of the reference are whole
+    counted = value.maker is not None and value.maker.base in ops.CASTS and not value.maker.inputs  # a cast of integers
+    if 1 / value.roundoff < peak and (counted or peak < 2 / numpy.finfo(exact.dtype).eps):  # beyond, all numbers of the reference are whole
         value.wholes_moved, value.peak = numpy.unique(numpy.abs(exact[mine != exact])).size, peak
         steps, stored = numpy.diff(numpy.unique(exact)), numpy.unique(mine)
         value.enumerates = 1 < steps.size >= stored.size and bool((steps == steps[0]).all())
