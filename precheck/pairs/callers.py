@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.couples import Couples
+from precheck.pairs.couples import Calls, Couples
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage
 from precheck.pairs.same_code import known_right
@@ -39,6 +40,32 @@ def asking(
         return maker, ""
     caller, words = asking(given[-1].caller, before, coupled, contents, right)
     return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
+
+
+def grouping(module: str, callers: Mapping[str, str], coupled: Couples, comparison: Comparison) -> str | None:
+    """The code that calls a module, or one around it, on groups of other sizes than `model` does: on a whole batch, say, where `model` norms each
+    half. Only of a layer of torch that is right, and has read what model's has: then nothing else can differ."""
+    wanted = coupled.matching.modules.get(module)
+    models = comparison.model.job.model, comparison.other.job.model
+    if wanted is None or models[0].get_submodule(wanted) is models[1].get_submodule(module) or not known_right(comparison, module, ()):
+        return None
+    while module in callers and (wanted := coupled.matching.modules.get(module)) is not None:
+        caller = callers[module]
+        around = coupled.matching.modules.get(caller)
+        if around is None:
+            return None
+        ours, theirs = (
+            [_count(calls, each) for each in pair] for calls, pair in zip(coupled.calls, ((wanted, around), (module, caller)), strict=True)
+        )
+        if ours[0] * theirs[1] != theirs[0] * ours[1]:
+            return caller
+        module = caller
+    return None
+
+
+def _count(calls: Calls, module: str) -> int:
+    """How often a module is called."""
+    return len(calls.get(("out", module, 0), [])) if module else 1
 
 
 def _intruder(owner: str, call: int, held: Sequence[Held], before: Sequence[Passage], coupled: Couples) -> str | None:

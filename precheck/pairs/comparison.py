@@ -66,8 +66,7 @@ class Comparison:
         """`rounding` if a gradient is zero in exact arithmetic on each side that has it: of a bias before a norm, which `other` does not add, or of
         the shares of streams that are equal. `alone`: only if one side has it."""
         sided = self._sided(subject)
-        both = (sided.model is None) == (sided.other is None)
-        if not subject.kind.endswith("gradient") or self.precision.name == "64-true" or (alone and both):
+        if not subject.kind.endswith("gradient") or self.precision.name == "64-true" or (alone and sided.both):
             return None
         found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         for side, given, of in ((self.model, sided.model, subject.of_model), (self.other, sided.other, subject.of_other)):
@@ -181,8 +180,7 @@ class Comparison:
         return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
 
     def _by_luck(self, subject: Subject, verdict: Judged) -> bool:
-        """Whether the floor may be too low by chance, since there are few noise runs. A tensor that is zero in exact arithmetic is as large as its
-        own noise."""
+        """Whether the floor may be too low by chance: noise runs are few, or the tensor is zero in exact arithmetic, and as large as its noise."""
         numel = torch.Size(verdict.shape).numel()
         return self._yard.floor(subject).drowned or verdict.r <= noise.allowed(numel, max(2, self._yard.samples))
 

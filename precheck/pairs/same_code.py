@@ -30,7 +30,8 @@ def part_of_right(comparison: Comparison, module: str, owner: str, right: Collec
 
 def _of_torch(here: torch.nn.Module, there: torch.nn.Module) -> bool:
     alike = type(here) is type(there) and (here.extra_repr(), here.training) == (there.extra_repr(), there.training)
-    return alike and type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in (*here.children(), *here.buffers()))
+    kept = [dict(each.named_buffers()) for each in (here, there)]
+    return alike and type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in here.children()) and _equal(*kept)
 
 
 def _alike(here: torch.nn.Module, there: torch.nn.Module) -> bool:

@@ -36,6 +36,11 @@ class Sided:
     free_model: torch.Tensor | None = None
     free_other: torch.Tensor | None = None
 
+    @property
+    def both(self) -> bool:
+        """Whether both sides have the subject, or neither."""
+        return (self.model is None) == (self.other is None)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:

@@ -238,7 +238,7 @@ class Head(nn.Module):
 DRAWN = (numbers(3, 3, 6, 6), ROWS)
 family("styles of two norms", "norms of torch", lambda **bad: ported(Head(), Head(**{"torchs": True, **bad}), DRAWN), {
     "the first norm's numbers": ({"second": "first"}, B, ""), "deviation for mean": ({"second": "exchanged"}, B, ""),
-    "another count of the variance": ({"second": "biased"}, ("layers.1.two",), ""), "half a branch": ({"second": "half"}, B, "times"),
+    "another count of the variance": ({"second": "biased"}, ("layers.1.two",), ""), "half a branch": ({"second": "half"}, B, ""),
     "a residual that is bent": ({"second": "relu"}, B, ""), "a slice one norm late": ({"top": "slice"}, TOP, ""),
     "numbers of all blocks in turn": ({"top": "interleaved"}, TOP, ""), "the most and not the mean": ({"top": "most"}, TOP, ""),
     "a style that is bent": ({"top": "bent"}, TOP, ""),
