@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
+from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.couples import Calls, Couples
+from precheck.pairs.couples import Calls, Couple, Couples
+from precheck.pairs.floors import relative
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage
 from precheck.pairs.same_code import known_right
@@ -42,13 +44,18 @@ def asking(
     return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
 
 
-def grouping(module: str, callers: Mapping[str, str], coupled: Couples, comparison: Comparison) -> str | None:
+def grouping(module: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison) -> str | None:
     """The code that calls a module, or one around it, on groups of other sizes than `model` does: on a whole batch, say, where `model` norms each
     half. Only of a layer of torch that is right, and has read what model's has: then nothing else can differ."""
     wanted = coupled.matching.modules.get(module)
     models = comparison.model.job.model, comparison.other.job.model
     if wanted is None or models[0].get_submodule(wanted) is models[1].get_submodule(module) or not known_right(comparison, module, ()):
         return None
+    read = [each for each in before if each.kind == "in" and each.module == module]
+    counts = {_numbers(calls, each) for calls, each in zip(coupled.calls, (wanted, module), strict=True)}
+    if len(counts) > 1 or not all(_agrees(coupled(each)) for each in read):
+        return None
+    callers = {each.module: each.caller for each in before if each.kind in ("in", "whole")}
     while module in callers and (wanted := coupled.matching.modules.get(module)) is not None:
         caller = callers[module]
         around = coupled.matching.modules.get(caller)
@@ -61,6 +68,15 @@ def grouping(module: str, callers: Mapping[str, str], coupled: Couples, comparis
             return caller
         module = caller
     return None
+
+
+def _agrees(couple: Couple | None) -> bool:
+    return couple is not None and couple[0].shape == couple[1].shape and relative(*couple) <= PARTED
+
+
+def _numbers(calls: Calls, module: str) -> int:
+    """How many numbers all calls of a module are given."""
+    return sum(each.tensor.numel() for (kind, name, _), some in calls.items() if (kind, name) == ("in", module) for each in some)
 
 
 def _count(calls: Calls, module: str) -> int:

@@ -215,7 +215,7 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, content
         less = callers[less]
     if less != owner:
         return less, ""
-    if first.kind == "out" and owner == first.module and (regroups := grouping(owner, callers, coupled, contents.comparison)) is not None:
+    if first.kind == "out" and owner == first.module and (regroups := grouping(owner, before, coupled, contents.comparison)) is not None:
         return regroups, ""
     caller, given = asking(owner, before, coupled, contents, right)
     if caller is not None:
