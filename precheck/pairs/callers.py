@@ -13,7 +13,7 @@ from precheck.pairs.couples import Calls, Couple, Couples
 from precheck.pairs.floors import relative
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage
-from precheck.pairs.same_code import known_right
+from precheck.pairs.same_code import known_right, same_layer_of_torch
 from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
 
 
@@ -48,8 +48,7 @@ def grouping(module: str, before: Sequence[Passage], coupled: Couples, compariso
     """The code that calls a module, or one around it, on groups of other sizes than `model` does: on a whole batch, say, where `model` norms each
     half. Only of a layer of torch that is right, and has read what model's has: then nothing else can differ."""
     wanted = coupled.matching.modules.get(module)
-    models = comparison.model.job.model, comparison.other.job.model
-    if wanted is None or models[0].get_submodule(wanted) is models[1].get_submodule(module) or not known_right(comparison, module, ()):
+    if wanted is None or not same_layer_of_torch(comparison, module):
         return None
     read = [each for each in before if each.kind == "in" and each.module == module]
     counts = {_numbers(calls, each) for calls, each in zip(coupled.calls, (wanted, module), strict=True)}
