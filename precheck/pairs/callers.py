@@ -55,7 +55,7 @@ def grouping(module: str, before: Sequence[Passage], coupled: Couples, compariso
     if len(counts) > 1 or not all(_agrees(coupled(each)) for each in read):
         return None
     callers = {each.module: each.caller for each in before if each.kind in ("in", "whole")}
-    while module in callers and (wanted := coupled.matching.modules.get(module)) is not None:
+    while module and module in callers and (wanted := coupled.matching.modules.get(module)) is not None:
         caller = callers[module]
         around = coupled.matching.modules.get(caller)
         if around is None:

@@ -15,12 +15,14 @@ MEAN: dict[str, Any] = {"loss": lambda out: out.square().mean()}
 
 
 class Halves(nn.Module):
-    """A norm over each half of the batch, in a part. `fault`: both halves at once, or another eps in a norm that is called as `model`'s is."""
+    """A norm over each half of the batch, in a part. `fault`: both halves at once, or a norm with another eps or with a hook."""
 
     def __init__(self, fault: str = "") -> None:
         super().__init__()
         self.fault, self.head = fault, nn.Linear(6, 2)
         self.part = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, eps=1e-2 if fault == "eps" else 1e-5), nn.Tanh())
+        if fault == "hook":
+            self.part[1].register_forward_hook(lambda module, args, out: out * 1.1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made = self.part(x) if self.fault == "whole" else torch.cat([self.part(each) for each in x.chunk(2)])
@@ -33,7 +35,7 @@ def of(kind: type[nn.Module], model: nn.Module, *ways: Any) -> nn.Module:
     return other
 
 
-@pytest.mark.parametrize(("fault", "module"), [("whole", ""), ("eps", "part.1")])
+@pytest.mark.parametrize(("fault", "module"), [("whole", ""), ("eps", "part.1"), ("hook", "part.1")])
 def test_a_norm_over_other_rows_is_the_fault_of_the_code_that_groups_them(fault: str, module: str) -> None:
     model = Halves()
     assert precheck.compare(model, of(Halves, model, fault), X, **MEAN).errors[0].module == module
