@@ -52,7 +52,7 @@ def grouping(module: str, before: Sequence[Passage], coupled: Couples, compariso
         return None
     read = [each for each in before if each.kind == "in" and each.module == module]
     counts = {_numbers(calls, each) for calls, each in zip(coupled.calls, (wanted, module), strict=True)}
-    if len(counts) > 1 or not all(_agrees(coupled(each)) for each in read):
+    if not read or len(counts) > 1 or not all(_agrees(coupled(each)) for each in read):
         return None
     callers = {each.module: each.caller for each in before if each.kind in ("in", "whole")}
     while module and module in callers and (wanted := coupled.matching.modules.get(module)) is not None:
