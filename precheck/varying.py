@@ -25,6 +25,8 @@ from precheck.pairs.sides import Planted, Side
 from precheck.pairs.variations import Asking, Variation, variations_of
 from precheck.precisions import Precision, resolve
 
+VARIED = reporting.Names("the plain run", "the run in this way", "the plain run")
+"""What messages call the two runs of one model."""
 Reduction = str | Callable[[Any], float]
 
 
@@ -165,7 +167,7 @@ def _both(*around: contextlib.AbstractContextManager[None]) -> Iterator[None]:
 def _add(report: Report, varied: Varied, variation: Variation) -> None:
     comparison = varied.comparison(variation)
     judged = comparison.judged()
-    found = reporting.report(comparison, judged)
+    found = reporting.report(comparison, judged, VARIED)
     spread = tokens.spread(comparison.model.low().captured, comparison.other.low().captured, varied.job.inputs)
     alike = found.verdict == "rounding" and not found.errors and not variation.ranks  # ranks get rows in another order, so bits differ anywhere
     pinned = unequal(comparison) if alike else None

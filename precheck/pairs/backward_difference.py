@@ -155,7 +155,8 @@ def _through(comparison: Comparison, dtype: torch.dtype, asked: Sequence[str]) -
         for (name, call), (outputs, inputs) in theirs.items():
             wanted = ours.get((comparison.matching.modules.get(name, ""), call))
             given = name and wanted is not None and any(each is not None for each in outputs) and _equal(outputs, wanted[0])
-            if given and wanted is not None and _present(inputs) == _present(wanted[1]) and not _equal(inputs, wanted[1]):
+            present = wanted is not None and all(map(_alike_present, (outputs, inputs), wanted))
+            if given and present and wanted is not None and not _equal(inputs, wanted[1]):
                 found.append(name)
         passing, modules = ({name for name, _ in theirs}, {name for name, _ in ours}), comparison.matching.modules
         found += [name for name in asked if name not in passing[0] and modules[name] in passing[1]]
@@ -189,6 +190,10 @@ def _gradients(side: Side, dtype: torch.dtype) -> Gradients:
 def _present(gradients: Sequence[torch.Tensor | None]) -> list[bool]:
     """Which gradients are there. An input without one, or of zeros as torch's hooks may give, was cut off by the code that made it."""
     return [each is not None and bool(each.count_nonzero()) for each in gradients]
+
+
+def _alike_present(some: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None]) -> bool:
+    return _present(some) == _present(others)
 
 
 def _equal(some: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None]) -> bool:

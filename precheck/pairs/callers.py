@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
+from precheck.pairs.backward_difference import PARTED
+from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.couples import Couples
+from precheck.pairs.couples import Calls, Couple, Couples
+from precheck.pairs.floors import relative
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage
-from precheck.pairs.same_code import known_right
+from precheck.pairs.same_code import known_right, same_layer_of_torch
 from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
 
 
@@ -39,6 +42,45 @@ def asking(
         return maker, ""
     caller, words = asking(given[-1].caller, before, coupled, contents, right)
     return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
+
+
+def grouping(module: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison) -> str | None:
+    """The code that calls a module, or one around it, on groups of other sizes than `model` does: on a whole batch, say, where `model` norms each
+    half. Only of a layer of torch that is right, and has read what model's has: then nothing else can differ."""
+    wanted = coupled.matching.modules.get(module)
+    if wanted is None or not same_layer_of_torch(comparison, module):
+        return None
+    read = [each for each in before if each.kind == "in" and each.module == module]
+    counts = {_numbers(calls, each) for calls, each in zip(coupled.calls, (wanted, module), strict=True)}
+    if not read or len(counts) > 1 or not all(_agrees(coupled(each)) for each in read):
+        return None
+    callers = {each.module: each.caller for each in before if each.kind in ("in", "whole")}
+    while module and module in callers and (wanted := coupled.matching.modules.get(module)) is not None:
+        caller = callers[module]
+        around = coupled.matching.modules.get(caller)
+        if around is None:
+            return None
+        ours, theirs = (
+            [_count(calls, each) for each in pair] for calls, pair in zip(coupled.calls, ((wanted, around), (module, caller)), strict=True)
+        )
+        if ours[0] * theirs[1] != theirs[0] * ours[1]:
+            return caller
+        module = caller
+    return None
+
+
+def _agrees(couple: Couple | None) -> bool:
+    return couple is not None and couple[0].shape == couple[1].shape and relative(*couple) <= PARTED
+
+
+def _numbers(calls: Calls, module: str) -> int:
+    """How many numbers all calls of a module are given."""
+    return sum(each.tensor.numel() for (kind, name, _), some in calls.items() if (kind, name) == ("in", module) for each in some)
+
+
+def _count(calls: Calls, module: str) -> int:
+    """How often a module is called."""
+    return len(calls.get(("out", module, 0), [])) if module else 1
 
 
 def _intruder(owner: str, call: int, held: Sequence[Held], before: Sequence[Passage], coupled: Couples) -> str | None:

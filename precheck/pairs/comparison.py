@@ -53,7 +53,7 @@ class Comparison:
 
     def judged(self) -> list[Judged]:
         """The verdict on every subject, in the order of the run."""
-        found = {subject: self._lacking(subject) or without_floor(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
+        found = {each: self._vanished(each, alone=True) or without_floor(each, self._sided(each)) or self._whole(each) for each in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
@@ -62,16 +62,20 @@ class Comparison:
         self.verdicts = {subject: verdict.verdict for subject, verdict in found.items() if verdict is not None}
         return [verdict for verdict in found.values() if verdict is not None]
 
-    def _lacking(self, subject: Subject) -> Judged | None:
-        """`rounding` if one side alone has a gradient, and it is zero in exact arithmetic: a bias before a norm, which `other` does not add."""
+    def _vanished(self, subject: Subject, *, alone: bool = False) -> Judged | None:
+        """`rounding` if a gradient is zero in exact arithmetic on each side that has it: of a bias before a norm, which `other` does not add, or of
+        the shares of streams that are equal. `alone`: only if one side has it."""
         sided = self._sided(subject)
-        if (sided.model is None) == (sided.other is None) or not subject.kind.endswith("gradient") or self.precision.name == "64-true":
+        if not subject.kind.endswith("gradient") or self.precision.name == "64-true" or (alone and sided.both):
             return None
-        side, of = (self.model, subject.of_model) if sided.other is None else (self.other, subject.of_other)
-        given, exact = of(side.low().captured), None
-        with contextlib.suppress(*REFUSALS):
-            exact = of(side.exact(torch.float64).captured)
-        return None if given is None or exact is None else vanishing(subject, given, exact)
+        found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        for side, given, of in ((self.model, sided.model, subject.of_model), (self.other, sided.other, subject.of_other)):
+            exact = None
+            if given is not None:
+                with contextlib.suppress(*REFUSALS):
+                    exact = of(side.exact(torch.float64).captured)
+                found.append((given, exact))
+        return vanishing(subject, found)
 
     def _whole(self, subject: Subject) -> Judged | None:
         """An error if integers differ although nothing is computed in floating point, or if a compiler changed their format."""
@@ -163,6 +167,8 @@ class Comparison:
         verdict = self._numbers(subject)
         if verdict.verdict in ("different", "undecidable") and not verdict.why:
             verdict = self._confirmed(subject, verdict)
+        if verdict.verdict in ("different", "less accurate") and (zero := self._vanished(subject)) is not None:
+            return zero
         if verdict.verdict == "different" and self._yard.samples and self._by_luck(subject, verdict):
             self._more(noise.MOST)
             verdict = self._numbers(subject)
@@ -174,8 +180,7 @@ class Comparison:
         return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
 
     def _by_luck(self, subject: Subject, verdict: Judged) -> bool:
-        """Whether the floor may be too low by chance, since there are few noise runs. A tensor that is zero in exact arithmetic is as large as its
-        own noise."""
+        """Whether the floor may be too low by chance: noise runs are few, or the tensor is zero in exact arithmetic, and as large as its noise."""
         numel = torch.Size(verdict.shape).numel()
         return self._yard.floor(subject).drowned or verdict.r <= noise.allowed(numel, max(2, self._yard.samples))
 
@@ -189,7 +194,7 @@ class Comparison:
         with doing("running the reference exactly"):
             try:
                 exact = self.model.exact(self.dtype)
-                if not self.precision.is_low and (self.other.compiled or not _plain_weights(self.other)):
+                if not self.precision.is_low and (self.other.compiled or not any(True for _ in self.other.job.model.parameters())):
                     self.other.exact(self.dtype)
             except REFUSALS as error:
                 if self.precision.is_low:
@@ -293,8 +298,3 @@ class Comparison:
         counted = [side.exact(self.dtype).trace.flips for side in (self.model, self.other) if side.ran(self.dtype)]
         flips, total = (sum(pair[place] for each in counted for pair in each.values()) for place in (0, 1))
         return {"decisions": total, "flips": flips} if total else {}
-
-
-def _plain_weights(side: Side) -> bool:
-    """Whether all weights are parameters and buffers, so that the side runs in float64 if the reference does."""
-    return any(True for _ in side.job.model.parameters())

@@ -64,6 +64,9 @@ class Couples:
             return turned, there.tensor
         all_ = [calls.get((passage.kind, name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True)]
         axis = _common_axis(*all_) if self.rows and self.matching.holds(passage.module, wanted) else 0
+        here = self._as_rows(passage, axis, [there], [passage]) if there is not None and axis else None
+        if here is not None and relative(*here) <= PARTED:
+            return here  # whatever is wrong in later calls
         if there is not None and alike and passage.tensor.numel() != there.tensor.numel():  # as many calls and tensors, but this one has another size
             return self._as_rows(passage, axis, *all_) if axis else (passage.tensor, there.tensor)
         joined = _as_one(*all_)  # another number of calls, such as one for each row of a batch
@@ -118,11 +121,16 @@ class Couples:
             return False
         for place in range(self.results[1].get(module, 0)):
             ours, theirs = (calls["out", name or "", place] for calls, name in zip(self.calls, (wanted, module), strict=True))
-            axis = _common_axis(ours, theirs)
-            here = _rows([each.tensor for each in theirs], axis) if axis else torch.zeros(0, device="cpu")
-            if not axis or relative(here, _nearest(here, _rows([each.tensor for each in ours], axis))) > PARTED:
+            if not any(_among(theirs, ours, axis) for axis in {_common_axis(ours, theirs), 0}):
                 return False
         return True
+
+    def leaves_out(self, passage: Passage) -> bool:
+        """Whether the call has fewer rows than model's, all of which model's has too."""
+        wanted = self.matching.counterpart(passage.module, passage.tensor.shape)
+        there = None if wanted is None else self.known.get((passage.kind, wanted, passage.call, passage.place))
+        axis = 0 if there is None else _common_axis([there], [passage])
+        return there is not None and axis != 0 and passage.tensor.numel() < there.tensor.numel() and _among([passage], [there], axis)
 
     def _as_rows(self, passage: Passage, axis: int, ours: list[Passage], theirs: list[Passage]) -> Couple | None:
         """The rows of `model` that matter with the nearest of `other`. If the module itself changed the size, neither side may have new rows, and
@@ -163,6 +171,14 @@ def _common_axis(ours: Sequence[Passage], theirs: Sequence[Passage]) -> int:
     found = next((axis for axis in axes if len({shape[axis] for shape in shapes}) == 1 and shapes[0][axis] > 1), 0) if ours and theirs else 0
     counts = [sum(each.tensor.numel() for each in some) // shapes[0][found] for some in (ours, theirs)] if found else [0]
     return found if math.prod(counts) <= MOST else 0
+
+
+def _among(theirs: Sequence[Passage], ours: Sequence[Passage], axis: int) -> bool:
+    """Whether all vectors along an axis are among those of `model`, or with an axis of 0 all numbers: a density of each sample, say."""
+    here, there = (
+        _rows([each.tensor for each in some], axis) if axis else torch.cat([each.tensor.reshape(-1, 1) for each in some]) for some in (theirs, ours)
+    )
+    return len(here) * len(there) <= MOST and relative(here, _nearest(here, there)) <= PARTED
 
 
 def _rows(tensors: Sequence[torch.Tensor], axis: int) -> torch.Tensor:

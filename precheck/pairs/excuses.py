@@ -10,6 +10,7 @@ from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couples
 from precheck.pairs.module_dataflow import Passage, depends
+from precheck.pairs.transplants import with_other_numbers
 
 Differs = Callable[[Passage], bool]
 Off = tuple[int, Passage]
@@ -24,6 +25,7 @@ class Excuses:
     ) -> None:
         self.model, self.matching = comparison.other.job.model, comparison.matching
         self.forward, self.coupled, self.differs, self.contents = forward, coupled, differs, contents
+        self.read: dict[tuple[str, str, int, int], bool] = {}  # whether a call reads an input
         self.terms: set[tuple[type, int]] = set()  # results that callers complete, by class and place
 
     def hold(self, place: int, passage: Passage) -> bool:
@@ -94,9 +96,17 @@ class Excuses:
                 continue
             other_role = not self.coupled.placed(passage) and not self.coupled.placed(each)
             alike = other_role or (each.maker == passage.maker and torch.equal(each.tensor, passage.tensor))
-            if alike and self.differs(each):  # there too, so that it was made up for
-                return self._right(each.module, before[number:])
+            if alike and self.differs(each):  # there too, so that it was made up for, unless it was not read
+                return self._right(each.module, before[number:]) and (other_role or self._read(each, before[number:]))
         return False
+
+    def _read(self, passage: Passage, after: Sequence[Passage]) -> bool:
+        """Whether a call reads an input: with other numbers in its place it returns something else."""
+        if passage.key not in self.read:
+            results = [each.tensor for each in after if each.kind == "out" and (each.module, each.call) == (passage.module, passage.call)]
+            made = with_other_numbers(self.contents.comparison.other, passage, self.contents.dtype)
+            self.read[passage.key] = len(made) != len(results) or not all(map(torch.equal, made, results))
+        return self.read[passage.key]
 
 
 def order_is_known(comparison: Comparison, forward: Sequence[Passage], found: Off, differs: Differs, loosely: Differs) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
-from precheck.pairs.callers import asking
+from precheck.pairs.callers import asking, grouping
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, reordered
@@ -83,16 +83,39 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
             coupled, differs, off, guilty = elsewhere
     if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
         guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
+    guilty = _wrong_beyond_rows(guilty, coupled)
     behind = None if guilty else _backward(comparison, ours, theirs, differently[0], dtype)
     if behind is not None or not off:
         return behind
     place, first = (guilty or off)[0]
-    right = frozenset(each.module for each in forward[:place] if each.kind == "out" and coupled(each) is not None and not differs(each))
+    right = _right(forward[:place], coupled, differs, contents)
     module, given = _blamed(first, forward[:place], coupled, contents, right)
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
     alike = _calls(ours, modules.get(module)) == _calls(theirs, module)
     placed = _placed(comparison, dtype, module, contents, alike=alike and not given)
     return dataclasses.replace(placed, passed=passed, right=right - {module}, given=given)
+
+
+def _wrong_beyond_rows(guilty: list[Off], coupled: Couples) -> list[Off]:
+    """Those at fault, without rows that are only left out, if the call that reads these returns wrong rows: then its code is at fault for certain."""
+    first = guilty[0][1] if guilty else None
+    if first is None or first.kind != "in" or not coupled.leaves_out(first):
+        return guilty
+    wrong = [each for each in guilty if not coupled.leaves_out(each[1])]
+    return wrong if any((each.kind, each.module, each.call) == ("out", first.module, first.call) for _, each in wrong) else guilty
+
+
+def _right(before: Sequence[Passage], coupled: Couples, differs: Differs, contents: Contents) -> frozenset[str]:
+    """Modules that returned what model's did before. If they return another number of tensors, all of these must occur in `model`."""
+    modules, found = coupled.matching.modules, dict[str, bool]()
+    for each in before:
+        if each.kind != "out":
+            continue
+        if each.module in modules and coupled.results[0].get(modules[each.module]) != coupled.results[1].get(each.module):
+            found[each.module] = found.get(each.module, True) and contents.hold(each.tensor)
+        elif coupled(each) is not None:
+            found[each.module] = found.get(each.module, False) or not differs(each)
+    return frozenset(module for module, right in found.items() if right)
 
 
 def _calls(passages: Sequence[Passage], module: str | None) -> int:
@@ -192,6 +215,8 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, content
         less = callers[less]
     if less != owner:
         return less, ""
+    if first.kind == "out" and owner == first.module and (regroups := grouping(owner, before, coupled, contents.comparison)) is not None:
+        return regroups, ""
     caller, given = asking(owner, before, coupled, contents, right)
     if caller is not None:
         return caller, given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from precheck.findings import RULES, Finding, Phase, Report, Row
 from precheck.pairs import fused
@@ -29,7 +29,15 @@ _KINDS = {
 }  # fmt: skip
 
 
-def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
+class Names(NamedTuple):
+    """What messages call the two sides."""
+
+    model: str = "model"
+    other: str = "other"
+    reference: str = "model, the reference,"
+
+
+def report(comparison: Comparison | Against, rows: Sequence[Judged], names: Names = Names()) -> Report:  # noqa: B008
     """The report with findings, rows and facts of a comparison whose subjects are judged."""
     made = Report(precision=comparison.precision.name)
     made.boundaries = [_row(row) for row in rows if row.shape or row.dtype]
@@ -37,8 +45,8 @@ def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
     made.facts = {"verdict": verdict(rows), "exact": "", **facts}
     if not made.facts["exact"]:
         del made.facts["exact"]
-    found = findings(rows, comparison.precision)
-    made.add(_named(each) for each in (placed(found, comparison) if isinstance(comparison, Comparison) else recorded(found, comparison)))
+    found = findings(rows, comparison.precision, names)
+    made.add(_named(each) for each in (placed(found, comparison, names) if isinstance(comparison, Comparison) else recorded(found, comparison)))
     return made
 
 
@@ -48,9 +56,9 @@ def _named(finding: Finding) -> Finding:
     return dataclasses.replace(finding, **{name: text for name, text in texts.items() if text != (getattr(finding, name) or "")})  # type: ignore[arg-type]
 
 
-def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
+def placed(found: Sequence[Finding], comparison: Comparison, names: Names) -> list[Finding]:
     """Adds to errors the module and line where the two differ first, or where `other` loses accuracy."""
-    return [_at(each, comparison) if each.severity == "error" else each for each in found]
+    return [_at(each, comparison, names) if each.severity == "error" else each for each in found]
 
 
 def recorded(found: Sequence[Finding], against: Against) -> list[Finding]:
@@ -67,7 +75,7 @@ def _whose(module: str) -> str:
     return f"in {module}" if module else "in the model's own code"
 
 
-def _at(finding: Finding, comparison: Comparison) -> Finding:
+def _at(finding: Finding, comparison: Comparison, names: Names) -> Finding:
     place = first_difference(comparison) if finding.rule == "different" else first_loss(comparison)
     if place is None and finding.module and finding.phase == "forward":  # a buffer, whose difference no module's result shows
         place = Place(finding.module, comparison.matching.modules.get(finding.module))
@@ -75,7 +83,7 @@ def _at(finding: Finding, comparison: Comparison) -> Finding:
         why = fused.explanation(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
         return dataclasses.replace(finding, message=f"{finding.message}; {why}") if why else finding
     line = f", at {place.source}" if place.source else ""
-    verb = "they first differ" if finding.rule == "different" else "other first loses accuracy"
+    verb = "they first differ" if finding.rule == "different" else f"{names.other} first loses accuracy"
     why = explanation(comparison, place) if finding.rule == "different" else ""
     said = f"{finding.message}; {verb} {_whose(place.module)}{line}{f': {why}' if why else ''}"
     return dataclasses.replace(finding, message=said, module=place.module, source=place.source, op=place.op)
@@ -92,7 +100,7 @@ def gravest(verdicts: Sequence[str]) -> str:
     return next((each for each in GRAVEST if each in verdicts), "bitwise")
 
 
-def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
+def findings(rows: Sequence[Judged], precision: Precision, names: Names) -> list[Finding]:
     """One finding for each kind of verdict, about its first subject. Notes only without errors, `rounding` and `bitwise` only if there is nothing
     else."""
     found: list[Finding] = []
@@ -101,11 +109,11 @@ def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
         if some and (each in ("different", "less accurate") or not any(finding.severity == "error" for finding in found)):
             if each in ("rounding", "bitwise") and found:
                 continue
-            found.append(_finding(some, rows, precision))
+            found.append(_finding(some, rows, precision, names))
     return found or [RULES["bitwise"].finding("note", "nothing to compare: no output, loss or gradient is on both sides")]
 
 
-def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precision) -> Finding:
+def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precision, names: Names) -> Finding:
     first = some[0]
     worst = max(some, key=lambda row: row.r / row.allowed)
     title, more = first.subject.title, f"; {counted(len(some) - 1, 'more tensor')} too" if len(some) > 1 else ""
@@ -130,20 +138,20 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
             return RULES["different"].finding("error", why, **common)
         return RULES["undecidable"].finding("note", why, **common)
     if first.verdict == "different":
-        return RULES["different"].finding("error", f"{title}: other computes something else: {_apart(first)}{more}", **common)
+        return RULES["different"].finding("error", f"{title}: {names.other} computes something else: {_apart(first, names)}{more}", **common)
     if first.verdict == "less accurate":
-        return RULES["less-accurate"].finding("error", f"{title}: under {precision} {_off(first, 'other', 'model')}{more}", **common)
+        return RULES["less-accurate"].finding("error", f"{title}: under {precision} {_off(first, names.other, names.model)}{more}", **common)
     if first.verdict == "model less accurate":
-        return RULES["less-accurate"].finding("note", f"{title}: under {precision} {_off(first, 'model, the reference,', 'other')}{more}", **common)
+        return RULES["less-accurate"].finding("note", f"{title}: under {precision} {_off(first, names.reference, names.other)}{more}", **common)
     below = f"without rounding the two differ, by less than rounding under {precision} explains"
     return RULES["undecidable"].finding("note", f"{title}: {below}; 32-true would decide{more}", **common)
 
 
-def _apart(row: Judged) -> str:
+def _apart(row: Judged, names: Names) -> str:
     """How far two exact results are apart, in words."""
     if row.nonfinite:
         return f"{_nonfinite(row)} on one side alone, {'there' if row.recorded else 'even without rounding'}"
-    differing = "it differs from model's exact result" if row.recorded else "even without rounding it differs from model"
+    differing = "it differs from model's exact result" if row.recorded else f"even without rounding it differs from {names.model}"
     return f"{differing} {_by(row)}"
 
 

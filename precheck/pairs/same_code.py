@@ -17,7 +17,17 @@ def known_right(comparison: Comparison, module: str, right: Collection[str]) -> 
     if wanted is None or not module or not matching.agrees(module):
         return False
     here, there = model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
-    return _of_torch(here, there) or any(_alike(here, model.get_submodule(each)) for each in right if each != module)
+    without_buffers = not any(True for _ in here.buffers())
+    return (without_buffers and _of_torch(here, there)) or any(_alike(here, model.get_submodule(each)) for each in right if each != module)
+
+
+def same_layer_of_torch(comparison: Comparison, module: str) -> bool:
+    """Whether a module of `other` is a layer of torch with the options, weights and buffers of model's. It may be a norm, which joins rows."""
+    wanted = comparison.matching.modules.get(module)
+    if wanted is None or not module or not comparison.matching.agrees(module):
+        return False
+    here, there = comparison.other.job.model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
+    return here is not there and _of_torch(here, there) and _equal(*(dict(each.named_buffers()) for each in (here, there)))
 
 
 def part_of_right(comparison: Comparison, module: str, owner: str, right: Collection[str]) -> bool:
@@ -30,7 +40,7 @@ def part_of_right(comparison: Comparison, module: str, owner: str, right: Collec
 
 def _of_torch(here: torch.nn.Module, there: torch.nn.Module) -> bool:
     alike = type(here) is type(there) and (here.extra_repr(), here.training) == (there.extra_repr(), there.training)
-    return alike and type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in (*here.children(), *here.buffers()))
+    return alike and type(here).__module__.startswith("torch.nn.modules") and not any(True for _ in here.children())
 
 
 def _alike(here: torch.nn.Module, there: torch.nn.Module) -> bool:

@@ -20,7 +20,7 @@ from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.couples import Couples
 from precheck.pairs.floors import relative
 from precheck.pairs.held_state import OPTIONS, Held, changed, fresh, holders, is_object, leaves
-from precheck.pairs.module_dataflow import floats, real_copy
+from precheck.pairs.module_dataflow import Passage, floats, real_copy
 from precheck.pairs.sides import Side
 from precheck.words import counted
 
@@ -95,6 +95,24 @@ def is_absent(comparison: Comparison, module: str, wanted: str, names: Collectio
         own, given = (_given(side, Call(name, 1), (), dtype)[0] for side, name in ((comparison.other, module), (comparison.model, wanted)))
         return any((a is None) != (b is None) for (name, a), (_, b) in zip(own, given, strict=False) if name in names)
     return False
+
+
+def with_other_numbers(side: Side, passage: Passage, dtype: torch.dtype) -> list[torch.Tensor]:
+    """What a call returns if one of its inputs holds one number throughout, beyond all that it holds."""
+    place = -1
+
+    def filled(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal place
+        place += _floating(tensor)
+        return torch.full_like(tensor, float(tensor.abs().max()) + 1) if _floating(tensor) and place == passage.place else tensor
+
+    def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
+        arguments.arguments.update({name: mapped(value, filled) for name, value in arguments.arguments.items()})
+        return passage.kind == "in"
+
+    with contextlib.suppress(*REFUSALS):
+        return _run(side, Call(passage.module, passage.call), dtype, enter)
+    return []
 
 
 def _given(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) -> tuple[Items, dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -34,6 +35,11 @@ class Sided:
     exact_other: torch.Tensor | None = None
     free_model: torch.Tensor | None = None
     free_other: torch.Tensor | None = None
+
+    @property
+    def both(self) -> bool:
+        """Whether both sides have the subject, or neither."""
+        return (self.model is None) == (self.other is None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,11 +89,13 @@ def without_floor(subject: Subject, sided: Sided) -> Judged | None:
     return bitwise(subject, theirs) if same_bits(ours, theirs) else None
 
 
-def vanishing(subject: Subject, given: torch.Tensor, exact: torch.Tensor) -> Judged | None:
-    """`rounding` for a tensor that one side alone has, if it is zero in exact arithmetic. `exact` is from the run in float64."""
-    if not 0 < size(exact).whole <= VANISHING**2 * size(given).whole:
+def vanishing(subject: Subject, sides: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> Judged | None:
+    """`rounding` for a tensor that is zero in exact arithmetic on each side that has it. `sides`: what the run of each gives, and the run in float64.
+    If one side alone has the tensor, float64 must leave something of it, since a cut is no rounding."""
+    sizes = [(size(given).whole, math.inf if exact is None else size(exact).whole) for given, exact in sides]
+    if not sizes or any(exact > VANISHING**2 * given for given, exact in sizes) or (len(sizes) == 1 and not sizes[0][1]):
         return None
-    return dataclasses.replace(bitwise(subject, given), verdict="rounding")
+    return dataclasses.replace(bitwise(subject, sides[-1][0]), verdict="rounding")
 
 
 def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: Floor | None = None) -> Judged:

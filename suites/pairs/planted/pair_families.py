@@ -61,6 +61,10 @@ import pair_twelfth_loops
 import pair_twelfth_losses
 import pair_twelfth_training
 import pair_twentieth
+import pair_twentyfifth
+import pair_twentyfifth_sights
+import pair_twentyfifth_sounds
+import pair_twentyfifth_training
 import pair_twentyfirst
 import pair_twentyfirst_experts
 import pair_twentyfirst_models
@@ -104,5 +108,6 @@ FAMILIES = (
     pair_twentysecond_training, pair_twentysecond_wiring,
     pair_twentythird, pair_twentythird_readers, pair_twentythird_ways, pair_twentythird_callers, pair_twentythird_exchanged,
     pair_twentyfourth, pair_twentyfourth_frames, pair_twentyfourth_training,
+    pair_twentyfifth, pair_twentyfifth_sights, pair_twentyfifth_training, pair_twentyfifth_sounds,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip
