@@ -132,7 +132,7 @@ class Search:
         if not trial.sizes or not self.passes(trial.but(sizes=())):
             return None
         words = ", ".join(f"{self._size(name)} {size}" for name, size in trial.sizes)
-        longer = max((size / max(self.bench.dimensions.sizes[name], 1) for name, size in trial.sizes), default=1)
+        longer = max((size / max(self.bench.dimensions.old(name), 1) for name, size in trial.sizes), default=1)
         if judged.fault is not None and judged.fault.kind in ("values", "lost") and self.rounding.explains(judged):
             if (judged.fault.kind == "lost" and longer > 1) or longer >= _LONGER:
                 return Cause("kernel-accumulation", f"the error grows with the size, and is too large where {words}")
@@ -158,7 +158,7 @@ class Search:
         return any(leaf.tensor.dim() and not leaf.tensor.is_floating_point() for leaf in self.bench.example.leaves)
 
     def _size(self, name: str) -> str:
-        return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} is"
+        return f"the size {self.bench.dimensions.old(name)} became" if name.startswith("=") else f"{name} is"
 
     def _uncleared(self, judged: Judged) -> Cause | None:
         return self._unwritten(judged) if self.bench.fills and self.passes(judged.trial.but(fill="zero")) else None

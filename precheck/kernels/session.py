@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable
 
@@ -17,6 +18,8 @@ from precheck.observe.listeners import Progress, doing
 
 _STEEP = 2.0
 """The power of a size with which its cost is assumed to grow, as for attention, while two sizes have not shown another one."""
+_READINGS = 16
+"""Readings of an example's sizes of 1: which are a batch of one, and which are one for all."""
 _CHEAP = 0.02
 """Seconds of a trial below which the growth of its cost is ignored."""
 
@@ -141,8 +144,8 @@ class Session:
         if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged):
             told.refused.setdefault(judged.fault.text, []).append(judged.trial)
             judged.fault = None
-        if judged.noticed and judged.fault is None and not any(rule == "kernel-mask" for rule, _ in told.warnings):
-            told.warnings.append(("kernel-mask", judged.noticed))
+        if judged.noticed and judged.fault is None and judged.noticed[0] not in dict(told.warnings):
+            told.warnings.append(judged.noticed)
         told.unchecked += judged.skipped == "unchecked"
         for name, found in judged.distances.items():
             before = told.worst.get(name)
@@ -187,6 +190,9 @@ class Session:
             self.told.unconfirmed.append(f"{judged.fault.text}; float64 does not know it better")
             return False
         trial = judged.trial
+        if self._one_for_all(trial):
+            self.told.unconfirmed.append(f"{judged.fault.text}; where some of the sizes of 1 stay it is right")
+            return False
         if judged.fault.kind in ("values", "lost") and self._strange_signs(trial):
             self.told.warnings.append(("kernel-contract", f"{judged.fault.text}; only where inputs have signs that the example's have not"))
             return False
@@ -200,6 +206,13 @@ class Session:
                     return False
         self.told.judged, self.told.cause = judged, self.search.cause(judged)
         return True
+
+    def _one_for_all(self, trial: Trial) -> bool:
+        """Whether a fault of larger sizes of 1 is gone where only some of them are larger, the first among them. The others may be one for all."""
+        large = [size for size in trial.sizes if size[0] in self.bench.dimensions.ones]
+        fewer = [(large[0], *some) for count in range(len(large) - 1) for some in itertools.combinations(large[1:], count)]
+        taken = (self.bench.takes(trial.but(sizes=sizes)) for sizes in fewer[:_READINGS])
+        return any(each is not None and self.bench.judge(each).fault is None for each in taken)
 
     def _strange_signs(self, trial: Trial) -> bool:
         """Whether inputs have signs that the example's have not, and the candidate is right without them. Few numbers of one sign may have it by

@@ -90,7 +90,7 @@ def bounds(dimensions: Dimensions, sizes: dict[str, int], tensor: torch.Tensor) 
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or tensor.numel() == 0:
         return contents.Bounds()
     most = int(tensor.max())
-    shrunk = [(new, dimensions.sizes[name]) for name, new in sizes.items() if most <= dimensions.sizes[name] and new < dimensions.sizes[name]]
+    shrunk = [(new, old) for name, new in sizes.items() if most <= (old := dimensions.old(name)) and new < old]
     limits = [new - 1 if old > most else new for new, old in shrunk]
     return contents.Bounds(max(min(limits), 0) if limits else None, dimensions.numbers({**dimensions.sizes, **sizes}))
 

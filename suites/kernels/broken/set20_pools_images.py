@@ -123,7 +123,7 @@ def padded_more_at_the_beginning(wrong: bool, x: torch.Tensor, w: torch.Tensor) 
 @case("remainder with the sign of the number: it has that of the divisor", "kernel-contract", "tenstorrent/tt-metal/issues/12835",
       lambda x: torch.fmod(x, 1.5), drawn((4, 6)))  # fmt: skip
 def sign_of_the_divisor(wrong: bool, x: torch.Tensor) -> torch.Tensor:
-    return torch.remainder(x, 1.5) if wrong else torch.fmod(x.abs(), 1.5) * torch.where(x < 0, -1.0, 1.0)
+    return torch.remainder(x, 1.5) if wrong else torch.where(x < 0, -torch.fmod(-x, 1.5), torch.fmod(x, 1.5))
 
 
 @case("remainder of whole numbers, four at a time: what fills the last four is divided by zero", "kernel-edge", "pytorch/pytorch/pull/192025",
