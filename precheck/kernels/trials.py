@@ -67,7 +67,7 @@ def _given(tensor: torch.Tensor, trial: Trial, place: int) -> torch.Tensor:
 
 
 def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator, signs: bool) -> torch.Tensor:
-    tensor, sizes = example.leaves[place].tensor, dict(trial.sizes)
+    tensor, sizes = contents.sampled(example.leaves[place].tensor), dict(trial.sizes)
     drawn, limits = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
     if drawn.is_floating_point():
         fmt = formats.of_dtype(tensor.dtype)
