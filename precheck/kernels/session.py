@@ -32,6 +32,7 @@ class SessionResult:
     cause: Cause | None = None
     warnings: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # rule and message
     worst: dict[str, Judged] = dataclasses.field(default_factory=dict)  # for each subject, the trial with the largest error
+    formats: dict[str, str] = dataclasses.field(default_factory=dict)  # of each subject
     trials: int = 0
     refused: dict[str, list[Trial]] = dataclasses.field(default_factory=dict)  # the candidate's reasons for refusing inputs, and where
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
@@ -151,6 +152,7 @@ class Session:
             before = told.worst.get(name)
             if before is None or found.ratio > before.distances[name].ratio:
                 told.worst[name] = dataclasses.replace(judged, outcome=None, reference=None)
+                told.formats[name] = _format(judged, name)
         self._power(judged)
         return judged.fault is not None
 
@@ -282,6 +284,11 @@ class Session:
         else:
             self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True
+
+
+def _format(judged: Judged, name: str) -> str:
+    value = judged.reference.native.values.get(name) if judged.reference is not None else None
+    return "" if value is None else str(value.dtype).removeprefix("torch.")
 
 
 def _asked(judged: Judged) -> bool:
