@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, unmasked
+from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, seen, unmasked
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -221,7 +221,7 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", lowered)
-        masked = "" if fault.backward else masks.explains(self.bench, judged)
+        masked = "" if fault.backward else masks.explains(self.bench, judged) or seen.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
         mask = unmasked.masking(self.bench, judged)

@@ -1,4 +1,4 @@
-"""What an example does not show: a batch of one may be larger, inputs may be turned in place, a mask may be a number, kinds are told by a few rows."""
+"""What an example does not show: a batch of one may be larger, inputs may be turned in place, a mask may be numbers. And what rows of it show."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ QUICK = {
     "product with a scale for each part: the caller's scales are turned in place",
     "loss of sequences by their lengths: the mask counts and hides nothing",
     "magnitudes with the signs of others: a zero has no sign",
+    "causal, heads in groups: a row's limit is its number divided by the heads of a group",
 }
 
 

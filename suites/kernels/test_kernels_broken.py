@@ -31,7 +31,6 @@ MISSED = {
     "product with a scale for each four rows: the second four have the scale of the first ones too": "a size of 1 does not change",
     "largest of shares by numbers, but where those are zero: there it is infinite, and the largest": "a comparison with zero is free there",
     "products of groups: on the way back a zero has no gradient": "torch's own derivative compares with zero, which is free there",
-    "causal, heads in groups: a row's limit is its number divided by the heads of a group": "kernel-contract: no mask that is tried is that one",
 }
 """Kernels of the frozen sets that are not found, or in another class, and why their errors are taken for those of correct ones, or of others."""
 WARNED = {

@@ -140,7 +140,7 @@ def that_of_the_place(wrong: bool, x: torch.Tensor, rows: torch.Tensor, least: t
     need(x.dim() == 2 and rows.dim() == 1 and least.shape == x.shape[:1] and x.shape[1] > 0, bool(((rows >= 0) & (rows < len(x))).all()))
     limits = least[torch.arange(len(rows)) % max(len(x), 1)] if wrong else least[rows]
     chosen = x[rows]
-    return chosen.masked_fill(chosen < limits[:, None] * chosen.amax(1, keepdim=True), 0) + 0 * chosen
+    return chosen.masked_fill(chosen < limits[:, None] * chosen.amax(1, keepdim=True), 0)
 
 
 def _drafts() -> tuple[torch.Tensor, ...]:

@@ -39,7 +39,7 @@ def zero_wraps(wrong: bool, codes: torch.Tensor, zeros: torch.Tensor, scales: to
 def _power(x: torch.Tensor) -> torch.Tensor:
     """The least power of two that is not below a row's largest magnitude over 448, and 2^-20 for a row of zeros."""
     share, exponent = torch.frexp((x.abs().amax(-1) / 448).clamp(min=2.0**-20))
-    return torch.ldexp(torch.ones_like(share), exponent - (share == 0.5).int())
+    return torch.ldexp(torch.ones_like(share), exponent - (share == 0.5).int()).where(x.isfinite().all(-1), x.abs().amax(-1))
 
 
 @case("scales of rows that are powers of two: what is no power is cut off", "kernel-contract", "inclusionAI/humming/pull/39", _power, drawn((5, 8)))
@@ -47,7 +47,7 @@ def cut_off_to_a_power(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2 and x.shape[1] > 0 and x.dtype is torch.float32)
     bits = (x.detach().abs().amax(-1) / 448).clamp(min=2.0**-20).view(torch.int32)
     made = ((bits if wrong else bits + 0x007FFFFF) & 0x7F800000).view(torch.float32)
-    return torch.where(made.isfinite(), made, x.abs().amax(-1)) + 0 * x.abs().amax(-1)
+    return torch.where(x.isfinite().all(-1), made, x.abs().amax(-1))
 
 
 @case("two codes of four bits to a byte, sixteen at a time: a byte is not cleared", "kernel-edge", "bitsandbytes-foundation/bitsandbytes/pull/1721",
