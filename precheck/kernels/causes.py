@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
+from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
 from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, seen, unmasked
 from precheck.kernels.bench import QUICK, Bench
@@ -17,7 +18,7 @@ from precheck.kernels.rounding_errors import PLENTY, RoundingErrors
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import AT_ONCE, Judged
 from precheck.kernels.trials import Made, Trial
-from precheck.kernels.wrong_rows import SURE, WrongRows
+from precheck.kernels.wrong_rows import WrongRows
 
 ROUND = (64, 128, 32, 16, 256)
 """Sizes that are multiples of common tiles."""
@@ -144,14 +145,14 @@ class Search:
         edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self.rows.chance(judged)
         if not self._right_in_other_draws(trial, chance):
             return None
-        if chance ** (1 + len(_SEEDS)) <= SURE or self.rows.same(judged) or (not self._draws_whole() and self.rows.right_in_more(judged)):
+        if chance ** (1 + len(_SEEDS)) <= SPARED or self.rows.same(judged) or (not self._draws_whole() and self.rows.right_in_more(judged)):
             return edge
         self.perhaps = edge if self._draws_whole() else None  # lengths that are drawn anew move the rows
         return None
 
     def _right_in_other_draws(self, trial: Trial, chance: float) -> bool:
         """Whether it is right in the example's sizes with any numbers: those of one draw may be what helps, most of all whole numbers and masks."""
-        return not (self._draws_whole() or chance > SURE) or all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
+        return not (self._draws_whole() or chance > SPARED) or all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
 
     def _draws_whole(self) -> bool:
         """Whether whole numbers or flags are drawn anew in each trial."""
