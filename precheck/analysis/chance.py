@@ -15,6 +15,12 @@ DEVIATIONS = Limit(6.0, "standard errors")
 LUCK = Limit(1.5, "times")
 """The largest factor that chance explains. It is the margin of the small samples of `analysis.noise`: FAIL is 1.5 times the largest r of healthy
 tensors."""
+SPARED = Limit(2.0**-8, "probability")
+"""The chance that a fault which few numbers have spares all rows of a kernel's result. Below it, a size is at fault where another one is right. Only
+the class depends on it."""
+ROWS = Limit(16, "times a size of the example")
+"""So many more rows tell a fault that few numbers have from chance. Four rows, of which each is wrong in one draw of four, are all right in one draw
+of three, and 64 in one of 10^8."""
 ENOUGH = 4
 """The fewest noise runs whose spread gives the number of independent errors."""
 

@@ -93,7 +93,7 @@ class Bench:
         """The number of which a dimension's sizes have to be multiples, as for groups or heads. It is the least divisor of the example's size that
         may be added to it."""
         if name not in self.steps:
-            self.steps[name], old = 1, self.dimensions.sizes[name]
+            self.steps[name], old = 1, self.dimensions.old(name)
             taken = (each for each in range(2, old + 1)
                      if old % each == 0 and self._as_asked(Trial(seed=13, sizes=((name, old + each),))) is not None)  # fmt: skip
             self.steps[name] = next(taken, 1)
@@ -157,14 +157,15 @@ class Bench:
         with mode:
             return running.run(self.reference, self.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
 
-    def passes_on(self, trial: Trial, made: Made) -> bool:
-        """Whether the candidate is right on other inputs of the same shapes."""
+    def passes_on(self, trial: Trial, made: Made, subject: str = "") -> bool:
+        """Whether the candidate is right on other inputs of the same shapes, or that result of it is."""
         judged = Judged(trial)
         judged.outcome, held = self.call(trial, made)
         native = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial))
         judged.reference = Reference(native, native if native.error else self.exact_or_wider(trial, made, native), made=made)
         self._decide(judged, held)
-        return judged.fault is None and not judged.refused and not judged.skipped
+        alone = judged.distances.get(subject)
+        return (judged.fault is None or (alone is not None and alone.ratio <= 1)) and not judged.refused and not judged.skipped
 
     def exact_or_wider(self, trial: Trial, made: Made, native: Outcome) -> Outcome:
         exact = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
@@ -190,7 +191,7 @@ class Bench:
             nonfinite.judge(self, judged, outcome, judged.reference)
             if judged.fault is None and judged.trial.family == "NaN" and nonfinite.leaves_out(self, judged.trial):
                 self._measure(judged, outcome, judged.reference)
-                judged.fault = judged.fault if judged.fault is not None and judged.fault.kind == "values" else None
+                nonfinite.notice(judged)
         else:
             judged.fault = form(outcome, native)
             if judged.fault is None:
@@ -203,6 +204,9 @@ class Bench:
             what = buffer.touched()
             if what:
                 return Fault("touched", f"inputs{leaf.path}", f"inputs{leaf.path}: the candidate writes into {what}")
+        for place in sorted(outcome.turned - native.turned):
+            name = f"inputs{self.example.leaves[place].path}"
+            return Fault("touched", name, f"{name}: behind the call it has another shape, or other strides")
         return None
 
     def _raised(self, judged: Judged, outcome: Outcome) -> None:

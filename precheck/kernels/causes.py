@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import torch
 
+from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, unmasked
+from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, seen, unmasked
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -17,7 +18,7 @@ from precheck.kernels.rounding_errors import PLENTY, RoundingErrors
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import AT_ONCE, Judged
 from precheck.kernels.trials import Made, Trial
-from precheck.kernels.wrong_rows import SURE, WrongRows
+from precheck.kernels.wrong_rows import WrongRows
 
 ROUND = (64, 128, 32, 16, 256)
 """Sizes that are multiples of common tiles."""
@@ -132,7 +133,7 @@ class Search:
         if not trial.sizes or not self.passes(trial.but(sizes=())):
             return None
         words = ", ".join(f"{self._size(name)} {size}" for name, size in trial.sizes)
-        longer = max((size / max(self.bench.dimensions.sizes[name], 1) for name, size in trial.sizes), default=1)
+        longer = max((size / max(self.bench.dimensions.old(name), 1) for name, size in trial.sizes), default=1)
         if judged.fault is not None and judged.fault.kind in ("values", "lost") and self.rounding.explains(judged):
             if (judged.fault.kind == "lost" and longer > 1) or longer >= _LONGER:
                 return Cause("kernel-accumulation", f"the error grows with the size, and is too large where {words}")
@@ -144,21 +145,21 @@ class Search:
         edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self.rows.chance(judged)
         if not self._right_in_other_draws(trial, chance):
             return None
-        if chance ** (1 + len(_SEEDS)) <= SURE or self.rows.same(judged) or (not self._draws_whole() and self.rows.right_in_more(judged)):
+        if chance ** (1 + len(_SEEDS)) <= SPARED or self.rows.same(judged) or (not self._draws_whole() and self.rows.right_in_more(judged)):
             return edge
         self.perhaps = edge if self._draws_whole() else None  # lengths that are drawn anew move the rows
         return None
 
     def _right_in_other_draws(self, trial: Trial, chance: float) -> bool:
         """Whether it is right in the example's sizes with any numbers: those of one draw may be what helps, most of all whole numbers and masks."""
-        return not (self._draws_whole() or chance > SURE) or all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
+        return not (self._draws_whole() or chance > SPARED) or all(self.passes(trial.but(sizes=(), seed=seed)) for seed in _SEEDS)
 
     def _draws_whole(self) -> bool:
         """Whether whole numbers or flags are drawn anew in each trial."""
         return any(leaf.tensor.dim() and not leaf.tensor.is_floating_point() for leaf in self.bench.example.leaves)
 
     def _size(self, name: str) -> str:
-        return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} is"
+        return f"the size {self.bench.dimensions.old(name)} became" if name.startswith("=") else f"{name} is"
 
     def _uncleared(self, judged: Judged) -> Cause | None:
         return self._unwritten(judged) if self.bench.fills and self.passes(judged.trial.but(fill="zero")) else None
@@ -222,7 +223,7 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", lowered)
-        masked = "" if fault.backward else masks.explains(self.bench, judged)
+        masked = "" if fault.backward else masks.explains(self.bench, judged) or seen.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
         mask = unmasked.masking(self.bench, judged)

@@ -14,6 +14,9 @@ FEW = 4
 SIGNED = 12
 """Elements from which a common sign is not chance. With fewer, every other trial keeps it."""
 
+ROWS = 2**18
+"""Elements that tell of which kind the numbers of a large tensor are."""
+
 _NEAR = 1e-2
 """Tolerance for probabilities in a low format, whose sum should be 1."""
 
@@ -41,6 +44,19 @@ def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generat
     if not example.is_floating_point():
         return _whole(example, shape, generator, bounds), None
     return _real(example.double(), shape, generator)
+
+
+def sampled(example: torch.Tensor) -> torch.Tensor:
+    """Rows of a large tensor of real numbers that are evenly apart, as a view. Matrices whose sides are equal and masks with Inf stay whole, since
+    they may be triangles."""
+    if not example.is_floating_point() or example.numel() <= ROWS or bool(example.isinf().any()):
+        return example
+    whole = 2 if example.dim() > 1 and example.shape[-1] == example.shape[-2] else 1
+    for axis in range(example.dim() - whole):
+        step = min(-(-example.numel() // ROWS), example.shape[axis])
+        if step > 1:
+            example = example[(slice(None),) * axis + (slice(None, None, step),)]
+    return example
 
 
 def one_sign(example: torch.Tensor) -> int:

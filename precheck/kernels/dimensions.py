@@ -16,14 +16,20 @@ Sizes = Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The sizes of an example by name. Equal sizes have one name, unless the user gave them different names. A size of 1 does not change."""
+    """The sizes of an example by name. Equal sizes have one name, unless the user gave them different names. A size of 1 does not change, unless it
+    is the first of a tensor and may be a batch of one."""
 
     sizes: dict[str, int]  # those of the example, largest last
     shapes: tuple[tuple[str | int, ...], ...]  # of each leaf: names, and fixed sizes
+    ones: tuple[str, ...] = ()  # names of first sizes of 1, each of its own tensor
+
+    def old(self, name: str) -> int:
+        """The size in the example."""
+        return self.sizes.get(name, 1)
 
     def shape(self, leaf: int, sizes: Sizes) -> tuple[int, ...]:
         """The shape of that leaf under other sizes."""
-        return tuple(each if isinstance(each, int) else sizes.get(each, self.sizes[each]) for each in self.shapes[leaf])
+        return tuple(each if isinstance(each, int) else sizes.get(each, self.old(each)) for each in self.shapes[leaf])
 
     def elements(self, sizes: Sizes) -> int:
         """The number of elements of the largest tensor under other sizes."""
@@ -31,11 +37,13 @@ class Dimensions:
 
     def numbers(self, sizes: Sizes) -> dict[int, int]:
         """New values of Python integers that are a size: `normalized_shape=[64]` changes with the dimension of 64."""
-        return {self.sizes[name]: new for name, new in sizes.items() if self.sizes[name] > 1}
+        return {self.old(name): new for name, new in sizes.items() if self.old(name) > 1}
 
     def multiples(self, name: str, new: int) -> dict[str, int] | None:
         """The sizes that change together because one is a multiple of the other, such as heads times head size. None if there are no others."""
-        old, together = self.sizes[name], {name: new}
+        old, together = self.old(name), {name: new}
+        if name in self.ones:
+            return None
         for other, size in self.sizes.items():
             if other != name and size % old == 0:
                 together[other] = size // old * new
@@ -51,7 +59,7 @@ def of(example: Example, named: Any = None) -> Dimensions:
     number among the names, or "_", is a fixed size. Raises InputError for names that do not fit the tensors.
     """
     sizes: dict[str, int] = {}
-    shapes = []
+    shapes, ones = [], list[str]()
     for place, leaf in enumerate(example.leaves):
         names = _named(named, place, leaf.path, leaf.tensor.dim())
         shape: list[str | int] = []
@@ -61,8 +69,11 @@ def of(example: Example, named: Any = None) -> Dimensions:
             if not fixed and sizes.setdefault(name, size) != size:
                 raise InputError(f"sizes= names {name!r} both {sizes[name]} and {size} (in inputs{leaf.path}); give different sizes different names")
             shape.append(size if fixed else name)
+        if leaf.tensor.dim() > 1 and shape[0] == 1 and not names:  # it may be a batch of one
+            ones.append(f"=1 of inputs{leaf.path}")
+            shape[0] = ones[-1]
         shapes.append(tuple(shape))
-    return Dimensions(dict(sorted(sizes.items(), key=lambda item: item[1])), tuple(shapes))
+    return Dimensions(dict(sorted(sizes.items(), key=lambda item: item[1])), tuple(shapes), tuple(ones))
 
 
 def _named(named: Any, place: int, path: str, dimensions: int) -> list[str]:

@@ -11,6 +11,9 @@ from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
 
+_PLACES = 4
+"""Places of which the first one that matters is asked for. A number may be beyond a limit."""
+
 
 def blunt(judged: Judged) -> bool:
     """Whether an element's error is a tenth of the typical element, which rounding does not cause in a sum of some hundred terms."""
@@ -66,19 +69,22 @@ def carriers(errors: torch.Tensor) -> float:
 
 
 def adds(bench: Bench, trial: Trial, dimension: str, name: str) -> bool:
-    """Whether a result adds up along a dimension: other numbers in its first place change more than that place. A result that depends on no number,
-    as the gradient of a bias, may be a sum too."""
+    """Whether a result adds up along a dimension: other numbers in its first place that matters change more than that place. A result that depends on
+    no number, as the gradient of a bias, may be a sum too."""
     made, size = bench.make(trial), dict(trial.sizes)[dimension]
     before = bench.exact_of(trial, made).values.get(name)
-    for value, shape in zip(made.values, bench.dimensions.shapes, strict=True):
-        if value.is_floating_point():
-            for axis in (axis for axis, each in enumerate(shape) if each == dimension):
-                value.select(axis, 0).add_(1)
-    after = bench.exact_of(trial, made).values.get(name)
-    if before is None or after is None or before.shape != after.shape:
-        return True
-    changed = int((before != after).sum())
-    return not 0 < changed <= 2 * before.numel() / size
+    for place in range(min(size, _PLACES)):
+        for value, shape in zip(made.values, bench.dimensions.shapes, strict=True):
+            if value.is_floating_point():
+                for axis in (axis for axis, each in enumerate(shape) if each == dimension):
+                    value.select(axis, place).add_(1)
+        after = bench.exact_of(trial, made).values.get(name)
+        if before is None or after is None or before.shape != after.shape:
+            return True
+        changed = int((before != after).sum())
+        if changed:
+            return changed > 2 * before.numel() * (place + 1) / size
+    return True
 
 
 def differ(first: Judged, second: Judged) -> bool:

@@ -36,6 +36,9 @@ class _Lowered(Exact):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
+        return tuple(self._lower(each, args) for each in result) if isinstance(result, tuple) else self._lower(result, args)
+
+    def _lower(self, result: Any, args: tuple[Any, ...]) -> Any:
         if not isinstance(result, torch.Tensor) or not result.is_floating_point() or result.data_ptr() in _addresses(args):
             return result
         self.count += 1
@@ -91,7 +94,8 @@ def beside(bench: Bench, judged: Judged) -> bool:
         return False
     made, generator, same = bench.make(judged.trial), torch.Generator(), torch.zeros_like(wrong)
     for sign in (1, -1):
-        moved = Made([reference_error.stepped(each, generator.manual_seed(11), sign) for each in made.values], made.numbers)
+        steps = [(each, reference_error.stepped(each, generator.manual_seed(11), sign)) for each in made.values]
+        moved = Made([torch.where(each == 0, each, step) for each, step in steps], made.numbers)  # every format holds zero: it is no tie
         other = bench.exact_of(judged.trial, moved).values.get(name)
         if other is not None and other.shape == got.shape:
             same |= (got - other).abs() <= _NEAR * (got - right).abs()

@@ -39,6 +39,13 @@ def leaves_out(bench: Bench, trial: Trial) -> bool:
     return bool(mode.names & ops.LEAVING_OUT_NAN)
 
 
+def notice(judged: Judged) -> None:
+    """Makes a warning of a wrong value beside a NaN that the reference leaves out. That NaN reaches what depends on it is asked, and no more."""
+    if judged.fault is not None and judged.fault.kind == "values":
+        judged.noticed = "kernel-contract", f"{judged.fault.text}; with a NaN among the inputs, which the reference leaves out"
+    judged.fault = None
+
+
 def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) -> None:
     """Sets the fault of a trial with Inf or NaN.
 
@@ -73,7 +80,7 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
                 cure = f"{zero}, so leave it out and do not multiply it by 0: use where(), or a mask at the load"
                 judged.fault = Fault("leaked", name, f"{where}, with {place} on which they do not depend; {cure}")
                 return
-            judged.noticed = f"{where}, with {place}; other results of the same numbers are lost in the reference too"
+            judged.noticed = "kernel-mask", f"{where}, with {place}; other results of the same numbers are lost in the reference too"
         if bool((gone & depends).any()):
             judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int((gone & depends).sum()), 'element')} computed from NaN; "
                                  "comparisons, maxima and minima drop it unless they are asked to keep it")  # fmt: skip

@@ -12,6 +12,8 @@ SMALL = (1, 2, 3, 5, 6, 7, 8, 12, 13, 15, 16, 17)
 EDGES = (24, 31, 33, 48, 63, 65, 71, 96, 127, 129, 192, 255, 257, 513, 1025, 2053)
 """Sizes next to powers of two, beyond 70 rows and beyond 2 000 elements. 6, 12, 24, 48, 96 and 192 fit tiles of 2, 4, … 64, and not two of them: a
 kernel may take a tile at a time, and do something else once for two."""
+BATCHES = (2, 3, 5)
+"""Sizes of what may be a batch of one."""
 LONG = (4099, 16411, 65537, 100003)
 """Sizes at which a sum in a low format stops growing."""
 
@@ -53,6 +55,7 @@ def special(bench: Bench) -> Iterator[Trial]:
 def sized(bench: Bench) -> Iterator[Trial]:
     """Trials with other sizes, small ones first: each dimension alone, then all together."""
     names = list(bench.dimensions.sizes)
+    yield from _batches(bench)
     for size in SMALL:
         for name in names:
             yield Trial(seed=10 + size, sizes=((name, size),))
@@ -75,6 +78,18 @@ def sized(bench: Bench) -> Iterator[Trial]:
                 yield Trial(seed=51 + size, sizes=((name, size),), family="below")
             elif size > 1000:
                 yield Trial(seed=52 + size, sizes=((name, size),), family="above", upstream="positive")
+
+
+def _batches(bench: Bench) -> Iterator[Trial]:
+    """Trials with more than one where the example has a batch of one: in all tensors, or else in those of the most dimensions."""
+    known = bench.dimensions
+    most = max((len(shape) for shape in known.shapes), default=0)
+    widest = tuple(str(shape[0]) for shape in known.shapes if len(shape) == most and shape[0] in known.ones)
+    for names in (known.ones, widest):
+        trials = [Trial(seed=30 + size, sizes=tuple((name, size) for name in names)) for size in BATCHES] if names else []
+        if trials and all(bench.takes(each) is not None for each in trials):
+            yield from trials
+            return
 
 
 def long(bench: Bench) -> Iterator[Trial]:

@@ -95,5 +95,6 @@ def _rows(told: SessionResult) -> list[Row]:
         r = found.ratio if math.isfinite(found.ratio) else math.inf
         failed = told.cause is not None and told.judged is not None and told.judged.fault is not None and told.judged.fault.subject == name
         shown = r if failed else min(r, 1.0)
-        rows.append(Row(tensor, kind, 1, (), "", shown, 1.0, found.relative, found.relative / r if r else 0.0, found.relative, found.lost))
+        dtype = told.formats.get(name, "")
+        rows.append(Row(tensor, kind, 1, (), dtype, shown, 1.0, found.relative, found.relative / r if r else 0.0, found.relative, found.lost))
     return rows

@@ -36,6 +36,7 @@ class Outcome:
     upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # incoming gradients, with copies of their values
     passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the incoming gradient of each output
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
+    turned: frozenset[int] = frozenset()  # inputs that have another shape, or other strides, behind the call
     parts: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # for gradients that autograd adds up: the total size of the parts
 
 
@@ -123,8 +124,10 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
     weights = dict(parameters(function)) if wishes.gradients else {}
     with torch.set_grad_enabled(bool(asked) or bool(weights)), _without_fused_attention(values):
         if kind == "plain":
+            before = [_lies(each) for each in passed]
             with surroundings(wishes, example.device):
                 result = call(function, arguments)
+            outcome.turned = frozenset(place for place, each in enumerate(passed) if _lies(each) != before[place])
         else:
             result, weights = _reference(function, arguments, exact, wishes, example.device, kind)
         asked |= {f"gradient of {name}": weight for name, weight in weights.items() if weight.requires_grad}
@@ -185,6 +188,11 @@ def _fetched(result: torch.Tensor) -> torch.Tensor:
 
 def _row(value: torch.Tensor, place: int, wishes: Wishes) -> torch.Tensor:
     return value[:1] if place in wishes.expanded else value
+
+
+def _lies(value: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor's numbers lie in its memory."""
+    return (value.shape, value.stride(), value.storage_offset()) if value.layout is torch.strided else ()
 
 
 def _leaf(value: torch.Tensor, *, wanted: bool) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable
 
@@ -17,6 +18,8 @@ from precheck.observe.listeners import Progress, doing
 
 _STEEP = 2.0
 """The power of a size with which its cost is assumed to grow, as for attention, while two sizes have not shown another one."""
+_READINGS = 16
+"""Readings of an example's sizes of 1: which are a batch of one, and which are one for all."""
 _CHEAP = 0.02
 """Seconds of a trial below which the growth of its cost is ignored."""
 
@@ -29,6 +32,7 @@ class SessionResult:
     cause: Cause | None = None
     warnings: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # rule and message
     worst: dict[str, Judged] = dataclasses.field(default_factory=dict)  # for each subject, the trial with the largest error
+    formats: dict[str, str] = dataclasses.field(default_factory=dict)  # of each subject
     trials: int = 0
     refused: dict[str, list[Trial]] = dataclasses.field(default_factory=dict)  # the candidate's reasons for refusing inputs, and where
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
@@ -141,13 +145,14 @@ class Session:
         if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged):
             told.refused.setdefault(judged.fault.text, []).append(judged.trial)
             judged.fault = None
-        if judged.noticed and judged.fault is None and not any(rule == "kernel-mask" for rule, _ in told.warnings):
-            told.warnings.append(("kernel-mask", judged.noticed))
+        if judged.noticed and judged.fault is None and judged.noticed[0] not in dict(told.warnings):
+            told.warnings.append(judged.noticed)
         told.unchecked += judged.skipped == "unchecked"
         for name, found in judged.distances.items():
             before = told.worst.get(name)
             if before is None or found.ratio > before.distances[name].ratio:
                 told.worst[name] = dataclasses.replace(judged, outcome=None, reference=None)
+                told.formats[name] = _format(judged, name)
         self._power(judged)
         return judged.fault is not None
 
@@ -187,6 +192,9 @@ class Session:
             self.told.unconfirmed.append(f"{judged.fault.text}; float64 does not know it better")
             return False
         trial = judged.trial
+        if self._one_for_all(trial):
+            self.told.unconfirmed.append(f"{judged.fault.text}; where some of the sizes of 1 stay it is right")
+            return False
         if judged.fault.kind in ("values", "lost") and self._strange_signs(trial):
             self.told.warnings.append(("kernel-contract", f"{judged.fault.text}; only where inputs have signs that the example's have not"))
             return False
@@ -200,6 +208,13 @@ class Session:
                     return False
         self.told.judged, self.told.cause = judged, self.search.cause(judged)
         return True
+
+    def _one_for_all(self, trial: Trial) -> bool:
+        """Whether a fault of larger sizes of 1 is gone where only some of them are larger, the first among them. The others may be one for all."""
+        large = [size for size in trial.sizes if size[0] in self.bench.dimensions.ones]
+        fewer = [(large[0], *some) for count in range(len(large) - 1) for some in itertools.combinations(large[1:], count)]
+        taken = (self.bench.takes(trial.but(sizes=sizes)) for sizes in fewer[:_READINGS])
+        return any(each is not None and self.bench.judge(each).fault is None for each in taken)
 
     def _strange_signs(self, trial: Trial) -> bool:
         """Whether inputs have signs that the example's have not, and the candidate is right without them. Few numbers of one sign may have it by
@@ -269,6 +284,11 @@ class Session:
         else:
             self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True
+
+
+def _format(judged: Judged, name: str) -> str:
+    value = judged.reference.native.values.get(name) if judged.reference is not None else None
+    return "" if value is None else str(value.dtype).removeprefix("torch.")
 
 
 def _asked(judged: Judged) -> bool:

@@ -50,7 +50,7 @@ class Judged:
     trial: Trial
     distances: dict[str, Distance] = dataclasses.field(default_factory=dict)
     fault: Fault | None = None
-    noticed: str = ""  # what is no fault, and worth a warning
+    noticed: tuple[str, str] | None = None  # what is no fault, and worth a warning: its rule, and the text
     refused: str = ""  # why the candidate refuses these inputs
     skipped: str = ""  # why there is no verdict
     outcome: Outcome | None = None  # of the candidate

@@ -67,7 +67,7 @@ def _given(tensor: torch.Tensor, trial: Trial, place: int) -> torch.Tensor:
 
 
 def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator, signs: bool) -> torch.Tensor:
-    tensor, sizes = example.leaves[place].tensor, dict(trial.sizes)
+    tensor, sizes = contents.sampled(example.leaves[place].tensor), dict(trial.sizes)
     drawn, limits = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
     if drawn.is_floating_point():
         fmt = formats.of_dtype(tensor.dtype)
@@ -90,7 +90,7 @@ def bounds(dimensions: Dimensions, sizes: dict[str, int], tensor: torch.Tensor) 
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or tensor.numel() == 0:
         return contents.Bounds()
     most = int(tensor.max())
-    shrunk = [(new, dimensions.sizes[name]) for name, new in sizes.items() if most <= dimensions.sizes[name] and new < dimensions.sizes[name]]
+    shrunk = [(new, old) for name, new in sizes.items() if most <= (old := dimensions.old(name)) and new < old]
     limits = [new - 1 if old > most else new for new, old in shrunk]
     return contents.Bounds(max(min(limits), 0) if limits else None, dimensions.numbers({**dimensions.sizes, **sizes}))
 

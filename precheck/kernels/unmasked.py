@@ -66,6 +66,10 @@ def masking(bench: Bench, judged: Judged) -> str:
         for plain in (*_plain(value, lengths), *numbers):
             if bench.passes_on(judged.trial, _with(made, place, plain)):
                 return f"where nothing is masked in {name}"
+        subject = judged.fault.subject if judged.fault else ""
+        for ones in _ones(bench, judged, made, place):  # whose gradient nobody needs
+            if bench.passes_on(judged.trial, _with(made, place, ones), subject):
+                return f"where nothing is masked in {name}"
         for zero in _zero(value) if bounded else ():
             other = _with(made, place, zero)
             if _reads(bench, judged, made) <= _reads(bench, judged, other) and bench.passes_on(judged.trial, other):
@@ -124,6 +128,27 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
         yield value.nan_to_num(neginf=0.0, posinf=0.0)
     elif not value.is_floating_point() and not value.is_complex() and len(value[value < 0].unique()) == 1:  # several count from the end
         yield value.clamp(min=0)
+
+
+def _ones(bench: Bench, judged: Judged, made: Made, place: int) -> Iterator[torch.Tensor]:
+    """Ones in the place of zeros and ones that multiply other numbers: no output of the reference depends on numbers of which they are zero."""
+    mask = made.values[place]
+    if not mask.is_floating_point() or mask.unique().tolist() != [0.0, 1.0]:
+        return
+    values = [_beside(each, mask) if other != place else each for other, each in enumerate(made.values)]
+    right, moved = (bench.exact_of(judged.trial, each) for each in (made, Made(values, made.numbers)))
+    outputs = [(each, moved.values.get(name)) for name, each in right.values.items() if name.startswith("output")]
+    if any(not torch.equal(a, b) for a, b in zip(values, made.values, strict=True)) and all(
+        a is not None and b is not None and memory.same(a, b) for a, b in outputs
+    ):
+        yield torch.ones_like(mask)
+
+
+def _beside(value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Other numbers where a mask of the same first dimensions is zero."""
+    if not value.is_floating_point() or value.shape[: mask.dim()] != mask.shape:
+        return value
+    return torch.where((mask == 0).view(*mask.shape, *[1] * (value.dim() - mask.dim())), value * 0.75 + 0.25, value)
 
 
 def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:

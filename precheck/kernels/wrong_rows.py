@@ -6,15 +6,11 @@ from collections.abc import Callable
 
 import torch
 
+from precheck.analysis.chance import ROWS, SPARED
 from precheck.kernels.bench import Bench
 from precheck.kernels.rounding_errors import PLENTY
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
-
-SURE = 2.0**-8
-"""The chance that a fault of numbers spares all rows, below which it has not done so by chance."""
-_TIMES = 16
-"""Times one of the example's sizes, for more rows."""
 
 
 class WrongRows:
@@ -45,8 +41,8 @@ class WrongRows:
         """Whether it is right where one size is larger, so that rows are too many to be right by chance. Numbers of one sign are tried, too: in short
         rows all have it more often."""
         for name, size in self.bench.dimensions.sizes.items():
-            sizes = ((name, _TIMES * size),)
-            if self.bench.dimensions.elements(dict(sizes)) > PLENTY or _wrong(judged) is None or not 0 < self.chance(judged, sizes) <= SURE:
+            sizes = ((name, int(ROWS * size)),)
+            if self.bench.dimensions.elements(dict(sizes)) > PLENTY or _wrong(judged) is None or not 0 < self.chance(judged, sizes) <= SPARED:
                 continue
             found = [self.fresh(judged.trial.but(sizes=sizes, family=family)) for family in (judged.trial.family, "above", "below")]
             if all(each is not None and each.fault is None and not each.refused and not each.skipped for each in found):

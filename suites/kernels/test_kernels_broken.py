@@ -29,15 +29,20 @@ MISSED = {
     "an exponential less one: its slope is the result and one": "torch's own derivative is that, too",
     "rows sent to eight experts each: on the way back they are added up in bfloat16": "eight roundings err as correct kernels may",
     "product with a scale for each four rows: the second four have the scale of the first ones too": "a size of 1 does not change",
+    "largest of shares by numbers, but where those are zero: there it is infinite, and the largest": "a comparison with zero is free there",
+    "products of groups: on the way back a zero has no gradient": "torch's own derivative compares with zero, which is free there",
 }
 """Kernels of the frozen sets that are not found, or in another class, and why their errors are taken for those of correct ones, or of others."""
+WARNED = {
+    "the middle of what is not NaN: NaN counts as zero", "mean of what is not NaN, over two axes: a mean of means",
+}  # fmt: skip
+"""Kernels that are wrong only where the reference leaves out a NaN. That is a warning."""
 QUICK = {
-    "cross entropy: gradients written over the logits", "relu: NaN becomes 0", "linear: a packed weight that is not renewed",
+    "cross entropy: gradients written over the logits", "relu: NaN becomes 0",
     "causal softmax: aligned to the other corner", "mean: columns read with a stride of 1", "softmax: last tile padded with 0",
     "embedding: the gradient's memory is not cleared", "mean: added up in float16",
     "sliding window: one token too many", "minimum: the limit that the first call was compiled for", "group norm: padding lanes read the next group",
-    "grouped heads: tiled, not repeated",
-    "smallest of all: counted in the order of memory", "rope: turned in place where the queries are contiguous",
+    "rope: turned in place where the queries are contiguous",
     "softmax: a slice of nothing but -inf",
     "gate of a delta rule: rounded on its way to a float32 buffer", "scatter: a broadcast index read as if stored whole",
     "layer norm: what fills the tile counts in the variance", "sums of sequences: each goes on from the one before",
@@ -49,8 +54,8 @@ QUICK = {
     "largest three: where many are equal, places are -1",
     "complex numbers times others: those that are conjugated when they are read are read as they lie",
     "layer norm: where the input has no gradient, the weight's is read from memory that is not written",
-    "place of the least: lanes behind the end of a row hold zero", "the middle of what is not NaN: NaN counts as zero",
-    "logarithms of sums so far: where all were -Inf it is NaN",
+    "place of the least: lanes behind the end of a row hold zero",
+    "logarithms of sums so far: where all were -Inf it is NaN", "two codes of four bits to a byte, sixteen at a time: a byte is not cleared",
     "four bits with powers of two: the exponent is that of the largest in bfloat16",
 }  # fmt: skip
 
@@ -58,7 +63,7 @@ QUICK = {
 def test_each_kernel_of_the_sets_has_a_name_of_its_own_and_a_known_class() -> None:
     assert sum(len(BROKEN[number]) for number in NUMBERS) == len(BROKEN_BY_NAME)
     assert {each.rule for each in BROKEN_BY_NAME.values()} <= set(precheck.RULES)
-    assert set(MISSED) | QUICK <= set(BROKEN_BY_NAME)
+    assert set(MISSED) | QUICK | WARNED <= set(BROKEN_BY_NAME)
     assert all(REWRITES[number] for number in NUMBERS)
 
 
@@ -69,8 +74,9 @@ def test_each_kernel_of_the_sets_has_a_name_of_its_own_and_a_known_class() -> No
 def test_a_broken_kernel_is_found_in_its_class(name: str) -> None:
     case = BROKEN_BY_NAME[name]
     report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=20 if SLOW else 5)
-    told = [finding.rule for finding in report.findings if finding.severity == ("warning" if case.rule == "kernel-fallback" else "error")]
-    assert told == [case.rule], report.summary()
+    warned = case.rule == "kernel-fallback" or name in WARNED
+    told = {finding.rule for finding in report.findings if finding.severity == ("warning" if warned else "error")}
+    assert told >= {case.rule} if warned else told == {case.rule}, report.summary()
 
 
 @pytest.mark.parametrize("name", [name for name in BROKEN_BY_NAME if SLOW or name in sorted(QUICK)[:3]])
