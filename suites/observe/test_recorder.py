@@ -15,6 +15,7 @@ from precheck.measurement import job_of
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.recording import reduce
+from precheck.observe.recording.recorder import without_fill
 from precheck.observe.recording.reduce import as_reduced, facts, numbers, reduced
 from precheck.observe.records import Record, Trace
 from precheck.observe.run import low, run
@@ -42,6 +43,18 @@ VALUES = {
     "none": torch.zeros(0, 3),
     "turned": normal(700, 400).t(),
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_masks_are_counted_and_found_as_torch_finds_them(dtype: torch.dtype) -> None:
+    """The quick ways for Inf, NaN and fills of masks give what the plain definitions give."""
+    values, most = spoiled(normal(300, 300).to(dtype)), torch.finfo(dtype).max
+    kinds = {"nan": values.isnan(), "posinf": values == math.inf, "neginf": values == -math.inf}
+    assert reduce.nonfinite_counts(values) == {name: int(where.sum()) for name, where in kinds.items()}
+    for fill in (-most, -most / 4, -math.inf, math.nan, 0.0):
+        filled = normal(300, 300).to(dtype).masked_fill(normal(300, 300, seed=1) > 1, fill)
+        plain = filled.masked_fill(filled.abs() > most / 4, math.inf)
+        assert torch.equal(without_fill(filled, filled).nan_to_num(7.0), plain.nan_to_num(7.0))
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -43,7 +43,10 @@ def reduced(tensor: torch.Tensor, sample: Literal["", "folded"] = "") -> dict[st
     scanned, counts = _scanned(values, sample=sample == "folded"), {}
     if scanned is None:
         counts = nonfinite_counts(values)
-        scanned = _scanned(torch.where(values.isfinite(), values, values.new_zeros(())), sample=sample == "folded")
+        # torch has no `nan_to_num` for formats of one byte; elsewhere it takes a tenth of the time of `where`
+        narrow = values.element_size() == 1
+        settled = torch.where(values.isfinite(), values, values.new_zeros(())) if narrow else values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        scanned = _scanned(settled, sample=sample == "folded")
         assert scanned is not None
         scanned["zeros"] -= sum(counts.values())  # these were replaced by zeros
     return facts(tensor, sample) | counts | scanned
@@ -200,10 +203,10 @@ def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:
     folding, extents = Folding(values), []
     for block, bits in folding.parts():
         extents.append(_extent_of(bits, folding))
+        if not math.isfinite(extents[-1][0]):
+            return None
         folding.add(block, bits, tame=True)
     greatest = _greatest(extents)
-    if not math.isfinite(greatest):
-        return None
     if folding.flat.element_size() == 2 and not _tame(greatest):
         folding = _added(Folding(values))
     return _folded(folding) | {"amax": greatest, "zeros": sum(zeros for _, zeros in extents)}
@@ -267,7 +270,11 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def nonfinite_counts(values: torch.Tensor) -> dict[str, int]:
+    if values.is_cpu and values.dtype in _BITS:  # numpy compares integers several times as fast as torch compares floats
+        bits = values.detach().reshape(-1).view(_BITS[values.dtype])
+        held = bits.clone().numpy()  # a copy: torch cannot resize a storage that numpy has seen
+        infinite, least = int(torch.tensor(math.inf, dtype=values.dtype).view(bits.dtype)), torch.iinfo(bits.dtype).min
+        found = {"posinf": held == infinite, "neginf": held == infinite + least, "nan": (held & ~held.dtype.type(least)) > infinite}
+        return {name: int(numpy.count_nonzero(where)) for name, where in found.items()}
     kinds = {"nan": values.isnan(), "posinf": values == math.inf, "neginf": values == -math.inf}
-    if values.is_cpu:  # numpy counts bits, while torch sums integers
-        return {name: int(numpy.count_nonzero(where.numpy())) for name, where in kinds.items()}
     return {name: int(where.sum()) for name, where in kinds.items()}

@@ -228,7 +228,7 @@ def finite_everywhere(tensors: Iterable[torch.Tensor]) -> bool:
 def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int) -> tuple[Numbers, Numbers, Numbers]:
     """The error, the run and the shadow in float64, with 0 where they are not finite. Also counts elements that are not finite in the run only.
     It uses a sample if both agree on what is not finite, as with the -Inf of a mask."""
-    if run.numel() > limit and torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
+    if run.numel() > limit and _same_places(run, shadow):
         run, shadow = sampled(run, limit), sampled(shadow, limit)
     low, wide = lent(run, torch.float64, "run"), lent(shadow, torch.float64, "shadow")
     held, known, nans = numpy.isfinite(low), numpy.isfinite(wide), numpy.isnan(low)
@@ -242,6 +242,13 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int
     both = known & held
     mine, exact = numpy.where(both, low, 0.0), numpy.where(both, wide, 0.0)
     return mine - exact, numpy.where(known, low, 0.0), exact
+
+
+def _same_places(run: torch.Tensor, shadow: torch.Tensor) -> bool:
+    """Whether run and shadow are finite in the same places, and NaN in the same places."""
+    dtype = torch.float64 if torch.float64 in (run.dtype, shadow.dtype) else torch.float32
+    low, wide = lent(run, dtype, "run"), lent(shadow, dtype, "shadow")
+    return numpy.array_equal(numpy.isfinite(low), numpy.isfinite(wide)) and numpy.array_equal(numpy.isnan(low), numpy.isnan(wide))
 
 
 def _zeros(value: Value, mine: Numbers, exact: Numbers, size: float) -> None:
