@@ -17,7 +17,7 @@ from precheck.judge.watched_runs import finding_of, required, shown
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import shortened
-from precheck.rules.advice import kept, widened
+from precheck.rules.advice import kept, wide_format, widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate
 from precheck.words import of_norm, percents
@@ -114,19 +114,14 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
         return None
     made, _ = _cause_and_showing(scores, observation) or (deciding, None)
     cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
-    wide = _wide(observation)
+    wide = wide_format(observation)
     advice = f"compare in {wide}: {widened(made, wide)}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), deciding
 
 
 def _advice(made: Operation, showing: Operation, observation: Observation) -> str:
     """What to change on the line of the op that made an error, which another op shows."""
-    return "; or ".join(filter(None, (better_form(made, observation.consumers()), kept(made, showing, _wide(observation)))))
-
-
-def _wide(observation: Observation) -> str:
-    """The format of the reference."""
-    return "float64" if observation.exact else "float32"
+    return "; or ".join(filter(None, (better_form(made, observation.consumers()), kept(made, showing, wide_format(observation)))))
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:

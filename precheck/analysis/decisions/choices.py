@@ -92,10 +92,9 @@ def divided_by(guard: Operation, readers: Readers) -> Operation | None:
     if guard.let_through is None or guard.let_through.apart < CLEAR or not guard.inputs:
         return None
     walk = Walk(guard.inputs[:1], NEAR)
-    for value in walk:
-        for reader in readers.get(value, ()):
-            if reader.base in DIVIDING and reader.inputs[-1] is value and reader.phase == "forward":
-                return reader
-            if reader.base in PASSED_ON:
-                walk.follow(made for made in reader.outputs if elements(made) >= elements(value))
+    for value, reader in walk.with_readers(readers):
+        if reader.base in DIVIDING and reader.inputs[-1] is value and reader.phase == "forward":
+            return reader
+        if reader.base in PASSED_ON:
+            walk.follow(made for made in reader.outputs if elements(made) >= elements(value))
     return None

@@ -144,10 +144,9 @@ class Attribution:
         too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
         `functions`: the function of each line.
         """
-        here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
-        after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
+        after = (each for each in passed if same_function(each, cause, functions) or (called and each.call == called))
         return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
@@ -184,6 +183,11 @@ def later(one: Operation | None, other: Operation | None) -> Operation | None:
     if one is None or other is None or one.line == other.line:
         return one or other
     return max(one, other, key=number)
+
+
+def same_function(one: Operation, other: Operation, functions: Mapping[str, Function]) -> bool:
+    """Whether the lines of two ops are in one function of the user's. `functions`: the function of each line."""
+    return functions.get(one.blamed) == functions.get(other.blamed)
 
 
 def written(operation: Operation) -> bool:

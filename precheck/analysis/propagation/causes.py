@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 
 from precheck import formats, ops
+from precheck.analysis import chance
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import determined, elements, passed, rms, zero_origin
@@ -52,7 +53,7 @@ def error_source(
             cause = value.past.rounding or cause
             break
         source = _carrier(cause, value, apart=apart)
-        if value in known or source is None or cause.opaque or _its_own(cause, value, source):
+        if value in known or source is None or cause.opaque or _made_itself(cause, value, source):
             break
         if source is since and cause.base in ops.SUMS | ops.MOVING:
             break
@@ -159,30 +160,30 @@ def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value
     return source if source is not None and source.drift else None
 
 
-def _its_own(operation: Operation, value: Value, source: Value) -> bool:
+def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
+    """Whether an op made most of a value's error itself, and not `source`, the input that carries most. The first condition that holds decides."""
     if operation.base in ops.MOVING | ops.CHOSEN and (not value.low or only_moved(operation, value)):
         return False  # nor does the smallest of n numbers change by more than the number that changes most
-    summed = operation.base in ops.SUMS
+    summed, stored = operation.base in ops.SUMS, storage_error(value) >= HALF * value.drift
     if operation.base in ops.SCALING and len(operation.inputs) == 1 and elements(source) > elements(value):
-        return storage_error(value) >= HALF * value.drift  # a part of the input times a number: more than one rounding is the part's error
+        return stored  # a part of the input times a number: more than one rounding is the part's error
     if operation.base in ops.DECOMPOSED and any((made.local or 0.0) >= HALF * made.drift > 0 for made in operation.outputs):
         return True  # all results of a decomposition have one error, which shows in those that are not well determined
-    if operation.base in ops.REDUCTIONS and not summed and storage_error(value) >= HALF * value.drift:
+    if operation.base in ops.REDUCTIONS and not summed and stored:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
     if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
         carried = min(carried, math.sqrt(1 - HALF**2) * total)  # the result is a part of the input, and the part's error is not known
-    if operation.base in ops.ROOTS and storage_error(value) < HALF * value.drift:
+    if operation.base in ops.ROOTS and not stored:
         return False  # it halves the relative error of each element, and only makes small elements count for more
     if operation.base == "mul":  # two numbers off by a and b make a product off by a + b + ab
         carried = max(carried, (math.prod(1 + each.drift for each in operation.inputs) - 1) / 2)
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
-    independent = 1 - 4 / math.sqrt(elements(value) or 1)  # chance makes a square smaller by up to four standard deviations
-    cancelled = summed and independent * carried**2 > total**2  # errors of one origin, of which the sum has less than its terms
-    return storage_error(value) >= HALF * value.drift and (cancelled or carried <= math.sqrt(1 - HALF**2) * total)
+    cancelled = summed and chance.smallest(elements(value)) * carried**2 > total**2  # errors of one origin: the sum has less than its terms
+    return stored and (cancelled or carried <= math.sqrt(1 - HALF**2) * total)
 
 
 def before_copies(value: Value) -> Value:

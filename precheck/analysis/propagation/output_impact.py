@@ -125,12 +125,11 @@ def thrown_off(reader: Operation, step: Value) -> bool:
 def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
     """The exponentials of a value, which may be moved or scaled before. Those that are only multiplied by zero are left out."""
     walk, found = Walk([value]), list[Value]()
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if reader.base in ops.EXPONENTIALS:
-                found += [power for power in reader.outputs if not _weightless(power, readers)]
-            elif reader.base in ops.MOVING or (reader.base == "mul" and reader.phase == "forward"):
-                walk.follow(reader.outputs)
+    for _, reader in walk.with_readers(readers):
+        if reader.base in ops.EXPONENTIALS:
+            found += [power for power in reader.outputs if not _weightless(power, readers)]
+        elif reader.base in ops.MOVING or (reader.base == "mul" and reader.phase == "forward"):
+            walk.follow(reader.outputs)
     return found
 
 
@@ -141,15 +140,14 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
     it is from one.
     """
     walk = Walk([exponential], NEARBY)
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if reader.phase not in ("forward", "data"):
-                continue  # an optimizer also divides values that were made from a ratio
-            summed = any(source.maker is not None and source.maker.base in ops.REDUCTIONS for source in reader.inputs)
-            divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
-            if divided or (reader.base in ops.LOGARITHMS and summed):
-                return True
-            walk.follow(reader.outputs)
+    for _, reader in walk.with_readers(readers):
+        if reader.phase not in ("forward", "data"):
+            continue  # an optimizer also divides values that were made from a ratio
+        summed = any(source.maker is not None and source.maker.base in ops.REDUCTIONS for source in reader.inputs)
+        divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
+        if divided or (reader.base in ops.LOGARITHMS and summed):
+            return True
+        walk.follow(reader.outputs)
     return False
 
 
@@ -160,12 +158,11 @@ def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Va
     exponential after a logarithm. Its result is right again, and is not followed.
     """
     walk = Walk([value] if value.dead >= GARBAGE else [])
-    for wrong in walk:
-        for reader in readers.get(wrong, ()):
-            if reader.phase == "forward" and not reader.in_optimizer:
-                if reader.base in ops.AVERAGES and any(made not in unread for made in reader.outputs):
-                    return True
-                walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
+    for _, reader in walk.with_readers(readers):
+        if reader.phase == "forward" and not reader.in_optimizer:
+            if reader.base in ops.AVERAGES and any(made not in unread for made in reader.outputs):
+                return True
+            walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
     return False
 
 

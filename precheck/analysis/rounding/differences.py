@@ -159,11 +159,10 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 def _enlarged(value: Value, readers: Readers) -> bool:
     """Whether later products make a difference at least `PLAIN` times larger, as a difference quotient does."""
     walk = Walk([value], NEARBY)
-    for held in walk:
-        made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
-        if any(reader.base in ops.SCALING and result.norm >= PLAIN * value.norm for reader, result in made):
+    for _, reader in walk.with_readers(readers):
+        if reader.base in ops.SCALING and any(result.norm >= PLAIN * value.norm for result in reader.outputs):
             return True
-        walk.follow(result for _, result in made)
+        walk.follow(reader.outputs if reader.base in ops.MOVING | ops.SCALING else ())
     return False
 
 

@@ -239,9 +239,8 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
     """
     if cause is None or made.of_line(cause) >= OWNED:
         return cause is not None
-    here = functions.get(cause.blamed)
-    theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
-    return here is not None and sum(theirs) >= OWN
+    theirs = (share for each, share in made.shares.items() if attribution.written(each) and attribution.same_function(each, cause, functions))
+    return cause.blamed in functions and sum(theirs) >= OWN
 
 
 def _asked(made: Attribution) -> bool:

@@ -198,12 +198,13 @@ def _repeated_factors(written: dict[Operation, float], states: Collection[Value]
 def _times_scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
     """How often a state is multiplied by an op's result, which may be moved, or added to or subtracted from a Python number, before."""
     walk, times = Walk(operation.outputs[:1], NEARBY), 0
-    for held in walk:
-        for reader in readers.get(held, ()) if held not in states else ():
-            if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
-                times += 1
-            elif (reader.base in ops.MOVING and held in computed_from(reader)) or (reader.base in ops.SUMS and len(reader.inputs) == 1):
-                walk.follow(reader.outputs)
+    for held, reader in walk.with_readers(readers):
+        if held in states:
+            continue
+        if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
+            times += 1
+        elif (reader.base in ops.MOVING and held in computed_from(reader)) or (reader.base in ops.SUMS and len(reader.inputs) == 1):
+            walk.follow(reader.outputs)
     return times
 
 

@@ -114,9 +114,8 @@ class Steepness:
         """Whether a function computes with the result of its own cast. It may store low what it only returns, and may cast data that it is given."""
         if not _narrowing(cast) or not attribution.written(cast) or cast.inputs[-1].maker is None or cast.inputs[-1].maker.base in ops.WHOLE_COPIES:
             return False
-        here = self.observation.functions.get(cast.blamed)
-        readers = self.readers.get(cast.outputs[0], ())
-        return any(reader.base not in ops.MOVING and self.observation.functions.get(reader.blamed) == here for reader in readers)
+        readers, functions = self.readers.get(cast.outputs[0], ()), self.observation.functions
+        return any(reader.base not in ops.MOVING and attribution.same_function(reader, cast, functions) for reader in readers)
 
     def _computing(self, cast: Operation) -> Operation:
         """The first op that computes with the result of a cast: there the rounding enters the user's code."""

@@ -206,8 +206,7 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     stored = causes.error_source(max(cause.inputs, key=causes.absolute))
     if stored is None or not stored.outputs[0].low or not attribution.written(stored):
         return cause
-    here = functions.get(stored.blamed) == functions.get(cause.blamed)
-    return cause if here and attribution.moments(cause, stored) else stored
+    return cause if attribution.same_function(stored, cause, functions) and attribution.moments(cause, stored) else stored
 
 
 def _zero(operation: Operation) -> Value | None:

@@ -146,11 +146,10 @@ def _of_data(operation: Operation, *, converted: bool = False) -> bool:
 def _integer(value: Value, readers: Readers) -> Operation | None:
     """The cast that makes integers of at least `INDEX_BITS` from a value. Between them it may only be added to, scaled, cut or moved."""
     walk = Walk([value], NEARBY)
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if reader.bits >= INDEX_BITS:
-                return reader
-            walk.follow(reader.outputs if reader.base in KEEPING else ())
+    for _, reader in walk.with_readers(readers):
+        if reader.bits >= INDEX_BITS:
+            return reader
+        walk.follow(reader.outputs if reader.base in KEEPING else ())
     return None
 
 

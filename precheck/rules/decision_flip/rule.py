@@ -82,11 +82,10 @@ class DecisionFlip(Rule):
 
 def _chosen_by_ties(bound: Value) -> bool:
     """Whether a bound is the end of a choice among equal scores, which is told already."""
-    maker = bound.maker
-    while maker is not None and maker.base in ops.MOVING and len(maker.inputs) == 1:
-        maker = maker.inputs[0].maker
-    chosen = maker is not None and maker.base in ops.EXTREMES and not choices.by_value(maker)
-    return chosen and maker is not None and maker.flips is not None and maker.flips.ties >= ROWS
+    maker = causes.before_copies(bound).maker
+    if maker is None or maker.base not in ops.EXTREMES or choices.by_value(maker):
+        return False
+    return maker.flips is not None and maker.flips.ties >= ROWS
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:
