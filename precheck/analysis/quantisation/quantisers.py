@@ -59,7 +59,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
         if operation.coded is not None:
             rule, measured, limit, severity = _judged(operation.coded)
             if measured > limit:
-                yield Miscoded(mechanism=rule, operation=operation, measured=measured, limit=float(limit), remark=operation.coded, severity=severity)
+                yield Miscoded(rule=rule, operation=operation, measured=measured, limit=float(limit), remark=operation.coded, severity=severity)
 
 
 def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:

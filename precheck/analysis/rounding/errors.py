@@ -144,7 +144,7 @@ class Errors:
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = ROUNDINGS * 2.0**-8
         if operation.own_epsilon and value.drift >= limit:
-            fact = BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
+            fact = BorrowedEpsilon(rule="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
             self._suspect(fact, value, explained_by=(*self.explanations[value], None))
 
     def _exponent(self, operation: Operation, value: Value) -> None:
@@ -202,7 +202,7 @@ class Errors:
         fact = None if own is not None else _of_constant(self.misroundings.of(operation, value))
         if own is not None:
             self._suspect(own, value, self.calls.stays)
-        elif fact is not None and fact.mechanism == "vanished-constant":
+        elif fact is not None and fact.rule == "vanished-constant":
             self._suspect(fact, value, outweighed)
 
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
@@ -241,10 +241,10 @@ def _of_constant(fact: Misrounded | None) -> Misrounded | None:
 
     If a share of 0.999 is rounded to 1, its difference to 1 is lost: in 1 - β, log(p), a sum of powers.
     """
-    if fact is None or fact.mechanism not in ("cancellation", "amplified-rounding"):
+    if fact is None or fact.rule not in ("cancellation", "amplified-rounding"):
         return fact
     cause = _only_cause(max(fact.shown.inputs, key=causes.absolute, default=None))
-    return fact if cause is None or rounded_bound(cause) is None else dataclasses.replace(fact, mechanism="vanished-constant", operation=cause)
+    return fact if cause is None or rounded_bound(cause) is None else dataclasses.replace(fact, rule="vanished-constant", operation=cause)
 
 
 def _only_cause(value: Value | None) -> Operation | None:

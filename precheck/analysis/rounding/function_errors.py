@@ -43,7 +43,7 @@ COARSE = Limit(2.0**-8, "unit roundoff")
 """The unit roundoff for the error of a subnormal number, or of one that became zero: bfloat16's, since a subnormal number has as few bits."""
 
 Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
-_MECHANISM: dict[Making, str] = {
+_RULE: dict[Making, str] = {
     "a difference": "cancellation", "the op itself": "local-drift", "small numbers": "underflow", "a rounding": "amplified-rounding",
     "a constant": "vanished-constant",
 }  # fmt: skip
@@ -136,7 +136,7 @@ class Calls:
         elif _of_small_numbers(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
-            mechanism=_MECHANISM[made], operation=difference or cause, measured=roundings, limit=limit,
+            rule=_RULE[made], operation=difference or cause, measured=roundings, limit=limit,
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 

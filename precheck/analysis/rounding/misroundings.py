@@ -45,7 +45,7 @@ FAIR = Limit(0.05, "share of the norm")
 """Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong."""
 
 How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
-_MECHANISM: dict[How, str] = {
+_RULE: dict[How, str] = {
     "a difference": "cancellation", "picked": "cancellation", "undone": "cancellation", "a product": "cancellation", "flushed": "underflow",
     "subnormal": "underflow", "accumulated": "local-drift", "digits lost": "amplified-rounding", "amplified": "amplified-rounding",
     "gradual": "accumulated-drift",
@@ -135,9 +135,9 @@ class Misroundings:
         *, cause: Operation | None = None, severity: Severity = "error", gain: float = 1.0,
     ) -> Misrounded:  # fmt: skip
         where = cause or operation  # the terms of a difference may have been rounded elsewhere
-        mechanism = causes.rule_for(where) if how == "a difference" and where is not operation else _MECHANISM[how]
+        rule = causes.rule_for(where) if how == "a difference" and where is not operation else _RULE[how]
         return Misrounded(
-            mechanism=mechanism, operation=where, measured=measured, limit=limit, severity=severity, how=how, shown=operation, value=value, gain=gain,
+            rule=rule, operation=where, measured=measured, limit=limit, severity=severity, how=how, shown=operation, value=value, gain=gain,
         )  # fmt: skip
 
     def _undone(self, operation: Operation, value: Value) -> bool:
@@ -280,8 +280,8 @@ class Misroundings:
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
-        mechanism, cause = zero_origin(starving[0])
-        if mechanism != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
+        rule, cause = zero_origin(starving[0])
+        if rule != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
             return None
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 

@@ -145,14 +145,14 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
     if factors and (coherent or sum(factors.values()) >= OWN):
         cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
-            mechanism="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
+            rule="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
             limit=FELT, iterations=state.iterations, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
     if own < OWN or not value.low:
         return []
     cause = split.cause(of_state.__contains__) or value.maker
     return [Carried(
-        mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause,
+        rule="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause,
         measured=value.drift / effective_roundoff(value), limit=ADDED, iterations=state.iterations, lines=lines,
         dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
     )]  # fmt: skip

@@ -76,7 +76,7 @@ class Steepness:
             return None
         blamed = self._computing(cast) if cast.converts else cast
         return Steep(
-            mechanism="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
+            rule="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
             off=value.drift, own=attribution.own_error(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
             severity="note" if cast.converts else "error",  # the precision asks for it, and at few positions its error is small
         )  # fmt: skip
@@ -99,7 +99,7 @@ class Steepness:
             self.attempts.failed(line)
             return None
         return Exponent(
-            mechanism="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,
+            rule="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,
             off=off, own=causes.storage_error(cause.outputs[0]), taken=few[cause],
         )  # fmt: skip
 

@@ -170,21 +170,21 @@ def made_by(root: Value, observation: Observation) -> Fact:
     divisor = operation.inputs[-1] if operation.inputs else None
     normal = formats.of_dtype(divisor.dtype).min_normal if divisor is not None and divisor.low else 0.0
     if not root.nans and 0 < operation.starved < normal:
-        return Broken(mechanism="underflow", operation=operation, measured=operation.starved, limit=normal, how="small divisor", root=root)
+        return Broken(rule="underflow", operation=operation, measured=operation.starved, limit=normal, how="small divisor", root=root)
     at_pole = zero is not None and operation.base in ops.POLES
     if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
-        return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
+        return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
     if zero is not None and (operation.base not in ops.POLYNOMIAL or any(source.nonfinite for source in operation.inputs)):
         return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
     if operation.base.removesuffix("_backward") in ops.POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
-            return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
+            return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
         cause = _stored(moved_by(operation, observation) or operation, observation.functions)
-        return Broken(mechanism=causes.rule_for(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
+        return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
-        return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
-    return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+        return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
+    return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
 
 
 def moved_by(operation: Operation, observation: Observation) -> Operation | None:

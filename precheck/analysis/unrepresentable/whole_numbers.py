@@ -56,7 +56,7 @@ def stored_to_others(operation: Operation, value: Value) -> Moved | None:
         return None
     if not operation.drift_in < value.drift or causes.only_moved(operation, value):
         return None
-    return Moved(mechanism="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
+    return Moved(rule="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
 
 
 def exemptions(operation: Operation) -> list[Exempting]:
@@ -75,7 +75,7 @@ def integers(operation: Operation, cause: Operation | None) -> list[MadeInteger]
 def _made_integer(converted: Operation, changes: Renumbered | Wrapped | Recut, cause: Operation, measured: float, limit: float) -> MadeInteger:
     dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
     return MadeInteger(
-        mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=converted, dtype=dtype
+        rule="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=converted, dtype=dtype
     )
 
 
