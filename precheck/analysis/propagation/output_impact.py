@@ -94,6 +94,7 @@ def _nothing(value: Value) -> bool:
 
 
 def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether all that is made from a value is zero, as under a weight of zero."""
     made = [result for reader in readers.get(value, ()) for result in reader.outputs]
     return bool(made) and all(map(_nothing, made))
 

@@ -1,4 +1,4 @@
-"""Goes over a run in order and finds errors that rounding does not explain: the op that makes each of them.
+"""Goes over a run in order and finds errors that rounding does not explain, each with the op that makes it. It asks the other analyses of this folder.
 
 A fault explains the errors of all values that are computed from its value, so these are not reported again. Whether an excuse applies is checked when
 all readers of the value are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.
@@ -65,9 +65,8 @@ class Errors:
         self.observation, self.spoiled, self.readers = observation, spoiled, readers
         self._about(observation, readers)
         for operation in observation.judged:
-            above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
+            above = inherited = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
             excused = self._excused(operation)
-            inherited = above
             self.returned.update(fact for value in operation.inputs if self.explanations.get(value) for fact in self._handed(value, operation))
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy

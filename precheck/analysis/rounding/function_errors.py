@@ -83,7 +83,7 @@ class Calls:
     def error(self, operation: Operation, value: Value, *, given: bool = False) -> OwnError | None:
         """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error.
 
-        `given`: what else is wrong comes from the run's inputs, as the precision stores them. An amplified rounding in an optimizer's step does not
+        `given`: the run's inputs, as the precision stores them, explain all other errors. An amplified rounding in an optimizer's step does not
         count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
         line = operation.call, operation.name, operation.blamed
@@ -104,15 +104,15 @@ class Calls:
         return None if operation.in_optimizer and own.made == "a rounding" else own
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
-        """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
+        """Whether a result leaves its function with an error beyond rounding, and the function made at least the share `least` of its square itself."""
         cancelled = self._cancels(operation, value)
         if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
-        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
-        What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
+        """The op whose line made an error. None if the user wrote no such line. None also if rounding to codes made it: what that loses is added to the
+        number again, and is a small part of it. `added`: leaves out lines with additions that `absorption` judges."""
         cause = made.cause()
         if cause is not None and not self._together(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most

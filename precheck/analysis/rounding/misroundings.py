@@ -22,7 +22,7 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
-from precheck.analysis.rounding.differences import DIGITS, PLAIN, amplification, amplified_before, difference_before, reduced
+from precheck.analysis.rounding.differences import PLAIN, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
 from precheck.analysis.unrepresentable.zeros import LOST
@@ -92,17 +92,13 @@ class Misroundings:
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
-        stored = any(source.kept_low for source in operation.inputs)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
-        few = operation.base in ops.REDUCTIONS and reduced(operation, value) and determined(operation, value)
-        above = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
-        # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
-        subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
-        together = gain * amplified_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
-        if above and subtracts and stored and together >= PLAIN and roundings >= ROUNDINGS and not as_stored(operation, value):
+        normal = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
+        far = normal and roundings >= ROUNDINGS
+        if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= PLAIN and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if above and gain >= PLAIN and roundings >= ROUNDINGS and differences.of_computed_terms(operation, value):
+        if far and gain >= PLAIN and differences.of_computed_terms(operation, value):
             if cause := differences.lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := differences.picked(operation, value, self.readers):
@@ -113,6 +109,11 @@ class Misroundings:
             harm: Severity = "note" if self.healed(value) else "error"
             limit = self._accumulating(operation, value)
             return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
+        return self._lost_digits(operation, value, gain, roundings)
+
+    def _lost_digits(self, operation: Operation, value: Value, gain: float, roundings: float) -> Misrounded | None:
+        """The fact on an error that is neither a difference's, nor that of zeros among the inputs, nor a kernel's own."""
+        stored = any(source.kept_low for source in operation.inputs)
         spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
         if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("a product", operation, value, gain, PLAIN)
@@ -124,7 +125,7 @@ class Misroundings:
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and not differences.normalises(operation) and (loses_digits or plainly):
-            return self._one_op(operation, value, gain, loses_digits=loses_digits)
+            return self._amplifying(operation, value, gain, loses_digits=loses_digits)
         if spread and causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; its wide spacing lost them
             return self._fact("subnormal", operation, value, value.dead, GARBAGE, severity=self._severity(value, below=True))
         return self._gradual(operation, value) if spread else None
@@ -176,7 +177,7 @@ class Misroundings:
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
         return first if more else None
 
-    def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
+    def _amplifying(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
         below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.HALF * value.drift
         severity: Severity = "note" if self.healed(value) else self._severity(value, below=below and value.zeroed < FAIR)  # see `nonfinite`
