@@ -1,4 +1,4 @@
-"""Goes over a run in order and finds errors that rounding does not explain, each with the op that makes it. It asks the other analyses of this folder.
+"""Goes over a run in order and finds errors that rounding does not explain, each with the op that makes it. Other analyses judge each op.
 
 A fault explains the errors of all values that are computed from its value, so these are not reported again. Whether an excuse applies is checked when
 all readers of the value are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.

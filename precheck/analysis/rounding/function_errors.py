@@ -104,15 +104,15 @@ class Calls:
         return None if operation.in_optimizer and own.made == "a rounding" else own
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
-        """Whether a result leaves its function with an error beyond rounding, and the function made at least the share `least` of its square itself."""
+        """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself."""
         cancelled = self._cancels(operation, value)
         if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
-        """The op whose line made an error. None if the user wrote no such line. None also if rounding to codes made it: what that loses is added to the
-        number again, and is a small part of it. `added`: leaves out lines with additions that `absorption` judges."""
+        """The op whose line made an error. None if the user wrote no such line. Nor does rounding to codes count: what it loses is added
+        to the number again, and is a small part of it. `added`: leaves out lines with additions that `absorption` judges."""
         cause = made.cause()
         if cause is not None and not self._together(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most

@@ -18,7 +18,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.memory.storages import Flat, Storages, length, whole
-from precheck.observe.shadow.quantisers.code_copies import AGREE
+from precheck.observe.shadow.quantisers.code_copies import AGREE, distance, factor_between
 from precheck.observe.shadow.quantisers.code_notes import Unrotated
 from precheck.observe.shadow.quantisers.scales.fast_rotations import FastTransforms, Stages, pairs
 from precheck.observe.shadow.replaying.replay import OpCall
@@ -239,8 +239,7 @@ def _alike(made: torch.Tensor, before: list[torch.Tensor]) -> bool:
 def _distance(made: torch.Tensor, before: torch.Tensor) -> float:
     """|made - c before| / |made|, for the c for which that is least."""
     before = before.float()
-    factor = (made * before).sum() / before.square().sum().clamp_min(1e-30)
-    return float((made - factor * before).norm() / made.norm().clamp_min(1e-30))
+    return distance(factor_between(made, before) * before, made)
 
 
 def _keeps_lengths(rotated: torch.Tensor, before: torch.Tensor, along: int) -> bool:
