@@ -144,9 +144,8 @@ class Attribution:
         too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
         `functions`: the function of each line.
         """
-        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
-        after = (each for each in passed if same_function(each, cause, functions) or (called and each.call == called))
+        after = (each for each in self._after(cause) if same_function(each, cause, functions) or (called and each.call == called))
         return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
@@ -156,14 +155,16 @@ class Attribution:
 
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
-        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        picked = (each.outputs[0] for each in passed if each.base in ops.MOVING)
+        picked = (each.outputs[0] for each in self._after(cause) if each.base in ops.MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
         """The op that amplifies the rounding of `cause` most: the one with the largest ratio of the error after it to the error before it."""
-        passed = [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
-        return max(passed, key=lambda each: self.error(each.outputs[0]) / (self._before(each) or math.inf), default=None)
+        return max(self._after(cause), key=lambda each: self.error(each.outputs[0]) / (self._before(each) or math.inf), default=None)
+
+    def _after(self, cause: Operation) -> list[Operation]:
+        """The ops after `cause` that most of the error has passed through."""
+        return [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
 
     def _before(self, operation: Operation) -> float:
         return max((self.error(source) for source in operation.inputs), default=0.0)

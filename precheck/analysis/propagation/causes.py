@@ -105,12 +105,18 @@ def stores_subnormal(operation: Operation, value: Value) -> bool:
     return casts_wide(operation) and not operation.converts and subnormal(value) >= HALF * value.drift
 
 
+def terms_cancel(operation: Operation) -> bool:
+    """Whether a sum has twice the error of its terms, and of one rounding."""
+    made = operation.outputs[0]
+    return operation.base in ops.SUMS and made.drift > 2 * max(operation.drift_in, made.rounded)
+
+
 def rule_for(cause: Operation) -> str:
     """The rule for a rounding: `cancellation`, `absorption` (a sum that swallows what it adds, or is stored so low), or `amplified-rounding`."""
     value = cause.outputs[0]
     if cause.absorbed is not None and cause.absorbed.share >= HALF:
         return "absorption"
-    if cause.base in ops.SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
+    if terms_cancel(cause):
         return "cancellation"
     before = cause.inputs[0].maker if cause.base == "_to_copy" and cause.inputs else cause
     terms = [rms(term) for term in before.inputs] if before is not None and before.base in ops.SUMS else []

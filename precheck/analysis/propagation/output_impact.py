@@ -11,7 +11,7 @@ from collections.abc import Set
 from precheck import ops
 from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, rms
+from precheck.analysis.propagation.provenance import consumers, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -169,8 +169,8 @@ def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Va
 
 def measured(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether all that is made from products that happen to be whole is right up to a few roundings."""
-    consumers = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
-    return bool(consumers) and all(reader.outputs and not _amplifies(reader, value) for reader in consumers)
+    reading = consumers(value, readers)
+    return bool(reading) and all(reader.outputs and not _amplifies(reader, value) for reader in reading)
 
 
 def amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
@@ -183,10 +183,10 @@ def amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """
     walk = Walk([value], FAR)
     for held in walk:
-        consumers = [reader for reader in readers.get(held, ()) if reader.phase == "forward" and not is_alias(reader, held)]
-        if not consumers and held.wholes_moved:
+        reading = [reader for reader in consumers(held, readers) if reader.phase == "forward"]
+        if not reading and held.wholes_moved:
             return False
-        for reader in consumers:
+        for reader in reading:
             if not reader.outputs or reader.base in ops.CHOOSERS or _amplifies(reader, value):
                 return False
             others = [other for other in reader.inputs if other is not held] if reader.base in ops.SUMS else []
@@ -241,7 +241,7 @@ def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value
     """
     walk = Walk([wrong], most)
     for value in walk:
-        reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
+        reading = consumers(value, readers)
         kept = value.alive or value in asked or not reading or any(map(ends, reading))
         if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
             return False
@@ -258,8 +258,8 @@ def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
     walk = Walk([value])
     for made in walk:
-        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not is_alias(reader, made)]
-        if made.drift > WRONG and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
+        reading = [reader for reader in consumers(made, readers) if reader.phase == "forward"]
+        if made.drift > WRONG and (any(reader.reads for reader in reading) or (made.alive and not reading)):
             return True
-        walk.follow(result for reader in consumers for result in reader.outputs)
+        walk.follow(result for reader in reading for result in reader.outputs)
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
@@ -210,6 +211,11 @@ def determined(operation: Operation, value: Value) -> bool:
 def is_alias(reader: Operation, value: Value) -> bool:
     """Whether an op only returns its input in another dtype or layout. Readers of that copy count as readers of the value."""
     return bool(reader.outputs) and all(made is value for made in reader.outputs)
+
+
+def consumers(value: Value, readers: Mapping[Value, Sequence[Operation]]) -> list[Operation]:
+    """The ops that read a value, without those that only return it in another dtype or layout."""
+    return [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
 
 
 def descendants(observation: Observation, roots: list[Value]) -> set[Value]:

@@ -21,7 +21,7 @@ from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, rms, smallest_normal
+from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -170,7 +170,7 @@ class Calls:
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
         walk = Walk([value], NEARBY)
         for held in walk:
-            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            readers = list(filter(_user, consumers(held, self.readers)))
             if not readers and held.alive and not stepping:
                 return True  # for now: `stays` checks again when it has been read
             for reader in readers:
@@ -190,7 +190,7 @@ class Calls:
             return True
         walk = Walk([total], NEARBY)
         for held in walk:
-            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            readers = list(filter(_user, consumers(held, self.readers)))
             decided = decides and any(not (reader.outputs or at_rest(reader)) for reader in readers)
             if not readers or decided or any(ends(reader) or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides

@@ -227,14 +227,14 @@ class Misroundings:
     def _stored(self, cause: Operation) -> Operation:
         """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op
         in float32, returns the op of a torch module if that stored most of the error."""
-        made, summed = cause.outputs[0], cause.base in ops.SUMS
+        made = cause.outputs[0]
         if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.HALF * made.drift:
             return cause
-        term = max(cause.inputs, key=causes.absolute if summed else attribution.drift)
+        term = max(cause.inputs, key=causes.absolute if cause.base in ops.SUMS else attribution.drift)
         most = self._storing(cause, term, bool)[0]
         if most is not None and not attribution.written(most):
             return most
-        return (self._storing(cause, term)[0] if summed and made.drift > 2 * max(cause.drift_in, made.rounded) else None) or cause
+        return (self._storing(cause, term)[0] if causes.terms_cancel(cause) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation, term: Value) -> bool:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.

@@ -99,7 +99,7 @@ def _replaced(operation: Operation, flips: Flips) -> bool:
     that differ by less than rounding. If one row takes the last of eight choices from a tie, that is chance."""
     chosen = elements(operation.outputs[0]) / max(1, flips.total) if operation.outputs else 0.0
     many = flips.ties * flips.swapped * chosen >= ROWS and flips.swapped >= MOST
-    return many and flips.blur >= BLUR * operation.inputs[0].roundoff
+    return many and choices.hides_differences(operation)
 
 
 def _its_own(skew: Skew) -> bool:
