@@ -60,8 +60,7 @@ def explained(
     cause = f"{placed(showing)}: an error of {before} goes in, and one of {after} comes out"
     if made is not showing:
         cause = f"{placed(made)}{low_since(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
-    there = dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made))
-    return dataclasses.replace(there, cause=cause, advice=_advice(made, showing, observation)), showing
+    return _caused_at(finding, made, cause, _advice(made, showing, observation)), showing
 
 
 def confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
@@ -92,8 +91,7 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"
     alone = f"on the inputs that it gets, the function alone is off by {of_norm(own)}"
     text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
-    named = dataclasses.replace(finding, severity="error", op=made.title, source=shortened(made.blamed), via=via(made))
-    return dataclasses.replace(named, cause=text, cause_rule=rule, advice=_advice(made, made, observation))
+    return dataclasses.replace(_caused_at(finding, made, text, _advice(made, made, observation)), severity="error", cause_rule=rule)
 
 
 def _chosen(operation: Operation) -> bool:
@@ -116,7 +114,12 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
     cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
     wide = wide_format(observation)
     advice = f"compare in {wide}: {widened(made, wide)}"
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), deciding
+    return _caused_at(finding, made, cause, advice), deciding
+
+
+def _caused_at(finding: Finding, made: Operation, cause: str, advice: str) -> Finding:
+    """The finding, with the op that caused it, and that op's line."""
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice)
 
 
 def _advice(made: Operation, showing: Operation, observation: Observation) -> str:

@@ -40,10 +40,8 @@ def error_source(
     value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None, *, apart: bool = False
 ) -> Operation | None:
     """The op whose rounding made a value's error, or None if the block was given the value. `known` caches answers for long chains.
-
     The walk ends at the sum that was made from `since`: the error of `since` itself does not count. If elements are subtracted from each other
-    (`apart`), the error of what was added to all of them does not count either.
-    """
+    (`apart`), the error of what was added to all of them does not count either."""
     cause, behind = None, []
     known = {} if known is None else known
     while value is not None and value.maker is not None and value.drift:
@@ -75,9 +73,7 @@ def storage_error(value: Value) -> float:
 
 def computed_from(operation: Operation, made: Value | None = None) -> tuple[Value, ...]:
     """The inputs that an op computes its result from. The tensor that a copy overwrites does not count.
-
-    A scaler divides a list of n gradients at once: it computes each from the gradient at the same place, and from what is in no list.
-    """
+    A scaler divides a list of n gradients at once: it computes each from the gradient at the same place, and from what is in no list."""
     if operation.base == "copy":
         return operation.inputs[-1:]
     many = len(operation.outputs)
@@ -125,10 +121,8 @@ def rule_for(cause: Operation) -> str:
 
 def shares_operand(operation: Operation) -> bool:
     """Whether the terms of a difference are parts of one tensor, or one was made from the other by adding or cutting: x₀ + Σδ - x₀, x - floor(x).
-
     Such a difference adds no error of its own: its digits were lost when the larger term was stored. Parts of a joined tensor, such as a workspace of
-    products, do not count, since each may be a different one of the tensors that were joined.
-    """
+    products, do not count, since each may be a different one of the tensors that were joined."""
     if operation.base not in ops.SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
     one, other = (before_copies(value) for value in operation.inputs)
@@ -152,11 +146,14 @@ def absolute(value: Value) -> float:
     return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
 
 
+def worst_term(operation: Operation) -> Value:
+    """The term of a sum with the largest absolute error."""
+    return max(operation.inputs, key=absolute)
+
+
 def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value | None:
     """The input that carries most of the error of the result `made`. None for a random draw, which takes only the shape of its input.
-
-    If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: inputs with fewer elements do not count.
-    """
+    If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: those with fewer elements do not count."""
     if operation.base in ops.DRAWN:
         return None
     given = computed_from(operation, made)
@@ -254,10 +251,8 @@ def _made_of(value: Value, other: Value) -> bool:
 
 def given_low(value: Value) -> bool:
     """Whether a cast or one of torch's own modules rounded the value, and it was only moved since.
-
     Then the precision asks for the low value, and not the user's code. The same holds for a gradient, which autograd makes: under autocast it is
-    always low. Projections, variance reductions and penalties subtract gradients.
-    """
+    always low. Projections, variance reductions and penalties subtract gradients."""
     source: Value | None = value
     while source is not None and source.maker is not None:
         maker = source.maker

@@ -171,13 +171,18 @@ def rounded_bound(operation: Operation) -> tuple[float, float] | None:
     return next(((scalar, whole) for scalar, whole in onto if not constant(operation) or abs(whole) == 1), None)
 
 
+def reached(operation: Operation) -> tuple[float, float] | None:
+    """The same if that number is not zero. Then the bound reaches it, since the format has no number between."""
+    bound = rounded_bound(operation)
+    return bound if bound is not None and bound[1] else None
+
+
 def _bound(operation: Operation) -> Operation | None:
     """The clamp whose bound the format rounds to the number from which the result is subtracted: 1 - p.clamp(max=0.9999)."""
     maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
     while maker is not None and maker.base in ops.MOVING and maker.inputs:
         maker = maker.inputs[0].maker
-    found = None if maker is None else rounded_bound(maker)
-    return maker if found is not None and found[1] else None
+    return maker if maker is not None and reached(maker) is not None else None
 
 
 def _kind_of_zero(operation: Operation, value: Value) -> str:

@@ -53,6 +53,11 @@ class Miscoded(Fact):
     remark: notes.Remark
 
 
+def remark_of(fact: Fact | None) -> notes.Remark | None:
+    """What was seen of the codes, if the fact is about a quantiser."""
+    return fact.remark if isinstance(fact, Miscoded) else None
+
+
 def facts(observation: Observation) -> Iterator[Miscoded]:
     """The facts on the operations that are judged now."""
     for operation in observation.judged:

@@ -81,7 +81,7 @@ def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Oper
 
 def _amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
     """The amplification by earlier differences that made the error of a term. 1 if there are none."""
-    term = max(operation.inputs, key=causes.absolute)
+    term = causes.worst_term(operation)
     first = difference_before(term, known) if value.dead >= GARBAGE else None
     if first is None:
         return _shrunk(term)
@@ -164,7 +164,7 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
         return operation if _enlarged(value, readers) else None
     if elements(value) < RESULTS or exponentials(value, readers):
         return None
-    made = Attribution(max(operation.inputs, key=causes.absolute), observation.operations)
+    made = Attribution(causes.worst_term(operation), observation.operations)
     cause, changed = made.to_change(observation.functions)
     return changed if owns(cause, made, observation.functions) else None
 

@@ -242,7 +242,7 @@ def _of_constant(fact: Misrounded | None) -> Misrounded | None:
     """
     if fact is None or fact.rule not in ("cancellation", "amplified-rounding"):
         return fact
-    cause = _only_cause(max(fact.shown.inputs, key=causes.absolute, default=None))
+    cause = _only_cause(causes.worst_term(fact.shown) if fact.shown.inputs else None)
     return fact if cause is None or rounded_bound(cause) is None else dataclasses.replace(fact, rule="vanished-constant", operation=cause)
 
 

@@ -159,7 +159,7 @@ class Misroundings:
         if softmax_written_out(shares):
             return None
         severity: Severity = "error" if shares else self._severity(value)
-        term = max(operation.inputs, key=causes.absolute)
+        term = causes.worst_term(operation)
         cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
         if cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
             stored, most = self._storing(operation, term)
@@ -230,7 +230,7 @@ class Misroundings:
         made = cause.outputs[0]
         if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.HALF * made.drift:
             return cause
-        term = max(cause.inputs, key=causes.absolute if cause.base in ops.SUMS else attribution.drift)
+        term = causes.worst_term(cause) if cause.base in ops.SUMS else max(cause.inputs, key=attribution.drift)
         most = self._storing(cause, term, bool)[0]
         if most is not None and not attribution.written(most):
             return most

@@ -203,7 +203,7 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     """
     if cause.base not in ops.SUMS or not cause.inputs or cause.outputs[0].low:
         return cause
-    stored = causes.error_source(max(cause.inputs, key=causes.absolute))
+    stored = causes.error_source(causes.worst_term(cause))
     if stored is None or not stored.outputs[0].low or not attribution.written(stored):
         return cause
     return cause if attribution.same_function(stored, cause, functions) and attribution.moments(cause, stored) else stored

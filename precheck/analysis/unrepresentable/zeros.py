@@ -14,7 +14,7 @@ from precheck.analysis.propagation.provenance import (
     determined,
     elements,
     is_alias,
-    rounded_bound,
+    reached,
     smallest_normal,
     underflow_threshold,
     zero_origin,
@@ -38,8 +38,8 @@ class Missed(Fact):
 def missed(zero: Value, then: str) -> Missed:
     """The fact on the op that made a zero which the reference does not have. `then` describes the effect."""
     rule, cause = zero_origin(zero)
-    bound = rounded_bound(cause) if rule == "vanished-constant" else None
-    if bound is not None and bound[1]:
+    bound = reached(cause) if rule == "vanished-constant" else None
+    if bound is not None:
         measured, limit = abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1])
     else:
         measured, limit = zero.largest_zeroed, underflow_threshold(zero)
