@@ -128,6 +128,7 @@ def _advice(made: Operation, showing: Operation, observation: Observation) -> st
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:
+    """The finding, with the fault on an op that caused it."""
     first = finding_of(behind)
     cause = f"{first.rule}: {first.message}"
     module = finding.module or (first.module if place is not None else "")

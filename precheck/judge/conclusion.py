@@ -76,6 +76,7 @@ class Sound:
 
     @classmethod
     def of(cls, trace: Trace, rows: Sequence[Row]) -> Sound:
+        """Sorts functions, modules and gradients by the rows of the report."""
         judged = [(trace.records.get(f"{row.kind}:{row.tensor}@{row.step}"), row) for row in rows if row.kind == "returned"]
         places = {record.place for record, _ in judged if record is not None and record.place is not None}
         wrong = {record.place for record, row in judged if record is not None and record.place is not None and row.failed}

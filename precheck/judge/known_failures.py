@@ -144,6 +144,7 @@ def _named(known: Iterable[Known]) -> str:
 
 
 def _table(known: Iterable[Known]) -> dict[str, Family]:
+    """All known places beyond their limits, by pattern."""
     return {pattern: family for each in known for pattern, family in each.beyond.items()}
 
 
@@ -173,6 +174,7 @@ def _matches(pattern: str, place: str) -> bool:
 
 
 def _larger_counts(known: Sequence[Known], seen: Observed) -> list[str]:
+    """Sentences on counts that are larger than is known."""
     lines = []
     for fault in seen.faults:
         before = _same(fault, known)
@@ -208,6 +210,7 @@ def _lowered(known: Known, fault: Fault) -> Known:
 
 
 def _shrunk(pattern: str, old: Family, seen: Observed) -> Family | None:
+    """Today's family of a pattern, with lower numbers where it got better. None if no place of it is beyond its limit."""
     places = [place for place in {**seen.beyond, **seen.excused} if _matches(pattern, place)]
     if not places:
         return None

@@ -186,6 +186,7 @@ def _bound(operation: Operation) -> Operation | None:
 
 
 def _kind_of_zero(operation: Operation, value: Value) -> str:
+    """The rule for zeros that an op has made itself."""
     beyond_format = value.largest_zeroed > underflow_threshold(value)
     if operation.base in ops.SUMS and beyond_format:
         return "cancellation"

@@ -152,6 +152,7 @@ class Errors:
             self._suspect(fact, value, outweighed)
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
+        """Judges an error of more than four unit roundoffs, and notes whether float32 determines the value."""
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return

@@ -57,6 +57,7 @@ def _lowered(operation: Operation) -> Lowered | None:
 
 
 def _widened(operation: Operation) -> Widened | None:
+    """The fact that a product with a low weight runs in float32, since an earlier op met a wide tensor."""
     if operation.base not in ops.PRODUCTS or operation.outputs[0].dtype not in WIDE:
         return None
     # weights that the block was given, or that a conversion of the model made; a cast to float32 keeps the low values

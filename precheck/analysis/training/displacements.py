@@ -88,6 +88,7 @@ def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float
 
 
 def _displacement(row: ComparedTensor) -> Displacement:
+    """What arrived of a parameter's move, estimated from sketches."""
     moved, meant = row.record, row.reference
     arrived = inner(moved.sketch, meant.sketch) / inner(meant.sketch, meant.sketch)
     sketching = (moved.norm / meant.norm) * math.sqrt(1 / WIDTH)  # standard deviation of <a, b> from sketches is |a||b|/sqrt(k)

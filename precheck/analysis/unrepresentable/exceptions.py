@@ -86,6 +86,7 @@ def _refused_matrix(observation: Observation) -> list[Fact]:
 
 
 def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:
+    """The fact on a Python number that torch refuses to store."""
     greatest = formats.of_dtype(refused.dtype).max if refused.dtype else math.inf
     beyond = next((scalar for scalar in operation.scalars if greatest < abs(scalar) < math.inf), None)
     if beyond is None:
@@ -94,6 +95,7 @@ def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:
 
 
 def _mixed(observation: Observation, operation: Operation, refused: Refused) -> list[Fact]:
+    """The fact on operands of different formats that torch refuses to combine."""
     wide = next((place for place, dtype in enumerate(refused.types) if dtype == "float32"), None)
     if wide is None or not refused.dtype:
         return []

@@ -109,6 +109,7 @@ def skipped_by_scaler(root: Value, observation: Observation) -> bool:
 
 
 def _harmful(root: Value, carried: list[Value], readers: Readers, observation: Observation) -> bool:
+    """Whether Inf or NaN does harm, in any of the values that carry it on. A mask does none."""
     maker, open_ends = _maker(root), []
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
@@ -141,6 +142,7 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
 
 
 def _harms(reader: Operation) -> bool:
+    """Whether Inf or NaN among the inputs of an op makes its result wrong: NaN, a wrong number, a zero."""
     computes = reader.phase in ("forward", "optimizer", "data")
     for value in reader.outputs:
         if value.nans:
@@ -219,6 +221,7 @@ def _zero(operation: Operation) -> Value | None:
 
 
 def _kind(root: Value) -> str:
+    """Inf or NaN, in words."""
     return "NaN" if root.nans else "Inf"
 
 

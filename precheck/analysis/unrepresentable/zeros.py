@@ -72,6 +72,7 @@ class Floods:
 
 
 def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
+    """Whether an op of the forward pass has made a tensor mostly zero, since its format cannot hold the numbers."""
     if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
         return False
     if value.largest_zeroed > smallest_normal(value):

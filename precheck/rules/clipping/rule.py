@@ -58,6 +58,7 @@ def _without_scale(candidate: Candidate) -> bool:
 
 
 def _late(seen: Late) -> str:
+    """The message on a delayed scale that lags behind."""
     often = " and ".join(f"too {word} in {count}" for word, count in (("small", seen.small), ("large", seen.large)) if count)
     if seen.grown > 1:
         worst = f"the {seen.operand} had grown by {digits(seen.grown, 3)} times, and {percent(seen.clipped)}% of its elements were clipped"

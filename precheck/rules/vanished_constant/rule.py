@@ -64,6 +64,7 @@ class VanishedConstant(Rule):
 
     @staticmethod
     def _constant(fact: Fact) -> str:
+        """What the format makes of the constant, in words."""
         made = fact.operation.outputs[0]
         bound = reached(fact.operation)
         if bound is not None:

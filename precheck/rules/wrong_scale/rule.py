@@ -72,6 +72,7 @@ _CURES = {
 
 
 def _uncancelled(seen: Uncancelled) -> str:
+    """The message on scales that do not cancel."""
     line = shortened(seen.rounded)
     told = {
         "inverse": f"the scale of the codes of {line} is used the wrong way round, to multiply instead of to divide or the reverse: "
@@ -104,6 +105,7 @@ def _uncancelled(seen: Uncancelled) -> str:
 
 
 def _unfolded(seen: Unfolded) -> str:
+    """The message on factors that were divided out of one tensor, and do not cancel."""
     if seen.summed:
         return (
             "the channels of one term of this sum were divided by factors, which a weight multiplies by again, and those of the other term were not: "
@@ -122,6 +124,7 @@ def _unfolded(seen: Unfolded) -> str:
 
 
 def _unrotated(seen: Unrotated) -> str:
+    """The message on rotations that do not cancel."""
     line = shortened(seen.rotated)
     if not seen.other:
         return f"what was rotated at {line} is rotated once more by the same Hadamard matrix; multiplied by its transpose it would be rotated back"

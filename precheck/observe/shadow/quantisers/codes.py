@@ -176,6 +176,7 @@ class Codes:
         self.gradients.follow(op, inputs, results[0])
 
     def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
+        """After an op on codes: carries both copies through it, or judges them where scales must have cancelled."""
         base, data = op.base, [each for each in tracked if not self.scales.made.get(each)]
         if base in ("mul", "div") and len(tracked) > 1:  # a scale that was itself rounded, or is kept beside codes, is still a scale
             data = [each for each in data if self._coded(each)]

@@ -210,6 +210,7 @@ class FunctionGradients:
             self.codes.off = True
 
     def _compared(self, product: Product, roundings: Sequence[Rounding], made: Sequence[torch.Tensor | None], g: torch.Tensor) -> None:
+        """Compares both gradients of a product with its derivative, if what was rounded is known."""
         data = g, product.x.float(), product.w.float()
         found = [[each for each in self.latest.get(one.numel(), ()) if each.of(one)] for one in data]
         known = [each for one in found for each in one]

@@ -231,6 +231,7 @@ class Updates:
         return parameter.dtype in self.low and addressable(local(parameter)) and local(parameter).numel() > 0
 
     def _looked_at(self, parameter: torch.Tensor, seen: int) -> Before:
+        """What is kept of a parameter before a step."""
         mine = local(parameter)
         values, shadow = self._sample(mine, whole=True)
         gradient = self._value(parameter.grad) if parameter.grad is not None else None

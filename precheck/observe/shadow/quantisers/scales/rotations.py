@@ -99,6 +99,7 @@ class Rotations:
         return known[1]
 
     def _product(self, name: str, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> None:
+        """After a product: a rotation, if one operand is a Hadamard matrix, or a product of two rotated tensors."""
         first, second = self.held.get(left), self.held.get(right)
         if (second is None or second.signs) and self._hadamard(right):
             self._rotated(name, left, first, right, result, left=False)
@@ -186,6 +187,7 @@ class Rotations:
         self.held.put(result, Rotated(flats[0], flats[1:], held.place, held.signs, rounded))
 
     def _same(self, base: str, source: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether an op leaves rotated data rotated: it copies, rounds, scales or shifts them."""
         other = next((each for each in inputs if each is not source), None)
         if base in KEPT or base.startswith("clamp"):
             return True
