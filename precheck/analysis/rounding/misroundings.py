@@ -279,7 +279,7 @@ class Misroundings:
         return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
-        """The fact on zeros among the inputs that make a result wrong. None if they do no harm, or `zeros` judges them."""
+        """The fact on underflowed zeros that make a result wrong. None if the result has its digits, or is itself too small."""
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         rule, cause = zero_origin(starving[0])
