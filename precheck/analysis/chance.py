@@ -1,4 +1,4 @@
-"""Computes the largest error ratio that chance explains: quantiles of Fisher's F, without a statistics library."""
+"""Computes what chance explains: quantiles of Fisher's F, without a statistics library, and how much smaller an error is by luck."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def largest(numel: int, samples: int, blocks: int) -> float:
     `numel` counts independent errors (`freedom`): a gradient that comes from a single token has one, however long it is.
     """
     return math.sqrt(_quantile(max(1, numel), max(1, numel) * max(1, samples), CHANCE / max(1, blocks)))
+
+
+def smallest(numel: int) -> float:
+    """The share of its mean to which chance makes a sum of `numel` squares smaller: four standard deviations below it, 4/√n. Below zero if n < 16."""
+    return 1 - 4 / math.sqrt(numel or 1)
 
 
 def freedom(mean: float, square: float, samples: int, *, enough: int = ENOUGH) -> float:

@@ -14,9 +14,9 @@ Readers = dict[Value, list[Operation]]
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Fact:
-    """A possible fault. The rule named `mechanism` reports it."""
+    """A possible fault."""
 
-    mechanism: str
+    rule: str  # the name of the rule that reports it
     operation: Operation  # the op where the cause entered
     measured: float
     limit: float
@@ -31,4 +31,4 @@ class Part:
     readers: Readers
     spoiled: Set[Value]  # values that follow from harmful Inf and NaN
     origins: Origins
-    facts: Mapping[str, Sequence[Fact]]  # by mechanism
+    facts: Mapping[str, Sequence[Fact]]  # by rule

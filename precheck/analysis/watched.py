@@ -39,7 +39,7 @@ class RunAnalysis:
             found += [*zeros.starved_gradients(observation, spoiled), *exceptions.behind(observation)]
         facts: dict[str, list[Fact]] = defaultdict(list)
         for fact in found:
-            facts[fact.mechanism].append(fact)
+            facts[fact.rule].append(fact)
         return Part(observation, readers, spoiled, self.origins, facts)
 
     def _traced(self, fact: Fact, wrong: Collection[Fact]) -> Fact:
@@ -48,11 +48,11 @@ class RunAnalysis:
         argument = None
         if isinstance(fact, nonfinite.Broken) and fact.how == "moved onto a pole" and fact.root.maker is not None:
             argument = fact.root.maker.drifting
-        elif isinstance(fact, zeros.Missed) and fact.mechanism in ("amplified-rounding", "cancellation"):
+        elif isinstance(fact, zeros.Missed) and fact.rule in ("amplified-rounding", "cancellation"):
             argument = fact.zero
         explaining = () if argument is None else self.errors.explanations.get(argument, ())
         above = next((each for each in explaining if each in wrong and each is not None and each.operation is not fact.operation), None)
-        return fact if above is None else dataclasses.replace(fact, mechanism=above.mechanism, operation=above.operation)
+        return fact if above is None else dataclasses.replace(fact, rule=above.rule, operation=above.operation)
 
     def keep(self, values: set[Value], reported: set[Fact]) -> None:
         """Forgets all other values. `reported`: facts that findings have been made from."""

@@ -45,6 +45,7 @@ def apply(report: Report, allow: Mapping[str, str]) -> None:
 
 
 def _with_notes(findings: list[Finding], allow: Mapping[str, str]) -> Iterator[Finding]:
+    """The findings, with those of allowed rules as notes."""
     for finding in findings:
         if finding.severity == "note" or finding.rule not in allow:
             yield finding

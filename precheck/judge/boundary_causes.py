@@ -17,7 +17,7 @@ from precheck.judge.watched_runs import finding_of, required, shown
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import shortened
-from precheck.rules.advice import kept, widened
+from precheck.rules.advice import kept, wide_format, widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate
 from precheck.words import of_norm, percents
@@ -60,8 +60,7 @@ def explained(
     cause = f"{placed(showing)}: an error of {before} goes in, and one of {after} comes out"
     if made is not showing:
         cause = f"{placed(made)}{low_since(made)}: its rounding error grows at {placed(showing)}{cause[len(placed(showing)) :]}"
-    there = dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made))
-    return dataclasses.replace(there, cause=cause, advice=_advice(made, showing, observation)), showing
+    return _caused_at(finding, made, cause, _advice(made, showing, observation)), showing
 
 
 def confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
@@ -92,8 +91,7 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"
     alone = f"on the inputs that it gets, the function alone is off by {of_norm(own)}"
     text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
-    named = dataclasses.replace(finding, severity="error", op=made.title, source=shortened(made.blamed), via=via(made))
-    return dataclasses.replace(named, cause=text, cause_rule=rule, advice=_advice(made, made, observation))
+    return dataclasses.replace(_caused_at(finding, made, text, _advice(made, made, observation)), severity="error", cause_rule=rule)
 
 
 def _chosen(operation: Operation) -> bool:
@@ -114,22 +112,23 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
         return None
     made, _ = _cause_and_showing(scores, observation) or (deciding, None)
     cause = f"{placed(made)}: the numbers that {placed(deciding)} compares are off by {percents(scores.drift)} of their norm"
-    wide = _wide(observation)
+    wide = wide_format(observation)
     advice = f"compare in {wide}: {widened(made, wide)}"
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice), deciding
+    return _caused_at(finding, made, cause, advice), deciding
+
+
+def _caused_at(finding: Finding, made: Operation, cause: str, advice: str) -> Finding:
+    """The finding, with the op that caused it, and that op's line."""
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice)
 
 
 def _advice(made: Operation, showing: Operation, observation: Observation) -> str:
     """What to change on the line of the op that made an error, which another op shows."""
-    return "; or ".join(filter(None, (better_form(made, observation.consumers()), kept(made, showing, _wide(observation)))))
-
-
-def _wide(observation: Observation) -> str:
-    """The format of the reference."""
-    return "float64" if observation.exact else "float32"
+    return "; or ".join(filter(None, (better_form(made, observation.consumers()), kept(made, showing, wide_format(observation)))))
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:
+    """The finding, with the fault on an op that caused it."""
     first = finding_of(behind)
     cause = f"{first.rule}: {first.message}"
     module = finding.module or (first.module if place is not None else "")

@@ -48,10 +48,10 @@ def concluded(
     ops = [_note_if_noise_explains(finding, required, choices=not drifted) for finding in _not_reported_yet(distinct(candidates), reported)]
     first_shown = dict[tuple[str, str], float]()
     for candidate in candidates:
-        here = _mechanism_and_line(finding_of(candidate))
+        here = _rule_and_line(finding_of(candidate))
         first_shown[here] = min(first_shown.get(here, math.inf), shown(candidate).number)
     ordered = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
-    ordered += [(finding, first_shown.get(_mechanism_and_line(finding), math.inf)) for finding in ops]
+    ordered += [(finding, first_shown.get(_rule_and_line(finding), math.inf)) for finding in ops]
     return [finding for finding, _ in sorted(ordered, key=lambda each: each[1])]
 
 
@@ -60,7 +60,7 @@ def fails_early(candidates: Sequence[Candidate]) -> bool:
     required, never = _required_places(candidates, None), {*OURS, *WEIGHTS, "decision-flip"}
     for candidate in candidates:
         if candidate.severity == "error" and candidate.operation.phase == "forward" and candidate.operation.step <= 1 and candidate.rule not in never:
-            if candidate.rule not in AMPLIFIED or _mechanism_and_line(finding_of(candidate)) not in required:
+            if candidate.rule not in AMPLIFIED or _rule_and_line(finding_of(candidate)) not in required:
                 return True
     return False
 
@@ -76,6 +76,7 @@ class Sound:
 
     @classmethod
     def of(cls, trace: Trace, rows: Sequence[Row]) -> Sound:
+        """Sorts functions, modules and gradients by the rows of the report."""
         judged = [(trace.records.get(f"{row.kind}:{row.tensor}@{row.step}"), row) for row in rows if row.kind == "returned"]
         places = {record.place for record, _ in judged if record is not None and record.place is not None}
         wrong = {record.place for record, row in judged if record is not None and record.place is not None and row.failed}
@@ -103,7 +104,7 @@ def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> se
     for candidate in candidates:
         here = sound is None or sound.at(shown(candidate))
         places = explained_places if here and in_noise(candidate) else other_places
-        places.add(_mechanism_and_line(finding_of(candidate)))
+        places.add(_rule_and_line(finding_of(candidate)))
     return explained_places if sound is None else explained_places - other_places
 
 
@@ -133,7 +134,7 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
     that the user's code adds. `required`: the places of required roundings. `choices`: no boundary drifted, so that decisions changed no more often
     than under noise.
     """
-    amplified = finding.rule in AMPLIFIED and _mechanism_and_line(finding) in required
+    amplified = finding.rule in AMPLIFIED and _rule_and_line(finding) in required
     choice = choices and finding.rule == "decision-flip" and finding.op.split(".")[1:2] in [[name] for name in BY_DIFFERENCE]
     if finding.severity == "error" and (amplified or choice):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
@@ -143,15 +144,15 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
 
 def _not_reported_yet(ops: Iterable[Finding], reported: Sequence[Finding]) -> Iterable[Finding]:
     """Findings on ops that no finding on a boundary reports already."""
-    causes = {_mechanism_and_line(finding) for finding in reported if finding.severity == "error"}
+    causes = {_rule_and_line(finding) for finding in reported if finding.severity == "error"}
     rules = {finding.rule for finding in reported}
     for finding in ops:
-        repeated = _mechanism_and_line(finding) in causes or (finding.rule in WEIGHTS and finding.rule in rules)
+        repeated = _rule_and_line(finding) in causes or (finding.rule in WEIGHTS and finding.rule in rules)
         of_loop = finding.rule in OURS and not (finding.rule == "scaler-order" and finding.op and finding.severity == "error")
         if not of_loop and not repeated:
             yield finding
 
 
-def _mechanism_and_line(finding: Finding) -> tuple[str, str]:
-    """The mechanism of a finding, and its line in the source."""
+def _rule_and_line(finding: Finding) -> tuple[str, str]:
+    """The rule that names the cause of a finding, or reports it, and its line in the source."""
     return finding.cause_rule or finding.rule, finding.source

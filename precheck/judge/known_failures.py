@@ -133,8 +133,7 @@ def recorded(known: Sequence[Known], seen: Observed) -> list[Known]:
     """Returns all faults of `seen` as known faults. Reasons and dates are taken from `known`, by place, or else by rule."""
     made = []
     for fault in seen.faults:
-        before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
-        before = before or next((each for each in known if each.rule == fault.rule), Known(fault.rule, fault.place))
+        before = _same(fault, known) or next((each for each in known if each.rule == fault.rule), Known(fault.rule, fault.place))
         made.append(Known(fault.rule, fault.place, _shortened(fault), before.until, before.reason))
     return _with_table(made, _families(seen)) if made else tightened(known, seen)
 
@@ -145,6 +144,7 @@ def _named(known: Iterable[Known]) -> str:
 
 
 def _table(known: Iterable[Known]) -> dict[str, Family]:
+    """All known places beyond their limits, by pattern."""
     return {pattern: family for each in known for pattern, family in each.beyond.items()}
 
 
@@ -152,18 +152,21 @@ def _with_table(known: list[Known], table: Mapping[str, Family]) -> list[Known]:
     return [dataclasses.replace(each, beyond=table if each is known[0] else {}) for each in known]
 
 
+def _same(fault: Fault, known: Iterable[Known]) -> Known | None:
+    """The known fault of the same rule and place."""
+    return next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
+
+
 def _owner(fault: Fault, known: Iterable[Known], table: Mapping[str, Family]) -> Known | None:
     """The known fault that covers `fault`: one of its rule at its place, or of its rule elsewhere if the place was beyond its limit too.
 
     Drift at a place that was beyond its limit is covered by any known fault, since whether drift is an error depends on what it reaches.
     """
-    same = [each for each in known if each.rule == fault.rule]
-    exact = next((each for each in same if each.place == fault.place), None)
+    exact = _same(fault, known)
     if exact is not None or not any(_matches(pattern, fault.place) for pattern in table):
         return exact
-    if same:
-        return same[0]
-    return next(iter(known), None) if fault.rule == _DRIFT else None
+    any_rule = next(iter(known), None) if fault.rule == _DRIFT else None
+    return next((each for each in known if each.rule == fault.rule), any_rule)
 
 
 def _matches(pattern: str, place: str) -> bool:
@@ -171,9 +174,10 @@ def _matches(pattern: str, place: str) -> bool:
 
 
 def _larger_counts(known: Sequence[Known], seen: Observed) -> list[str]:
+    """Sentences on counts that are larger than is known."""
     lines = []
     for fault in seen.faults:
-        before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
+        before = _same(fault, known)
         if before is not None and fault.rule in _COUNTS and before.measured is not None and fault.measured is not None:
             if fault.measured > before.measured * _COUNTS[fault.rule]:
                 lines.append(f"{fault}: {fault.measured:g}, where {before.measured:g} are known")
@@ -206,6 +210,7 @@ def _lowered(known: Known, fault: Fault) -> Known:
 
 
 def _shrunk(pattern: str, old: Family, seen: Observed) -> Family | None:
+    """Today's family of a pattern, with lower numbers where it got better. None if no place of it is beyond its limit."""
     places = [place for place in {**seen.beyond, **seen.excused} if _matches(pattern, place)]
     if not places:
         return None

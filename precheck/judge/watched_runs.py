@@ -16,6 +16,7 @@ from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 from precheck.observe.shadow.places.source import shortened
 from precheck.rules import classes
+from precheck.rules.advice import wide_format
 from precheck.rules.rule import Candidate, Rule
 
 _SEVERITIES = ("error", "warning", "note")
@@ -83,7 +84,7 @@ def found(observation: Observation) -> list[Finding]:
 
 def _advised(rule: Rule, candidate: Candidate, part: Part) -> Candidate:
     """The candidate, with what to change on its line."""
-    candidate.advice = rule.advice(candidate, part.readers, "float64" if part.observation.exact else "float32")
+    candidate.advice = rule.advice(candidate, part.readers, wide_format(part.observation))
     return candidate
 
 

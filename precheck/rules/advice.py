@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.propagation.provenance import placed
-from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.places.source import shortened
 
 _WIDENING = {"float32": ".float()", "float64": ".double()"}
+
+
+def wide_format(observation: Observation) -> str:
+    """The name of the reference's format."""
+    return "float64" if observation.exact else "float32"
 
 
 def widened(operation: Operation, wide: str) -> str:

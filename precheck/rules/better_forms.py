@@ -24,6 +24,7 @@ def better_form(operation: Operation, readers: Readers) -> str:
 
 
 def _less_another(operation: Operation, readers: Readers) -> str:
+    """For exp(x) - 1 and its like."""
     alone = _maker(operation.inputs[0]) if _subtracts(operation) and len(operation.inputs) == 1 else None
     form = {
         "exp": "torch.expm1(x) gives exp(x) - 1", "sigmoid": "torch.sigmoid(-x) gives 1 - sigmoid(x)",
@@ -52,6 +53,7 @@ def _mean_square_less_squared_mean(operation: Operation, readers: Readers) -> st
 
 
 def _expanded_distance(operation: Operation, readers: Readers) -> str:
+    """For a squared distance that is expanded into squares and a product."""
     if operation.base not in ops.ADDITIONS | ops.PRODUCTS:
         return ""
     behind = [each for value in operation.inputs for each in _earlier(value, 3)]
@@ -61,6 +63,7 @@ def _expanded_distance(operation: Operation, readers: Readers) -> str:
 
 
 def _log_of_share(operation: Operation, readers: Readers) -> str:
+    """For the logarithm of a softmax or sigmoid."""
     form = {
         "_softmax": "torch.log_softmax(x, dim) gives the log of this softmax without its zeros",
         "sigmoid": "torch.nn.functional.logsigmoid(x) gives the log of this sigmoid without its zeros",
@@ -69,6 +72,7 @@ def _log_of_share(operation: Operation, readers: Readers) -> str:
 
 
 def _log_of_summed_exponentials(operation: Operation, readers: Readers) -> str:
+    """For exponentials whose sum is a divisor, or whose logarithm is taken."""
     first = operation if operation.base == "exp" else _maker(operation.inputs[0]) if operation.base in ops.AVERAGES and operation.inputs else None
     if first is None or first.base != "exp":
         return ""
@@ -101,6 +105,7 @@ def _subtracts(operation: Operation) -> bool:
 
 
 def _squares(operation: Operation | None) -> bool:
+    """Whether an op multiplies a number by itself."""
     if operation is None or not operation.inputs:
         return False
     factors = list(operation.inputs) if operation.base == "mul" and len(operation.inputs) == 2 else []

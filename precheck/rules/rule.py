@@ -65,7 +65,7 @@ class Rule:
         cls.about = catalogue()[cls.__module__.split(".")[2].replace("_", "-")]
 
     def among(self, part: Part) -> Iterable[Candidate]:
-        """Candidates from the operations that are judged now. By default one for each fact of the rule's mechanism."""
+        """Candidates from the operations that are judged now. By default one for each fact that names this rule."""
         return [self.candidate(fact) for fact in part.facts.get(self.about.name, ())]
 
     def at_end(self, part: Part) -> Iterable[Candidate]:
@@ -90,7 +90,7 @@ class Rule:
         return ()
 
     def words(self, fact: Fact) -> str:
-        """The message on a fact of this rule's mechanism. This default is for facts that several rules report."""
+        """The message on a fact that names this rule. This default is for facts that several rules report."""
         if isinstance(fact, Missed):
             return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
         if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
@@ -122,11 +122,11 @@ def at(record: Record, rule: str, severity: Severity, message: str, *, measured:
 def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
     """A finding on the first boundary that is not finite, if this is the rule for it."""
     found = boundaries.broken(run.low, run.reference, run.rows, run.precision)
-    if found is not None and found.mechanism == rule.about.name:
+    if found is not None and found.rule == rule.about.name:
         record, held = found.record, run.precision.compute
         text = (f"{label(record.kind, record.name)}: {found.what} under {run.precision} in step {record.step}, where the reference is finite with "
                 f"magnitudes up to {digits(found.reference.amax)} ({held.name} holds up to {digits(held.max, 5)})")  # fmt: skip
-        yield at(record, found.mechanism, "error", text, measured=float(found.excess), limit=0.0)
+        yield at(record, found.rule, "error", text, measured=float(found.excess), limit=0.0)
 
 
 HEALED = "; no result of this run is wrong because of it"

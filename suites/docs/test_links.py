@@ -36,6 +36,15 @@ def defined(name: str) -> bool:
     return any((ROOT / "precheck").rglob(f"{name.replace('.', '/')}.py")) or any(definition.search(file.read_text(encoding="utf8")) for file in files)
 
 
+def test_the_tour_names_code_that_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
+    steps = re.findall(r"^[ │├└─]*(\w+) +(\S+\.py)", page, re.MULTILINE)
+    code = {file: (ROOT / "precheck" / file).read_text(encoding="utf8") for _, file in steps}
+    gone = [name for name, file in steps if not re.search(rf"^(def|class) {name}\b", code[file], re.MULTILINE)]
+    assert len(steps) >= 8, "the page has no tree of calls"
+    assert not gone, f"docs/architecture.md names {', '.join(gone)}, which these files do not define"
+
+
 def test_design_decisions_name_code_that_is_there() -> None:
     page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf8")
     names = [name for name in re.findall(r"`(?!torch|inspect|precheck)([a-z_]+(?:\.\w+)+)`", page) if not name.endswith(".py")]

@@ -31,12 +31,17 @@ lost then, as when all scores have a large common offset. Healthy routers and cl
 BY_DIFFERENCE = ops.EXTREMES | ops.ORDERED
 
 
+def hides_differences(operation: Operation) -> bool:
+    """Whether the rounding of a choice's scores hides how they differ."""
+    return operation.flips is not None and operation.flips.blur >= BLUR * operation.inputs[0].roundoff
+
+
 def blurred(operation: Operation) -> bool:
     """Whether a choice differs from the reference because rounding hides the differences between its scores."""
     flips = operation.flips
     if flips is None or flips.changed < ROWS or operation.packet not in ops.EXTREMES or not operation.inputs[0].roundoff:
         return False
-    return flips.changed / flips.total >= BLURRED and flips.blur >= BLUR * operation.inputs[0].roundoff
+    return flips.changed / flips.total >= BLURRED and hides_differences(operation)
 
 
 def by_value(operation: Operation) -> bool:
@@ -50,8 +55,7 @@ def ordered_by_place(operation: Operation) -> bool:
 
     Without such a blur a long row, such as a vocabulary's logits, has equal neighbours too. The order among them means nothing.
     """
-    flips = operation.flips
-    return flips is not None and bool(operation.used_as) and flips.blur >= BLUR * operation.inputs[0].roundoff
+    return bool(operation.used_as) and hides_differences(operation)
 
 
 def misjudged(observation: Observation) -> Iterator[tuple[Operation, int]]:
@@ -92,10 +96,9 @@ def divided_by(guard: Operation, readers: Readers) -> Operation | None:
     if guard.let_through is None or guard.let_through.apart < CLEAR or not guard.inputs:
         return None
     walk = Walk(guard.inputs[:1], NEAR)
-    for value in walk:
-        for reader in readers.get(value, ()):
-            if reader.base in DIVIDING and reader.inputs[-1] is value and reader.phase == "forward":
-                return reader
-            if reader.base in PASSED_ON:
-                walk.follow(made for made in reader.outputs if elements(made) >= elements(value))
+    for value, reader in walk.with_readers(readers):
+        if reader.base in DIVIDING and reader.inputs[-1] is value and reader.phase == "forward":
+            return reader
+        if reader.base in PASSED_ON:
+            walk.follow(made for made in reader.outputs if elements(made) >= elements(value))
     return None

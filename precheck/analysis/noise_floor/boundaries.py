@@ -33,9 +33,9 @@ _NARROW = formats.FP32.max / 2**64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokenBoundary:
-    """A boundary with more NaN or Inf than its reference. `mechanism` is the rule that reports it."""
+    """A boundary with more NaN or Inf than its reference."""
 
-    mechanism: str
+    rule: str  # the name of the rule that reports it
     record: Record
     reference: Record
     excess: int

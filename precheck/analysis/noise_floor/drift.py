@@ -139,6 +139,7 @@ def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precisi
 def compared(
     record: Record, reference: Record, spread: float, precision: Precision, *, samples: int, scale: float = 1.0, independent: float = math.inf
 ) -> ComparedTensor:
+    """A tensor beside its reference, with what rounding explains and the limit of r."""
     fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
     scaled = record.kind in ("gradient", "parameter-gradient")
     stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # a wide result of the user's code has no subnormal limit

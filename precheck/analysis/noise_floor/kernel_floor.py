@@ -102,6 +102,7 @@ class Floor:
         return (torch.stack([self._count(each) for each in self.seen]).amin(0) >= CHOICES) | (result < seen.min()) | (result > seen.max())
 
     def _count(self, result: torch.Tensor) -> torch.Tensor:
+        """How many runs gave this result, at each element."""
         return torch.zeros(result.shape, dtype=torch.long) + sum(each == result for each in self.seen)
 
     def shared_by_equals(self, value: torch.Tensor) -> None:
@@ -129,6 +130,7 @@ class Floor:
         return torch.maximum(own, self._guessed())
 
     def _guessed(self) -> torch.Tensor:
+        """The same, by upper bounds of the terms."""
         if self.terms is None:
             return torch.zeros((), dtype=torch.float64)
         fmt = self._format()
@@ -195,6 +197,7 @@ def distance(floor: Floor, result: torch.Tensor) -> Distance:
 
 
 def _reported(floor: Floor, result: torch.Tensor, wrong: torch.Tensor, ratio: float, block: str, lost: torch.Tensor) -> Distance:
+    """The distance, with the worst element as an example."""
     first: tuple[int, ...] = ()
     if bool(wrong.any()):
         far = _distance(result, floor.exact).nan_to_num(nan=math.inf) if continuous(floor.exact) else wrong.double()
@@ -210,6 +213,7 @@ def _number(value: torch.Tensor) -> float:
 
 
 def _relative(floor: Floor, result: torch.Tensor) -> float:
+    """The distance of a whole result, relative to its norm."""
     if not continuous(floor.exact):
         return 0.0
     known = ~floor.unknown

@@ -34,6 +34,7 @@ def noise_for(model: torch.nn.Module, trace: Trace, log: DecisionLog, precision:
 
 
 def _stored_names(precision: Precision) -> set[str]:
+    """The formats of results that are rounded under a precision."""
     if precision.compute_dtype in LOW:
         return {"bfloat16", "float16"}
     return {"float32", "bfloat16", "float16"}

@@ -144,10 +144,8 @@ class Attribution:
         too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
         `functions`: the function of each line.
         """
-        here = functions.get(cause.blamed)
-        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
-        after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
+        after = (each for each in self._after(cause) if same_function(each, cause, functions) or (called and each.call == called))
         return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
@@ -157,14 +155,16 @@ class Attribution:
 
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
-        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        picked = (each.outputs[0] for each in passed if each.base in ops.MOVING)
+        picked = (each.outputs[0] for each in self._after(cause) if each.base in ops.MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
         """The op that amplifies the rounding of `cause` most: the one with the largest ratio of the error after it to the error before it."""
-        passed = [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
-        return max(passed, key=lambda each: self.error(each.outputs[0]) / (self._before(each) or math.inf), default=None)
+        return max(self._after(cause), key=lambda each: self.error(each.outputs[0]) / (self._before(each) or math.inf), default=None)
+
+    def _after(self, cause: Operation) -> list[Operation]:
+        """The ops after `cause` that most of the error has passed through."""
+        return [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
 
     def _before(self, operation: Operation) -> float:
         return max((self.error(source) for source in operation.inputs), default=0.0)
@@ -184,6 +184,11 @@ def later(one: Operation | None, other: Operation | None) -> Operation | None:
     if one is None or other is None or one.line == other.line:
         return one or other
     return max(one, other, key=number)
+
+
+def same_function(one: Operation, other: Operation, functions: Mapping[str, Function]) -> bool:
+    """Whether the lines of two ops are in one function of the user's. `functions`: the function of each line."""
+    return functions.get(one.blamed) == functions.get(other.blamed)
 
 
 def written(operation: Operation) -> bool:

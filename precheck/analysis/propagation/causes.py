@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 
 from precheck import formats, ops
+from precheck.analysis import chance
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import determined, elements, passed, rms, zero_origin
@@ -39,10 +40,8 @@ def error_source(
     value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None, *, apart: bool = False
 ) -> Operation | None:
     """The op whose rounding made a value's error, or None if the block was given the value. `known` caches answers for long chains.
-
     The walk ends at the sum that was made from `since`: the error of `since` itself does not count. If elements are subtracted from each other
-    (`apart`), the error of what was added to all of them does not count either.
-    """
+    (`apart`), the error of what was added to all of them does not count either."""
     cause, behind = None, []
     known = {} if known is None else known
     while value is not None and value.maker is not None and value.drift:
@@ -52,7 +51,7 @@ def error_source(
             cause = value.past.rounding or cause
             break
         source = _carrier(cause, value, apart=apart)
-        if value in known or source is None or cause.opaque or _its_own(cause, value, source):
+        if value in known or source is None or cause.opaque or _made_itself(cause, value, source):
             break
         if source is since and cause.base in ops.SUMS | ops.MOVING:
             break
@@ -74,9 +73,7 @@ def storage_error(value: Value) -> float:
 
 def computed_from(operation: Operation, made: Value | None = None) -> tuple[Value, ...]:
     """The inputs that an op computes its result from. The tensor that a copy overwrites does not count.
-
-    A scaler divides a list of n gradients at once: it computes each from the gradient at the same place, and from what is in no list.
-    """
+    A scaler divides a list of n gradients at once: it computes each from the gradient at the same place, and from what is in no list."""
     if operation.base == "copy":
         return operation.inputs[-1:]
     many = len(operation.outputs)
@@ -104,12 +101,18 @@ def stores_subnormal(operation: Operation, value: Value) -> bool:
     return casts_wide(operation) and not operation.converts and subnormal(value) >= HALF * value.drift
 
 
+def terms_cancel(operation: Operation) -> bool:
+    """Whether a sum has twice the error of its terms, and of one rounding."""
+    made = operation.outputs[0]
+    return operation.base in ops.SUMS and made.drift > 2 * max(operation.drift_in, made.rounded)
+
+
 def rule_for(cause: Operation) -> str:
     """The rule for a rounding: `cancellation`, `absorption` (a sum that swallows what it adds, or is stored so low), or `amplified-rounding`."""
     value = cause.outputs[0]
     if cause.absorbed is not None and cause.absorbed.share >= HALF:
         return "absorption"
-    if cause.base in ops.SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
+    if terms_cancel(cause):
         return "cancellation"
     before = cause.inputs[0].maker if cause.base == "_to_copy" and cause.inputs else cause
     terms = [rms(term) for term in before.inputs] if before is not None and before.base in ops.SUMS else []
@@ -118,10 +121,8 @@ def rule_for(cause: Operation) -> str:
 
 def shares_operand(operation: Operation) -> bool:
     """Whether the terms of a difference are parts of one tensor, or one was made from the other by adding or cutting: x₀ + Σδ - x₀, x - floor(x).
-
     Such a difference adds no error of its own: its digits were lost when the larger term was stored. Parts of a joined tensor, such as a workspace of
-    products, do not count, since each may be a different one of the tensors that were joined.
-    """
+    products, do not count, since each may be a different one of the tensors that were joined."""
     if operation.base not in ops.SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
     one, other = (before_copies(value) for value in operation.inputs)
@@ -145,11 +146,14 @@ def absolute(value: Value) -> float:
     return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
 
 
+def worst_term(operation: Operation) -> Value:
+    """The term of a sum with the largest absolute error."""
+    return max(operation.inputs, key=absolute)
+
+
 def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value | None:
     """The input that carries most of the error of the result `made`. None for a random draw, which takes only the shape of its input.
-
-    If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: inputs with fewer elements do not count.
-    """
+    If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: those with fewer elements do not count."""
     if operation.base in ops.DRAWN:
         return None
     given = computed_from(operation, made)
@@ -159,30 +163,30 @@ def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value
     return source if source is not None and source.drift else None
 
 
-def _its_own(operation: Operation, value: Value, source: Value) -> bool:
+def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
+    """Whether an op made most of a value's error itself, and not `source`, the input that carries most. The first condition that holds decides."""
     if operation.base in ops.MOVING | ops.CHOSEN and (not value.low or only_moved(operation, value)):
         return False  # nor does the smallest of n numbers change by more than the number that changes most
-    summed = operation.base in ops.SUMS
+    summed, stored = operation.base in ops.SUMS, storage_error(value) >= HALF * value.drift
     if operation.base in ops.SCALING and len(operation.inputs) == 1 and elements(source) > elements(value):
-        return storage_error(value) >= HALF * value.drift  # a part of the input times a number: more than one rounding is the part's error
+        return stored  # a part of the input times a number: more than one rounding is the part's error
     if operation.base in ops.DECOMPOSED and any((made.local or 0.0) >= HALF * made.drift > 0 for made in operation.outputs):
         return True  # all results of a decomposition have one error, which shows in those that are not well determined
-    if operation.base in ops.REDUCTIONS and not summed and storage_error(value) >= HALF * value.drift:
+    if operation.base in ops.REDUCTIONS and not summed and stored:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
     if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
         carried = min(carried, math.sqrt(1 - HALF**2) * total)  # the result is a part of the input, and the part's error is not known
-    if operation.base in ops.ROOTS and storage_error(value) < HALF * value.drift:
+    if operation.base in ops.ROOTS and not stored:
         return False  # it halves the relative error of each element, and only makes small elements count for more
     if operation.base == "mul":  # two numbers off by a and b make a product off by a + b + ab
         carried = max(carried, (math.prod(1 + each.drift for each in operation.inputs) - 1) / 2)
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
-    independent = 1 - 4 / math.sqrt(elements(value) or 1)  # chance makes a square smaller by up to four standard deviations
-    cancelled = summed and independent * carried**2 > total**2  # errors of one origin, of which the sum has less than its terms
-    return storage_error(value) >= HALF * value.drift and (cancelled or carried <= math.sqrt(1 - HALF**2) * total)
+    cancelled = summed and chance.smallest(elements(value)) * carried**2 > total**2  # errors of one origin: the sum has less than its terms
+    return stored and (cancelled or carried <= math.sqrt(1 - HALF**2) * total)
 
 
 def before_copies(value: Value) -> Value:
@@ -247,10 +251,8 @@ def _made_of(value: Value, other: Value) -> bool:
 
 def given_low(value: Value) -> bool:
     """Whether a cast or one of torch's own modules rounded the value, and it was only moved since.
-
     Then the precision asks for the low value, and not the user's code. The same holds for a gradient, which autograd makes: under autocast it is
-    always low. Projections, variance reductions and penalties subtract gradients.
-    """
+    always low. Projections, variance reductions and penalties subtract gradients."""
     source: Value | None = value
     while source is not None and source.maker is not None:
         maker = source.maker

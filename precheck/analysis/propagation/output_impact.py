@@ -12,7 +12,7 @@ from collections.abc import Set
 from precheck import ops
 from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, rms
+from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -95,6 +95,7 @@ def _nothing(value: Value) -> bool:
 
 
 def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether all that is made from a value is zero, as under a weight of zero."""
     made = [result for reader in readers.get(value, ()) for result in reader.outputs]
     return bool(made) and all(map(_nothing, made))
 
@@ -127,12 +128,11 @@ def thrown_off(reader: Operation, step: Value) -> bool:
 def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
     """The exponentials of a value, which may be moved or scaled before. Those that are only multiplied by zero are left out."""
     walk, found = Walk([value]), list[Value]()
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if reader.base in ops.EXPONENTIALS:
-                found += [power for power in reader.outputs if not _weightless(power, readers)]
-            elif reader.base in ops.MOVING or (reader.base == "mul" and reader.phase == "forward"):
-                walk.follow(reader.outputs)
+    for _, reader in walk.with_readers(readers):
+        if reader.base in ops.EXPONENTIALS:
+            found += [power for power in reader.outputs if not _weightless(power, readers)]
+        elif reader.base in ops.MOVING or (reader.base == "mul" and reader.phase == "forward"):
+            walk.follow(reader.outputs)
     return found
 
 
@@ -143,15 +143,14 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
     it is from one.
     """
     walk = Walk([exponential], NEARBY)
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if reader.phase not in ("forward", "data"):
-                continue  # an optimizer also divides values that were made from a ratio
-            summed = any(source.maker is not None and source.maker.base in ops.REDUCTIONS for source in reader.inputs)
-            divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
-            if divided or (reader.base in ops.LOGARITHMS and summed):
-                return True
-            walk.follow(reader.outputs)
+    for _, reader in walk.with_readers(readers):
+        if reader.phase not in ("forward", "data"):
+            continue  # an optimizer also divides values that were made from a ratio
+        summed = any(source.maker is not None and source.maker.base in ops.REDUCTIONS for source in reader.inputs)
+        divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
+        if divided or (reader.base in ops.LOGARITHMS and summed):
+            return True
+        walk.follow(reader.outputs)
     return False
 
 
@@ -163,23 +162,22 @@ def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Va
     logarithm. Its result is right again, and is not followed.
     """
     walk = Walk([value] if value.dead >= GARBAGE else [])
-    for wrong in walk:
-        for reader in readers.get(wrong, ()):
-            if reader.phase == "forward" and not reader.in_optimizer:
-                if reader.base in ops.AVERAGES and not all(made in unread or hidden(made, readers, multiples=True) for made in reader.outputs):
-                    return True
-                walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
+    for _, reader in walk.with_readers(readers):
+        if reader.phase == "forward" and not reader.in_optimizer:
+            if reader.base in ops.AVERAGES and not all(made in unread or hidden(made, readers, multiples=True) for made in reader.outputs):
+                return True
+            walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
     return False
 
 
 def measured(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether all that is made from products that happen to be whole is right up to a few roundings. The user may also get a product of two
     tensors itself, such as areas."""
-    consumers = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
-    if not consumers:
+    reading = consumers(value, readers)
+    if not reading:
         maker = value.maker
         return maker is not None and maker.base in ops.MULTIPLYING and [elements(factor) > 1 for factor in maker.inputs] == [True, True]
-    return all(reader.outputs and not _amplifies(reader, value) for reader in consumers)
+    return all(reader.outputs and not _amplifies(reader, value) for reader in reading)
 
 
 def amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
@@ -193,10 +191,10 @@ def amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """
     walk, mixed = Walk([value], FAR), set[Value]()
     for held in walk:
-        consumers = [reader for reader in readers.get(held, ()) if reader.phase == "forward" and not is_alias(reader, held)]
-        if not consumers and held.wholes_moved:
+        reading = [reader for reader in consumers(held, readers) if reader.phase == "forward"]
+        if not reading and held.wholes_moved:
             return False
-        for reader in consumers:
+        for reader in reading:
             decides = not reader.outputs or reader.base in ops.CHOOSERS
             if (decides and held not in mixed) or _amplifies(reader, value) or _leaves_rest(reader, held, value):
                 return False
@@ -269,7 +267,7 @@ def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value
     """
     walk = Walk([wrong], most)
     for value in walk:
-        reading = [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
+        reading = consumers(value, readers)
         kept = value.alive or value in asked or not reading or any(map(ends, reading))
         if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
             return False
@@ -286,8 +284,8 @@ def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
     walk = Walk([value])
     for made in walk:
-        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not is_alias(reader, made)]
-        if made.drift > WRONG and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
+        reading = [reader for reader in consumers(made, readers) if reader.phase == "forward"]
+        if made.drift > WRONG and (any(reader.reads for reader in reading) or (made.alive and not reading)):
             return True
-        walk.follow(result for reader in consumers for result in reader.outputs)
+        walk.follow(result for reader in reading for result in reader.outputs)
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
@@ -170,16 +171,22 @@ def rounded_bound(operation: Operation) -> tuple[float, float] | None:
     return next(((scalar, whole) for scalar, whole in onto if not constant(operation) or abs(whole) == 1), None)
 
 
+def reached(operation: Operation) -> tuple[float, float] | None:
+    """The same if that number is not zero. Then the bound reaches it, since the format has no number between."""
+    bound = rounded_bound(operation)
+    return bound if bound is not None and bound[1] else None
+
+
 def _bound(operation: Operation) -> Operation | None:
     """The clamp whose bound the format rounds to the number from which the result is subtracted: 1 - p.clamp(max=0.9999)."""
     maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
     while maker is not None and maker.base in ops.MOVING and maker.inputs:
         maker = maker.inputs[0].maker
-    found = None if maker is None else rounded_bound(maker)
-    return maker if found is not None and found[1] else None
+    return maker if maker is not None and reached(maker) is not None else None
 
 
 def _kind_of_zero(operation: Operation, value: Value) -> str:
+    """The rule for zeros that an op has made itself."""
     beyond_format = value.largest_zeroed > underflow_threshold(value)
     if operation.base in ops.SUMS and beyond_format:
         return "cancellation"
@@ -210,6 +217,11 @@ def determined(operation: Operation, value: Value) -> bool:
 def is_alias(reader: Operation, value: Value) -> bool:
     """Whether an op only returns its input in another dtype or layout. Readers of that copy count as readers of the value."""
     return bool(reader.outputs) and all(made is value for made in reader.outputs)
+
+
+def consumers(value: Value, readers: Mapping[Value, Sequence[Operation]]) -> list[Operation]:
+    """The ops that read a value, without those that only return it in another dtype or layout."""
+    return [reader for reader in readers.get(value, ()) if not is_alias(reader, value)]
 
 
 def descendants(observation: Observation, roots: list[Value]) -> set[Value]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 Node = TypeVar("Node")
-
+Reader = TypeVar("Reader")
 
 NEARBY = 64
 """The most values, or ops, that a search in the neighbourhood of one visits."""
@@ -19,9 +19,8 @@ FAR = 4096
 class Walk(Generic[Node]):
     """Visits values, or ops, each once and the nearest first. The loop over it says with `follow` where the walk goes on.
 
-        for value in walk:
-            for reader in readers.get(value, ()):
-                walk.follow(reader.outputs)
+        for value, reader in walk.with_readers(readers):
+            walk.follow(reader.outputs)
 
     It ends when nothing is left, or when `most` nodes have been met, so that no walk costs more than that.
     """
@@ -34,6 +33,10 @@ class Walk(Generic[Node]):
     def __iter__(self) -> Iterator[Node]:
         while self.waiting and len(self.reached) < self.most:
             yield self.waiting.popleft()
+
+    def with_readers(self, readers: Mapping[Node, Iterable[Reader]]) -> Iterator[tuple[Node, Reader]]:
+        """Visits each value once for each op that reads it, together with that op."""
+        return ((value, reader) for value in self for reader in readers.get(value, ()))
 
     def follow(self, found: Iterable[Node]) -> None:
         """Adds what has not been met yet."""

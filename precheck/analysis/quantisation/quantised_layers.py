@@ -90,6 +90,7 @@ def _scaled(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
 
 
 def _partitions(columns: int) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    """The kinds of blocks that may share a scale, in words, each with a function that makes a row of each block."""
     yield "rows", lambda matrix: matrix
     yield "columns", lambda matrix: matrix.t()
     for size in BLOCKS:
@@ -151,6 +152,7 @@ def _reordered(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
 
 
 def _orders(shape: torch.Size) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    """The wrong orders that mistakes in packing make, in words, each with a function that puts the codes right."""
     rows, columns = shape
     if rows == columns:
         yield "it is transposed", lambda matrix: matrix.t()
@@ -172,6 +174,7 @@ def _paired(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _other(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit:
+    """The fault of a quantised weight that is unlike its original in any order."""
     alike, rotated = likeness(weight, quantised), _angles(weight, quantised)
     if rotated > FOUND:
         detail = f"the angles between its rows are the weight's ({100 * rotated:.0f}%), and its numbers are not ({100 * max(alike, 0.0):.0f}%)"
@@ -225,6 +228,7 @@ def _narrow(wide: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _integers(wide: torch.Tensor) -> list[torch.Tensor]:
+    """The input in int8, as the usual kernels quantise it."""
     made = []
     for tile in (ROW, TENSOR):
         for symmetric in (True, False):

@@ -53,13 +53,18 @@ class Miscoded(Fact):
     remark: notes.Remark
 
 
+def remark_of(fact: Fact | None) -> notes.Remark | None:
+    """What was seen of the codes, if the fact is about a quantiser."""
+    return fact.remark if isinstance(fact, Miscoded) else None
+
+
 def facts(observation: Observation) -> Iterator[Miscoded]:
     """The facts on the operations that are judged now."""
     for operation in observation.judged:
         if operation.coded is not None:
             rule, measured, limit, severity = _judged(operation.coded)
             if measured > limit:
-                yield Miscoded(mechanism=rule, operation=operation, measured=measured, limit=float(limit), remark=operation.coded, severity=severity)
+                yield Miscoded(rule=rule, operation=operation, measured=measured, limit=float(limit), remark=operation.coded, severity=severity)
 
 
 def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:

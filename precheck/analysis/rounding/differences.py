@@ -67,9 +67,21 @@ def amplification(operation: Operation, value: Value) -> float:
     return value.drift * (rms(value) if few else 1.0) / max(operation.drift_in, value.rounded)
 
 
-def amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
-    """The amplification by earlier differences that made the error of a term. All amplifications multiply. 1 if there are none."""
-    term = max(operation.inputs, key=causes.absolute)
+def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
+    """The factor by which a difference of low terms amplifies their error, together with the differences before it. All amplifications
+    multiply. 0 if the op is no such difference."""
+    few = operation.base in ops.REDUCTIONS and reduced(operation, value) and determined(operation, value)
+    # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
+    subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
+    if not subtracts or not any(source.kept_low for source in operation.inputs):
+        return 0.0
+    gain = amplification(operation, value)
+    return gain * _amplified_before(operation, value, known) if DIGITS <= gain < PLAIN else gain
+
+
+def _amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
+    """The amplification by earlier differences that made the error of a term. 1 if there are none."""
+    term = causes.worst_term(operation)
     first = difference_before(term, known) if value.dead >= GARBAGE else None
     if first is None:
         return _shrunk(term)
@@ -84,7 +96,7 @@ def difference_before(term: Value, known: dict[Value, Operation]) -> Operation |
 
 
 def _shrunk(term: Value) -> float:
-    """How many times larger than a term the sums were that it was made from by adding and subtracting, as long as they had half of its error.
+    """How many times larger than a term it was before sums took parts of it away. The walk back ends where a sum has less than half of its error.
 
     A sum of sums is one sum. What is taken off step by step loses as many digits as if it were taken off at once.
     """
@@ -99,7 +111,8 @@ def _shrunk(term: Value) -> float:
 
 
 def picked(operation: Operation, value: Value, readers: Readers) -> tuple[Operation, float] | None:
-    """The sum of whose results this op picks out a part that is small beside the rest and has lost its digits, and by how much more it errs.
+    """The sum from whose results an op picks small ones that have lost their digits, and how many times larger their error is. None if it picks no
+    such part.
 
     The error of a tensor is measured as a whole, and by chance few of its numbers are small. n numbers are all 1/g of the others by a chance of g⁻ⁿ
     at most. Numbers that are picked for their size are small by choice, so they count only if no digit is left.
@@ -151,7 +164,7 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
         return operation if _enlarged(value, readers) else None
     if elements(value) < RESULTS or exponentials(value, readers):
         return None
-    made = Attribution(max(operation.inputs, key=causes.absolute), observation.operations)
+    made = Attribution(causes.worst_term(operation), observation.operations)
     cause, changed = made.to_change(observation.functions)
     return changed if owns(cause, made, observation.functions) else None
 
@@ -159,11 +172,10 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 def _enlarged(value: Value, readers: Readers) -> bool:
     """Whether later products make a difference at least `PLAIN` times larger, as a difference quotient does."""
     walk = Walk([value], NEARBY)
-    for held in walk:
-        made = [(reader, result) for reader in readers.get(held, ()) if reader.base in ops.MOVING | ops.SCALING for result in reader.outputs]
-        if any(reader.base in ops.SCALING and result.norm >= PLAIN * value.norm for reader, result in made):
+    for _, reader in walk.with_readers(readers):
+        if reader.base in ops.SCALING and any(result.norm >= PLAIN * value.norm for result in reader.outputs):
             return True
-        walk.follow(result for _, result in made)
+        walk.follow(reader.outputs if reader.base in ops.MOVING | ops.SCALING else ())
     return False
 
 

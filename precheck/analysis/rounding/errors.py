@@ -1,4 +1,4 @@
-"""Goes over a run in order and finds errors that rounding does not explain: the op that makes each of them.
+"""Goes over a run in order and finds errors that rounding does not explain, each with the op that makes it. Other analyses judge each op.
 
 A fault explains the errors of all values that are computed from its value, so these are not reported again. Whether an excuse applies is checked when
 all readers of the value are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.
@@ -65,9 +65,8 @@ class Errors:
         self.observation, self.spoiled, self.readers = observation, spoiled, readers
         self._about(observation, readers)
         for operation in observation.judged:
-            above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
+            above = inherited = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
             excused = self._excused(operation)
-            inherited = above
             self.returned.update(fact for value in operation.inputs if self.explanations.get(value) for fact in self._handed(value, operation))
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
@@ -144,7 +143,7 @@ class Errors:
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = ROUNDINGS * 2.0**-8
         if operation.own_epsilon and value.drift >= limit:
-            fact = BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
+            fact = BorrowedEpsilon(rule="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
             self._suspect(fact, value, explained_by=(*self.explanations[value], None))
 
     def _exponent(self, operation: Operation, value: Value) -> None:
@@ -153,6 +152,7 @@ class Errors:
             self._suspect(fact, value, outweighed)
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
+        """Judges an error of more than four unit roundoffs, and notes whether float32 determines the value."""
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return
@@ -202,7 +202,7 @@ class Errors:
         fact = None if own is not None else _of_constant(self.misroundings.of(operation, value))
         if own is not None:
             self._suspect(own, value, self.calls.stays)
-        elif fact is not None and fact.mechanism == "vanished-constant":
+        elif fact is not None and fact.rule == "vanished-constant":
             self._suspect(fact, value, outweighed)
 
     def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
@@ -241,10 +241,10 @@ def _of_constant(fact: Misrounded | None) -> Misrounded | None:
 
     If a share of 0.999 is rounded to 1, its difference to 1 is lost: in 1 - β, log(p), a sum of powers.
     """
-    if fact is None or fact.mechanism not in ("cancellation", "amplified-rounding"):
+    if fact is None or fact.rule not in ("cancellation", "amplified-rounding"):
         return fact
-    cause = _only_cause(max(fact.shown.inputs, key=causes.absolute, default=None))
-    return fact if cause is None or rounded_bound(cause) is None else dataclasses.replace(fact, mechanism="vanished-constant", operation=cause)
+    cause = _only_cause(causes.worst_term(fact.shown) if fact.shown.inputs else None)
+    return fact if cause is None or rounded_bound(cause) is None else dataclasses.replace(fact, rule="vanished-constant", operation=cause)
 
 
 def _only_cause(value: Value | None) -> Operation | None:

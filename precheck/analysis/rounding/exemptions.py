@@ -4,10 +4,10 @@ the ledger.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from precheck import formats, ops
+from precheck.analysis import chance
 from precheck.analysis.decisions.branches import misled
 from precheck.analysis.decisions.choices import blurred
 from precheck.analysis.facts import Fact, Readers
@@ -48,11 +48,10 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
     if value.roundoff >= FINEST or _numbered(value, readers):
         return False
     walk = Walk([value], NEARBY)
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
-                return False
-            walk.follow(reader.outputs if reader.base in ops.MOVING else ())
+    for _, reader in walk.with_readers(readers):
+        if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
+            return False
+        walk.follow(reader.outputs if reader.base in ops.MOVING else ())
     return True
 
 
@@ -115,11 +114,10 @@ def _beside_measures(reader: Operation, count: Value) -> bool:
 def _numbered(value: Value, readers: Readers) -> bool:
     """Whether something made from the value is cast to integers, and these differ from the right ones."""
     walk = Walk([value], NEARBY)
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if reader.renumbered is not None:
-                return True
-            walk.follow(reader.outputs)
+    for _, reader in walk.with_readers(readers):
+        if reader.renumbered is not None:
+            return True
+        walk.follow(reader.outputs)
     return False
 
 
@@ -164,10 +162,9 @@ def as_stored(operation: Operation, value: Value) -> bool:
 def abated(cause: Operation | None, value: Value) -> bool:
     """Whether a value has less error than the op that caused it, because a quotient of two terms with a common error lies between.
 
-    Between the quotient and the value there are only products and moves. Chance makes the square of an error smaller by up to 4/√n of itself: four
-    standard deviations.
+    Between the quotient and the value there are only products and moves.
     """
-    if cause is None or drift(value) ** 2 >= (1 - 4 / math.sqrt(elements(value) or 1)) * drift(cause.outputs[0]) ** 2:
+    if cause is None or drift(value) ** 2 >= chance.smallest(elements(value)) * drift(cause.outputs[0]) ** 2:
         return False
     maker = value.maker
     while maker is not None and maker is not cause and maker.base in ops.MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:

@@ -21,7 +21,7 @@ from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, is_alias, rms, smallest_normal
+from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -43,7 +43,7 @@ COARSE = Limit(2.0**-8, "unit roundoff")
 """The unit roundoff for the error of a subnormal number, or of one that became zero: bfloat16's, since a subnormal number has as few bits."""
 
 Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
-_MECHANISM: dict[Making, str] = {
+_RULE: dict[Making, str] = {
     "a difference": "cancellation", "the op itself": "local-drift", "small numbers": "underflow", "a rounding": "amplified-rounding",
     "a constant": "vanished-constant",
 }  # fmt: skip
@@ -83,7 +83,7 @@ class Calls:
     def error(self, operation: Operation, value: Value, *, given: bool = False) -> OwnError | None:
         """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error.
 
-        `given`: what else is wrong comes from the run's inputs, as the precision stores them. An amplified rounding in an optimizer's step does not
+        `given`: the run's inputs, as the precision stores them, explain all other errors. An amplified rounding in an optimizer's step does not
         count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
         line = operation.call, operation.name, operation.blamed
@@ -104,15 +104,15 @@ class Calls:
         return None if operation.in_optimizer and own.made == "a rounding" else own
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
-        """Whether a result that leaves its function has an error beyond rounding, of whose square the function made at least that share itself."""
+        """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself."""
         cancelled = self._cancels(operation, value)
         if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
-        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line (`added`).
-        What rounding to codes loses is a small part of the number that it is added to again, so its own rounding is no cause."""
+        """The op whose line made an error. None if the user wrote no such line. Nor does rounding to codes count: what it loses is added
+        to the number again, and is a small part of it. `added`: leaves out lines with additions that `absorption` judges."""
         cause = made.cause()
         if cause is not None and not self._together(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
@@ -136,7 +136,7 @@ class Calls:
         elif _of_small_numbers(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
-            mechanism=_MECHANISM[made], operation=difference or cause, measured=roundings, limit=limit,
+            rule=_RULE[made], operation=difference or cause, measured=roundings, limit=limit,
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
@@ -170,7 +170,7 @@ class Calls:
         summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
         walk = Walk([value], NEARBY)
         for held in walk:
-            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            readers = list(filter(_user, consumers(held, self.readers)))
             if not readers and held.alive and not stepping:
                 return True  # for now: `stays` checks again when it has been read
             for reader in readers:
@@ -190,7 +190,7 @@ class Calls:
             return True
         walk = Walk([total], NEARBY)
         for held in walk:
-            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            readers = list(filter(_user, consumers(held, self.readers)))
             decided = decides and any(not (reader.outputs or at_rest(reader)) for reader in readers)
             if not readers or decided or any(ends(reader) or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides
@@ -239,9 +239,8 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
     """
     if cause is None or made.of_line(cause) >= OWNED:
         return cause is not None
-    here = functions.get(cause.blamed)
-    theirs = (share for each, share in made.shares.items() if attribution.written(each) and functions.get(each.blamed) == here)
-    return here is not None and sum(theirs) >= OWN
+    theirs = (share for each, share in made.shares.items() if attribution.written(each) and attribution.same_function(each, cause, functions))
+    return cause.blamed in functions and sum(theirs) >= OWN
 
 
 def _asked(made: Attribution) -> bool:

@@ -67,6 +67,7 @@ class Iterations:
         self.states: dict[Value, State] = {}
 
     def follow(self, operations: Iterable[Operation]) -> None:
+        """Follows the states through these operations."""
         for operation in operations:
             value = operation.outputs[0] if operation.outputs else None
             if operation.base in ops.SUMS:
@@ -80,6 +81,7 @@ class Iterations:
                 self._end_iteration(operation, value)
 
     def _end_iteration(self, operation: Operation, value: Value) -> None:
+        """An op has made a state again. Notes what the iteration did to it, if it is made from the state before."""
         way = _back(operation, value)
         if way is None:
             return

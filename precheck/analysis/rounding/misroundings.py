@@ -22,7 +22,7 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
-from precheck.analysis.rounding.differences import DIGITS, PLAIN, amplification, amplified_before, difference_before, reduced
+from precheck.analysis.rounding.differences import PLAIN, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
 from precheck.analysis.unrepresentable.zeros import LOST
@@ -45,7 +45,7 @@ FAIR = Limit(0.05, "share of the norm")
 """Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong."""
 
 How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
-_MECHANISM: dict[How, str] = {
+_RULE: dict[How, str] = {
     "a difference": "cancellation", "picked": "cancellation", "undone": "cancellation", "a product": "cancellation", "flushed": "underflow",
     "subnormal": "underflow", "accumulated": "local-drift", "digits lost": "amplified-rounding", "amplified": "amplified-rounding",
     "gradual": "accumulated-drift",
@@ -92,17 +92,13 @@ class Misroundings:
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
-        stored = any(source.kept_low for source in operation.inputs)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
-        few = operation.base in ops.REDUCTIONS and reduced(operation, value) and determined(operation, value)
-        above = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
-        # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
-        subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
-        together = gain * amplified_before(operation, value, self.causes) if subtracts and stored and DIGITS <= gain < PLAIN else gain
-        if above and subtracts and stored and together >= PLAIN and roundings >= ROUNDINGS and not as_stored(operation, value):
+        normal = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
+        far = normal and roundings >= ROUNDINGS
+        if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= PLAIN and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if above and gain >= PLAIN and roundings >= ROUNDINGS and differences.of_computed_terms(operation, value):
+        if far and gain >= PLAIN and differences.of_computed_terms(operation, value):
             if cause := differences.lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := differences.picked(operation, value, self.readers):
@@ -113,6 +109,11 @@ class Misroundings:
             harm: Severity = "note" if self.healed(value) else "error"
             limit = self._accumulating(operation, value)
             return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
+        return self._lost_digits(operation, value, gain, roundings)
+
+    def _lost_digits(self, operation: Operation, value: Value, gain: float, roundings: float) -> Misrounded | None:
+        """The fact on an error that is neither a difference's, nor that of zeros among the inputs, nor a kernel's own."""
+        stored = any(source.kept_low for source in operation.inputs)
         spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
         if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("a product", operation, value, gain, PLAIN)
@@ -124,7 +125,7 @@ class Misroundings:
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and not differences.normalises(operation) and (loses_digits or plainly):
-            return self._one_op(operation, value, gain, loses_digits=loses_digits)
+            return self._amplifying(operation, value, gain, loses_digits=loses_digits)
         if spread and causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; its wide spacing lost them
             return self._fact("subnormal", operation, value, value.dead, GARBAGE, severity=self._severity(value, below=True))
         return self._gradual(operation, value) if spread else None
@@ -135,9 +136,9 @@ class Misroundings:
         *, cause: Operation | None = None, severity: Severity = "error", gain: float = 1.0,
     ) -> Misrounded:  # fmt: skip
         where = cause or operation  # the terms of a difference may have been rounded elsewhere
-        mechanism = causes.rule_for(where) if how == "a difference" and where is not operation else _MECHANISM[how]
+        rule = causes.rule_for(where) if how == "a difference" and where is not operation else _RULE[how]
         return Misrounded(
-            mechanism=mechanism, operation=where, measured=measured, limit=limit, severity=severity, how=how, shown=operation, value=value, gain=gain,
+            rule=rule, operation=where, measured=measured, limit=limit, severity=severity, how=how, shown=operation, value=value, gain=gain,
         )  # fmt: skip
 
     def _undone(self, operation: Operation, value: Value) -> bool:
@@ -158,7 +159,7 @@ class Misroundings:
         if softmax_written_out(shares):
             return None
         severity: Severity = "error" if shares else self._severity(value)
-        term = max(operation.inputs, key=causes.absolute)
+        term = causes.worst_term(operation)
         cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
         if cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
             stored, most = self._storing(operation, term)
@@ -166,7 +167,7 @@ class Misroundings:
                 return None  # boundaries show what many lines make together
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
-        if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
+        if cause is not None and self._same_function(cause, operation) and attribution.moments(operation, cause):
             cause = None
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
@@ -176,7 +177,7 @@ class Misroundings:
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
         return first if more else None
 
-    def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
+    def _amplifying(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
         below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.HALF * value.drift
         severity: Severity = "note" if self.healed(value) else self._severity(value, below=below and value.zeroed < FAIR)  # see `nonfinite`
@@ -226,14 +227,14 @@ class Misroundings:
     def _stored(self, cause: Operation) -> Operation:
         """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op
         in float32, returns the op of a torch module if that stored most of the error."""
-        made, summed = cause.outputs[0], cause.base in ops.SUMS
+        made = cause.outputs[0]
         if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.HALF * made.drift:
             return cause
-        term = max(cause.inputs, key=causes.absolute if summed else attribution.drift)
+        term = causes.worst_term(cause) if cause.base in ops.SUMS else max(cause.inputs, key=attribution.drift)
         most = self._storing(cause, term, bool)[0]
         if most is not None and not attribution.written(most):
             return most
-        return (self._storing(cause, term)[0] if summed and made.drift > 2 * max(cause.drift_in, made.rounded) else None) or cause
+        return (self._storing(cause, term)[0] if causes.terms_cancel(cause) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation, term: Value) -> bool:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
@@ -243,10 +244,10 @@ class Misroundings:
         it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
         """
         handed = causes.casts_wide(stored) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
-        return handed and not self._in_one_function(stored, operation)
+        return handed and not self._same_function(stored, operation)
 
-    def _in_one_function(self, cause: Operation, operation: Operation) -> bool:
-        return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
+    def _same_function(self, cause: Operation, operation: Operation) -> bool:
+        return attribution.same_function(cause, operation, self.observation.functions)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
@@ -278,10 +279,11 @@ class Misroundings:
         return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
+        """The fact on underflowed zeros that make a result wrong. None if the result has its digits, or is itself too small."""
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
-        mechanism, cause = zero_origin(starving[0])
-        if mechanism != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
+        rule, cause = zero_origin(starving[0])
+        if rule != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
             return None
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 

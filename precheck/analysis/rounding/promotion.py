@@ -53,10 +53,11 @@ def _lowered(operation: Operation) -> Lowered | None:
     if low.maker is not None and (low.maker.autocast or low.maker.derived or low.maker.source == operation.source):
         return None
     unit, limit = formats.of_dtype(low.dtype).unit_roundoff, formats.of_dtype("float32").unit_roundoff
-    return Lowered(mechanism="dtype-leak", operation=low.maker or operation, measured=unit, limit=limit, read=operation, dtype=low.dtype)
+    return Lowered(rule="dtype-leak", operation=low.maker or operation, measured=unit, limit=limit, read=operation, dtype=low.dtype)
 
 
 def _widened(operation: Operation) -> Widened | None:
+    """The fact that a product with a low weight runs in float32, since an earlier op met a wide tensor."""
     if operation.base not in ops.PRODUCTS or operation.outputs[0].dtype not in WIDE:
         return None
     # weights that the block was given, or that a conversion of the model made; a cast to float32 keeps the low values
@@ -67,7 +68,7 @@ def _widened(operation: Operation) -> Widened | None:
         return None
     low, wide = (next(value for value in cause.inputs if (value.dtype in LOW) is which) for which in (True, False))
     return Widened(
-        mechanism="dtype-leak", operation=cause, measured=32, limit=16, severity="warning", product=operation, low=low, wide=wide
+        rule="dtype-leak", operation=cause, measured=32, limit=16, severity="warning", product=operation, low=low, wide=wide
     )
 
 
@@ -125,7 +126,7 @@ def islands(observation: Observation, readers: Readers) -> list[Island]:
         share = sum(elements(each.outputs[0]) for each in stretch) / made
         if share >= LARGE:
             found.append(Island(
-                mechanism="dtype-leak", operation=operation, measured=share, limit=LARGE, severity="warning", low=operands[0], wide=operands[1],
+                rule="dtype-leak", operation=operation, measured=share, limit=LARGE, severity="warning", low=operands[0], wide=operands[1],
                 stretch=len(stretch), cast=cast,
             ))  # fmt: skip
     return found

@@ -145,14 +145,14 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
     if factors and (coherent or sum(factors.values()) >= OWN):
         cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
-            mechanism="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
+            rule="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
             limit=FELT, iterations=state.iterations, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
     if own < OWN or not value.low:
         return []
     cause = split.cause(of_state.__contains__) or value.maker
     return [Carried(
-        mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause,
+        rule="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause,
         measured=value.drift / effective_roundoff(value), limit=ADDED, iterations=state.iterations, lines=lines,
         dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
     )]  # fmt: skip
@@ -198,12 +198,13 @@ def _repeated_factors(written: dict[Operation, float], states: Collection[Value]
 def _times_scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
     """How often a state is multiplied by an op's result, which may be moved, or added to or subtracted from a Python number, before."""
     walk, times = Walk(operation.outputs[:1], NEARBY), 0
-    for held in walk:
-        for reader in readers.get(held, ()) if held not in states else ():
-            if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
-                times += 1
-            elif (reader.base in ops.MOVING and held in computed_from(reader)) or (reader.base in ops.SUMS and len(reader.inputs) == 1):
-                walk.follow(reader.outputs)
+    for held, reader in walk.with_readers(readers):
+        if held in states:
+            continue
+        if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
+            times += 1
+        elif (reader.base in ops.MOVING and held in computed_from(reader)) or (reader.base in ops.SUMS and len(reader.inputs) == 1):
+            walk.follow(reader.outputs)
     return times
 
 

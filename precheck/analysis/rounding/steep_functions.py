@@ -76,7 +76,7 @@ class Steepness:
             return None
         blamed = self._computing(cast) if cast.converts else cast
         return Steep(
-            mechanism="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
+            rule="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
             off=value.drift, own=attribution.own_error(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
             severity="note" if cast.converts else "error",  # the precision asks for it, and at few positions its error is small
         )  # fmt: skip
@@ -99,7 +99,7 @@ class Steepness:
             self.attempts.failed(line)
             return None
         return Exponent(
-            mechanism="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,
+            rule="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,
             off=off, own=causes.storage_error(cause.outputs[0]), taken=few[cause],
         )  # fmt: skip
 
@@ -114,9 +114,8 @@ class Steepness:
         """Whether a function computes with the result of its own cast. It may store low what it only returns, and may cast data that it is given."""
         if not _narrowing(cast) or not attribution.written(cast) or cast.inputs[-1].maker is None or cast.inputs[-1].maker.base in ops.WHOLE_COPIES:
             return False
-        here = self.observation.functions.get(cast.blamed)
-        readers = self.readers.get(cast.outputs[0], ())
-        return any(reader.base not in ops.MOVING and self.observation.functions.get(reader.blamed) == here for reader in readers)
+        readers, functions = self.readers.get(cast.outputs[0], ()), self.observation.functions
+        return any(reader.base not in ops.MOVING and attribution.same_function(reader, cast, functions) for reader in readers)
 
     def _computing(self, cast: Operation) -> Operation:
         """The first op that computes with the result of a cast: there the rounding enters the user's code."""

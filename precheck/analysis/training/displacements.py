@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from precheck import formats
@@ -88,6 +88,7 @@ def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float
 
 
 def _displacement(row: ComparedTensor) -> Displacement:
+    """What arrived of a parameter's move, estimated from sketches."""
     moved, meant = row.record, row.reference
     arrived = inner(moved.sketch, meant.sketch) / inner(meant.sketch, meant.sketch)
     sketching = (moved.norm / meant.norm) * math.sqrt(1 / WIDTH)  # standard deviation of <a, b> from sketches is |a||b|/sqrt(k)
@@ -103,6 +104,17 @@ def _moved_elsewhere(row: ComparedTensor) -> bool:
     found, far = _displacement(row), moved.norm / meant.norm
     chance = found.lost and found.arrived + found.uncertainty >= 0 and far**2 - found.arrived >= LOST and LOST <= far <= 1 / LOST
     return chance and not rounded_away(moved.dtype, moved.weight_norm / count, meant.norm / count / moved.step)
+
+
+def worst_states(updates: Iterable[Update], badness: Callable[[Update, State], float]) -> dict[str, Update]:
+    """For each name of an optimizer's states, such as `exp_avg_sq`, the parameter whose state is worst. A state with a badness of 0 is healthy."""
+    worst: dict[str, tuple[float, Update]] = {}
+    for update in updates:
+        for name, state in update.states.items():
+            bad = badness(update, state)
+            if bad > (worst[name][0] if name in worst else 0.0):
+                worst[name] = bad, update
+    return {name: update for name, (_, update) in worst.items()}
 
 
 def rounded_away(dtype: str, weight: float, step: float) -> bool:

@@ -28,6 +28,7 @@ def fits_later(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
 
 
 def count(steps: list[ScalerStep]) -> int:
+    """How many steps these records stand for."""
     return sum(step.times for step in steps)
 
 
@@ -59,6 +60,7 @@ def burst(steps: list[ScalerStep]) -> int:
 
 
 def longest(steps: list[ScalerStep]) -> int:
+    """The most steps in a row that were skipped."""
     most = run = 0
     for step in steps:
         run = run + 1 if step.skipped else 0
@@ -67,6 +69,7 @@ def longest(steps: list[ScalerStep]) -> int:
 
 
 def safe(back: Backward) -> str:
+    """The largest safe loss scale, and the op that sets it, in words."""
     if back.at is None or not back.peak:
         return "and what overflows is not a float16 gradient"
     return f"and the largest safe one is {power(back.room)}, by {placed(back.at)}"

@@ -68,7 +68,7 @@ def behind(observation: Observation) -> list[Fact]:
         cause = moved_by(operation, observation) if operation.flips is not None and operation.flips.changed else None
         if cause is not None:
             off, limit = operation.drift_in, cause.outputs[0].rounded
-            return [Decided(mechanism=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
+            return [Decided(rule=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
     for operation, zero in decisions:
         if operation.reads and observation.raised in REFUSALS:
             return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
@@ -82,25 +82,27 @@ def _refused_matrix(observation: Observation) -> list[Fact]:
         return []
     cause = moved_by(factors, observation) or factors
     off, limit = factors.drift_in, max((value.rounded for value in cause.outputs), default=0.0)
-    return [Decided(mechanism=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=factors, raised=observation.raised)]
+    return [Decided(rule=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=factors, raised=observation.raised)]
 
 
 def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:
+    """The fact on a Python number that torch refuses to store."""
     greatest = formats.of_dtype(refused.dtype).max if refused.dtype else math.inf
     beyond = next((scalar for scalar in operation.scalars if greatest < abs(scalar) < math.inf), None)
     if beyond is None:
         return []
-    return [Unstorable(mechanism="overflow", operation=operation, measured=abs(beyond), limit=greatest, scalar=beyond, dtype=refused.dtype)]
+    return [Unstorable(rule="overflow", operation=operation, measured=abs(beyond), limit=greatest, scalar=beyond, dtype=refused.dtype)]
 
 
 def _mixed(observation: Observation, operation: Operation, refused: Refused) -> list[Fact]:
+    """The fact on operands of different formats that torch refuses to combine."""
     wide = next((place for place, dtype in enumerate(refused.types) if dtype == "float32"), None)
     if wide is None or not refused.dtype:
         return []
     cause = _widened(observation, operation.inputs[wide])
     return [
         Mixed(
-            mechanism="dtype-leak", operation=cause or operation, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype,
+            rule="dtype-leak", operation=cause or operation, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype,
             widened=cause is not None,
         )
     ]  # fmt: skip

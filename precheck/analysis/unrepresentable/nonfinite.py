@@ -109,6 +109,7 @@ def skipped_by_scaler(root: Value, observation: Observation) -> bool:
 
 
 def _harmful(root: Value, carried: list[Value], readers: Readers, observation: Observation) -> bool:
+    """Whether Inf or NaN does harm, in any of the values that carry it on. A mask does none."""
     maker, open_ends = _maker(root), []
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
@@ -141,6 +142,7 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
 
 
 def _harms(reader: Operation) -> bool:
+    """Whether Inf or NaN among the inputs of an op makes its result wrong: NaN, a wrong number, a zero."""
     computes = reader.phase in ("forward", "optimizer", "data")
     for value in reader.outputs:
         if value.nans:
@@ -170,21 +172,21 @@ def made_by(root: Value, observation: Observation) -> Fact:
     divisor = operation.inputs[-1] if operation.inputs else None
     normal = formats.of_dtype(divisor.dtype).min_normal if divisor is not None and divisor.low else 0.0
     if not root.nans and 0 < operation.starved < normal:
-        return Broken(mechanism="underflow", operation=operation, measured=operation.starved, limit=normal, how="small divisor", root=root)
+        return Broken(rule="underflow", operation=operation, measured=operation.starved, limit=normal, how="small divisor", root=root)
     at_pole = zero is not None and operation.base in ops.POLES
     if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
-        return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
+        return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
     if zero is not None and (operation.base not in ops.POLYNOMIAL or any(source.nonfinite for source in operation.inputs)):
         return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
     if operation.base.removesuffix("_backward") in ops.POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
-            return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
+            return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
         cause = _stored(moved_by(operation, observation) or operation, observation.functions)
-        return Broken(mechanism=causes.rule_for(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
+        return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
-        return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
-    return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+        return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
+    return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
 
 
 def moved_by(operation: Operation, observation: Observation) -> Operation | None:
@@ -203,11 +205,10 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     """
     if cause.base not in ops.SUMS or not cause.inputs or cause.outputs[0].low:
         return cause
-    stored = causes.error_source(max(cause.inputs, key=causes.absolute))
+    stored = causes.error_source(causes.worst_term(cause))
     if stored is None or not stored.outputs[0].low or not attribution.written(stored):
         return cause
-    here = functions.get(stored.blamed) == functions.get(cause.blamed)
-    return cause if here and attribution.moments(cause, stored) else stored
+    return cause if attribution.same_function(stored, cause, functions) and attribution.moments(cause, stored) else stored
 
 
 def _zero(operation: Operation) -> Value | None:
@@ -220,6 +221,7 @@ def _zero(operation: Operation) -> Value | None:
 
 
 def _kind(root: Value) -> str:
+    """Inf or NaN, in words."""
     return "NaN" if root.nans else "Inf"
 
 

@@ -56,7 +56,7 @@ def stored_to_others(operation: Operation, value: Value) -> Moved | None:
         return None
     if not operation.drift_in < value.drift or causes.only_moved(operation, value):
         return None
-    return Moved(mechanism="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
+    return Moved(rule="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
 
 
 def exemptions(operation: Operation) -> list[Exempting]:
@@ -75,7 +75,7 @@ def integers(operation: Operation, cause: Operation | None) -> list[MadeInteger]
 def _made_integer(converted: Operation, changes: Renumbered | Wrapped | Recut, cause: Operation, measured: float, limit: float) -> MadeInteger:
     dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
     return MadeInteger(
-        mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=converted, dtype=dtype
+        rule="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=converted, dtype=dtype
     )
 
 
@@ -146,11 +146,10 @@ def _of_data(operation: Operation, *, converted: bool = False) -> bool:
 def _integer(value: Value, readers: Readers) -> Operation | None:
     """The cast that makes integers of at least `INDEX_BITS` from a value. Between them it may only be added to, scaled, cut or moved."""
     walk = Walk([value], NEARBY)
-    for held in walk:
-        for reader in readers.get(held, ()):
-            if reader.bits >= INDEX_BITS:
-                return reader
-            walk.follow(reader.outputs if reader.base in KEEPING else ())
+    for _, reader in walk.with_readers(readers):
+        if reader.bits >= INDEX_BITS:
+            return reader
+        walk.follow(reader.outputs if reader.base in KEEPING else ())
     return None
 
 

@@ -14,7 +14,7 @@ from precheck.analysis.propagation.provenance import (
     determined,
     elements,
     is_alias,
-    rounded_bound,
+    reached,
     smallest_normal,
     underflow_threshold,
     zero_origin,
@@ -37,13 +37,13 @@ class Missed(Fact):
 
 def missed(zero: Value, then: str) -> Missed:
     """The fact on the op that made a zero which the reference does not have. `then` describes the effect."""
-    mechanism, cause = zero_origin(zero)
-    bound = rounded_bound(cause) if mechanism == "vanished-constant" else None
-    if bound is not None and bound[1]:
+    rule, cause = zero_origin(zero)
+    bound = reached(cause) if rule == "vanished-constant" else None
+    if bound is not None:
         measured, limit = abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1])
     else:
         measured, limit = zero.largest_zeroed, underflow_threshold(zero)
-    return Missed(mechanism=mechanism, operation=cause, measured=measured, limit=limit, zero=zero, then=then)
+    return Missed(rule=rule, operation=cause, measured=measured, limit=limit, zero=zero, then=then)
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -67,11 +67,12 @@ class Floods:
             if observation.undecided(value) and not readers.get(value):
                 self.unread.append((operation, value))
             elif _drowns(value, readers):
-                found.append(Flooded(mechanism="underflow", operation=operation, measured=value.zeroed, limit=LOST, value=value))
+                found.append(Flooded(rule="underflow", operation=operation, measured=value.zeroed, limit=LOST, value=value))
         return found
 
 
 def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
+    """Whether an op of the forward pass has made a tensor mostly zero, since its format cannot hold the numbers."""
     if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
         return False
     if value.largest_zeroed > smallest_normal(value):
@@ -119,7 +120,7 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
         told.add(cause)
         found.append(
             Starved(
-                mechanism="gradient-underflow", operation=cause, measured=flushed.zeroed, limit=LOST,
+                rule="gradient-underflow", operation=cause, measured=flushed.zeroed, limit=LOST,
                 severity="warning" if scale > 1 else "error", parameter=name, scale=scale,  # the scaler may still grow until it fits
                 dead=0.0 if flushed is value else value.dead,
             )

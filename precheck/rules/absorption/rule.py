@@ -73,6 +73,7 @@ class Absorption(Rule):
 
 
 def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
+    """The candidate for an addition that did not arrive. None if it is healthy, or another rule judges it."""
     u = effective_roundoff(value)
     if not value.low:
         return None  # float32 absorbs terms of 2^-24 too, which the reference does not show

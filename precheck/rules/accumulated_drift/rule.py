@@ -129,6 +129,7 @@ def _plain(row: ComparedTensor) -> bool:
 
 
 def _drift(row: ComparedTensor, precision: Precision, severity: Severity, *, others: int) -> Finding:
+    """The finding on a tensor beyond its limit, or near it."""
     more = f"; {others} more tensor{'' if others == 1 else 's'} too" if others > 0 else ""
     limit = f"{digits(row.allowed, 3)} allowed" if row.failed else f"near the {digits(row.allowed, 3)} allowed"
     text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {precision}, where rounding explains "

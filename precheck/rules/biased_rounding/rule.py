@@ -10,7 +10,7 @@ from __future__ import annotations
 from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.quantisation.quantisers import AGAIN, REPEATED, SKEWED, VANISHED, Miscoded
+from precheck.analysis.quantisation.quantisers import AGAIN, REPEATED, SKEWED, VANISHED, remark_of
 from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
 from precheck.rules.rule import Candidate, Rule
 
@@ -19,7 +19,7 @@ class BiasedRounding(Rule):
     limits = (SKEWED, DEVIATIONS, REPEATED, AGAIN, VANISHED)
 
     def words(self, fact: Fact) -> str:
-        seen = fact.remark if isinstance(fact, Miscoded) else None
+        seen = remark_of(fact)
         if isinstance(seen, Skewed):
             ways = ("towards zero", "away from zero") if seen.towards_zero else ("up", "down")
             where = ways[0] if seen.mean > 0 else ways[1]
@@ -36,7 +36,7 @@ class BiasedRounding(Rule):
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
-        seen = candidate.fact.remark if isinstance(candidate.fact, Miscoded) else None
+        seen = remark_of(candidate.fact)
         if isinstance(seen, Repeated):
             return "draw new random numbers in each call"
         if isinstance(seen, Skewed):

@@ -11,7 +11,7 @@ from collections.abc import Set
 from precheck.analysis.chance import CHANCE
 from precheck.analysis.facts import Fact
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.quantisation.quantisers import CLIPPED, MOSTLY, SEEN, WASTED, Miscoded
+from precheck.analysis.quantisation.quantisers import CLIPPED, MOSTLY, SEEN, WASTED, remark_of
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
 from precheck.rules.rule import Candidate, Rule
@@ -27,7 +27,7 @@ class Clipping(Rule):
         return [each for each in found if not (_without_scale(each) and each.operation.blamed in flushed)]
 
     def words(self, fact: Fact) -> str:
-        seen = fact.remark if isinstance(fact, Miscoded) else None
+        seen = remark_of(fact)
         if isinstance(seen, Clipped):
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
@@ -53,11 +53,12 @@ class Clipping(Rule):
 
 
 def _without_scale(candidate: Candidate) -> bool:
-    seen = candidate.fact.remark if isinstance(candidate.fact, Miscoded) else None
+    seen = remark_of(candidate.fact)
     return isinstance(seen, Coarse) and not seen.scaled
 
 
 def _late(seen: Late) -> str:
+    """The message on a delayed scale that lags behind."""
     often = " and ".join(f"too {word} in {count}" for word, count in (("small", seen.small), ("large", seen.large)) if count)
     if seen.grown > 1:
         worst = f"the {seen.operand} had grown by {digits(seen.grown, 3)} times, and {percent(seen.clipped)}% of its elements were clipped"

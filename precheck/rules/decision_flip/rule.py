@@ -58,35 +58,40 @@ class DecisionFlip(Rule):
             if part.spoiled.isdisjoint(operation.inputs):
                 yield _misjudged(operation, count, nonfinite.moved_by(operation, part.observation) or operation)
         for operation in part.observation.judged:
-            flips, skew = operation.flips, operation.skew
-            if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
-                yield _skewed(operation, skew)
-            divided = choices.divided_by(operation, part.readers)
-            if divided is not None and part.spoiled.isdisjoint(operation.inputs):
-                yield _let_through(operation, divided)
-            if flips is None or operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
-                continue
-            if choices.by_value(operation):
-                continue
-            if not part.spoiled.isdisjoint(operation.outputs) or (operation.base in ops.ORDERED and not choices.ordered_by_place(operation)):
-                continue
-            if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
-                if not any(map(_chosen_by_ties, operation.inputs)):
-                    yield _tied(operation, flips)
-            elif choices.blurred(operation):
-                yield _blurred(operation, flips, part.origins)
+            if part.spoiled.isdisjoint(operation.inputs):
+                if operation.skew is not None and _its_own(operation.skew):
+                    yield _skewed(operation, operation.skew)
+                if (divided := choices.divided_by(operation, part.readers)) is not None:
+                    yield _let_through(operation, divided)
+            if operation.flips is not None and _meant(operation, operation.flips) and part.spoiled.isdisjoint(operation.outputs):
+                yield from _choice(operation, operation.flips, part.origins)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         return f"compare in {wide}: {widened(candidate.operation, wide)}"
 
 
+def _meant(operation: Operation, flips: Flips) -> bool:
+    """Whether enough rows choose differently, and the program uses which ones are chosen."""
+    if operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
+        return False
+    return not choices.by_value(operation) and (operation.base not in ops.ORDERED or choices.ordered_by_place(operation))
+
+
+def _choice(operation: Operation, flips: Flips, origins: Origins) -> Iterator[Candidate]:
+    """The candidate for a choice among scores that the format made equal, or whose differences rounding hides."""
+    if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
+        if not any(map(_chosen_by_ties, operation.inputs)):
+            yield _tied(operation, flips)
+    elif choices.blurred(operation):
+        yield _blurred(operation, flips, origins)
+
+
 def _chosen_by_ties(bound: Value) -> bool:
     """Whether a bound is the end of a choice among equal scores, which is told already."""
-    maker = bound.maker
-    while maker is not None and maker.base in ops.MOVING and len(maker.inputs) == 1:
-        maker = maker.inputs[0].maker
-    chosen = maker is not None and maker.base in ops.EXTREMES and not choices.by_value(maker)
-    return chosen and maker is not None and maker.flips is not None and maker.flips.ties >= ROWS
+    maker = causes.before_copies(bound).maker
+    if maker is None or maker.base not in ops.EXTREMES or choices.by_value(maker):
+        return False
+    return maker.flips is not None and maker.flips.ties >= ROWS
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:
@@ -94,7 +99,7 @@ def _replaced(operation: Operation, flips: Flips) -> bool:
     that differ by less than rounding. If one row takes the last of eight choices from a tie, that is chance."""
     chosen = elements(operation.outputs[0]) / max(1, flips.total) if operation.outputs else 0.0
     many = flips.ties * flips.swapped * chosen >= ROWS and flips.swapped >= MOST
-    return many and flips.blur >= BLUR * operation.inputs[0].roundoff
+    return many and choices.hides_differences(operation)
 
 
 def _its_own(skew: Skew) -> bool:

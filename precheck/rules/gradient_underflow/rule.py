@@ -25,7 +25,7 @@ class GradientUnderflow(Rule):
 
     def among(self, part: Part) -> list[Candidate]:
         self.room = _room(part.observation)
-        return [self.candidate(fact) for fact in part.facts.get("gradient-underflow", ())]
+        return list(super().among(part))
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Starved):

@@ -27,10 +27,11 @@ from precheck.analysis.training.displacements import (
     placed_at,
     rounded_away,
     update_share,
+    worst_states,
 )
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.training.step_records import Update
+from precheck.observe.shadow.training.step_records import State, Update
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted, percents
 
@@ -151,13 +152,12 @@ def _roundoff(update: Update) -> float:
 
 def _stalled(observation: Observation) -> Iterator[Candidate]:
     """Moments that stand still although they should move: the worst of each name."""
-    worst: dict[str, Update] = {}
-    for update in observation.updates:
-        for name, state in update.states.items():
-            enough = state.steps >= UPDATES and state.intended >= INTENDED * _roundoff(update) and update.gradient_drift < AIMLESS
-            if enough and state.arrived < min(LOST, worst[name].states[name].arrived if name in worst else LOST):
-                worst[name] = update
-    for name, update in worst.items():
+
+    def missing(update: Update, state: State) -> float:
+        enough = state.steps >= UPDATES and state.intended >= INTENDED * _roundoff(update) and update.gradient_drift < AIMLESS
+        return max(0.0, LOST - state.arrived) if enough else 0.0
+
+    for name, update in worst_states(observation.updates, missing).items():
         state = update.states[name]
         share = max(0.0, state.arrived)
         of = update.parameter or "a parameter"

@@ -55,6 +55,7 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
 
 
 def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
+    """Candidates for steps that were skipped more often than a growing scale explains."""
     lost = [step for step in steps if step.skipped and step.backward.overflowed is None and not step.backward.parameter]
     if lost:
         text = (f"{len(lost)} of {count(steps)} steps skipped: their gradients are not finite in float32 either, "
@@ -76,6 +77,7 @@ def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
 
 
 def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: int) -> list[Candidate]:
+    """A candidate for a scale that grows beyond what is safe again and again."""
     if len(skipped) < FEW or len(skipped) <= OFTEN * count(rest):
         return []
     steps = "step" if interval == 1 else f"{interval} steps"

@@ -15,10 +15,9 @@ from precheck.analysis.propagation.provenance import percent, placed
 from precheck.analysis.rounding.differences import PLAIN
 from precheck.analysis.rounding.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import FAIR, PLAIN_ROUNDINGS, STARVED, Misrounded
-from precheck.analysis.training.displacements import placed_at
+from precheck.analysis.training.displacements import placed_at, worst_states
 from precheck.analysis.unrepresentable.nonfinite import WRONG, Broken
 from precheck.analysis.unrepresentable.zeros import LOST, Flooded
-from precheck.observe.shadow.training.step_records import Update
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
@@ -70,12 +69,7 @@ class Underflow(Rule):
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         """Optimizer states that the format rounds to zero: the worst of each name."""
-        worst: dict[str, Update] = {}
-        for update in part.observation.updates:
-            for name, state in update.states.items():
-                if state.emptied > max(EMPTIED, worst[name].states[name].emptied if name in worst else 0.0):
-                    worst[name] = update
-        for name, update in worst.items():
+        for name, update in worst_states(part.observation.updates, lambda _, state: max(0.0, state.emptied - EMPTIED)).items():
             share = update.states[name].emptied
             text = (f"optimizer state {name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, which in "
                     f"float32 are below the smallest number of {update.dtype}")  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from precheck import formats, ops
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.propagation.output_impact import ROUNDINGS
-from precheck.analysis.propagation.provenance import elements, percent, placed, rounded_bound
+from precheck.analysis.propagation.provenance import elements, percent, placed, reached
 from precheck.analysis.rounding.differences import PLAIN
 from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.rounding.misroundings import FELT, RECURRENT, Misrounded
@@ -50,8 +50,7 @@ class VanishedConstant(Rule):
         made = next((value for value in candidate.operation.outputs if value.low), None)
         if made is None:
             return super().advice(candidate, readers, wide)
-        bound = rounded_bound(candidate.operation)
-        if bound is not None and bound[1]:  # no number that the format holds is near
+        if reached(candidate.operation) is not None:
             return widened(candidate.operation, wide)
         if candidate.operation.in_optimizer:  # as a rule its squares of gradients vanish too, and no eps makes up for that
             return widened(candidate.operation, wide)
@@ -65,9 +64,10 @@ class VanishedConstant(Rule):
 
     @staticmethod
     def _constant(fact: Fact) -> str:
+        """What the format makes of the constant, in words."""
         made = fact.operation.outputs[0]
-        bound = rounded_bound(fact.operation)
-        if bound is not None and bound[1]:
+        bound = reached(fact.operation)
+        if bound is not None:
             return f"{bound[0]:.6g} is {bound[1]:g} in {made.dtype}"
         return f"{min(abs(each) for each in fact.operation.scalars if each):.3g} is zero in {made.dtype}"
 

@@ -14,7 +14,7 @@ from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import percent
 from precheck.analysis.quantisation.quantised_layers import BIAS, FACTOR, FOUND, KERNEL, OFFSET, SHARE, UNLIKE, Fit
-from precheck.analysis.quantisation.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, Miscoded
+from precheck.analysis.quantisation.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, remark_of
 from precheck.findings import Finding
 from precheck.observe.shadow.places.source import shortened
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
@@ -25,7 +25,7 @@ class WrongScale(Rule):
     limits = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, DEVIATIONS, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
-        seen = fact.remark if isinstance(fact, Miscoded) else None
+        seen = remark_of(fact)
         if isinstance(seen, Uncancelled):
             return _uncancelled(seen)
         if isinstance(seen, Unrotated):
@@ -54,7 +54,7 @@ class WrongScale(Rule):
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
-        seen = candidate.fact.remark if isinstance(candidate.fact, Miscoded) else None
+        seen = remark_of(candidate.fact)
         return _CURES.get(type(seen), "") or super().advice(candidate, readers, wide)
 
 
@@ -72,6 +72,7 @@ _CURES = {
 
 
 def _uncancelled(seen: Uncancelled) -> str:
+    """The message on scales that do not cancel."""
     line = shortened(seen.rounded)
     told = {
         "inverse": f"the scale of the codes of {line} is used the wrong way round, to multiply instead of to divide or the reverse: "
@@ -104,6 +105,7 @@ def _uncancelled(seen: Uncancelled) -> str:
 
 
 def _unfolded(seen: Unfolded) -> str:
+    """The message on factors that were divided out of one tensor, and do not cancel."""
     if seen.summed:
         return (
             "the channels of one term of this sum were divided by factors, which a weight multiplies by again, and those of the other term were not: "
@@ -122,6 +124,7 @@ def _unfolded(seen: Unfolded) -> str:
 
 
 def _unrotated(seen: Unrotated) -> str:
+    """The message on rotations that do not cancel."""
     line = shortened(seen.rotated)
     if not seen.other:
         return f"what was rotated at {line} is rotated once more by the same Hadamard matrix; multiplied by its transpose it would be rotated back"

@@ -56,24 +56,21 @@ def takes_back(operation: Operation) -> bool:
     """
     if _own_rounding(operation):
         return True
-    for value, sign in _terms(operation):
+    for value, sign in _signed(operation):
         maker = value.maker
         if maker is None or maker is operation:
             continue
-        before = [(_copied(term), sign * each) for term, each in _terms(maker)]
-        if any((_copied(term), -each) in before for term, each in _terms(operation) if term is not value):
+        before = [(_copied(term), sign * each) for term, each in _signed(maker)]
+        if any((_copied(term), -each) in before for term, each in _signed(operation) if term is not value):
             return True
     return False
 
 
 def _own_rounding(operation: Operation) -> bool:
     """Whether an op subtracts a number from its own copy in another format, which is zero in the reference. Neighbours in one tensor differ there."""
-    terms = _terms(operation)
-    if len(terms) != 2 or terms[0][1] == terms[1][1]:
-        return False
-    first, second = (value for value, _ in terms)
+    terms = _difference(operation)
     nothing = all(made.drift == math.inf for made in operation.outputs)
-    return nothing and first is not second and _copied(first) is _copied(second)
+    return nothing and terms is not None and terms[0] is not terms[1] and _copied(terms[0]) is _copied(terms[1])
 
 
 def takes_from_codes(operation: Operation) -> bool:
@@ -81,10 +78,10 @@ def takes_from_codes(operation: Operation) -> bool:
 
     A straight-through gradient makes this difference, and so does error feedback. The difference is what rounding to codes has lost.
     """
-    terms = _terms(operation)
-    if len(terms) != 2 or terms[0][1] == terms[1][1]:
+    terms = _difference(operation)
+    if terms is None:
         return False
-    first, second = (_copied(value) for value, _ in terms)
+    first, second = map(_copied, terms)
     return _made_of_codes(first, second) or _made_of_codes(second, first)
 
 
@@ -104,22 +101,28 @@ def _made_of_codes(made: Value, given: Value) -> bool:
 
 def remainder_of(operation: Operation) -> Value | None:
     """The sum t = s + y whose remainder an op makes: (s - t) + y, or (t - s) - y. What t has lost is then known, and may be added later."""
-    given = {_copied(value) for value, _ in _terms(operation)}
-    found: Value | None = None
-    for maker in (value.maker for value in given):
-        for total in (_copied(value) for value, _ in _terms(maker)) if maker is not None and takes_back(maker) else ():
-            terms = {_copied(value) for value, _ in _terms(total.maker)} if total.maker is not None else set()
-            others = {_copied(value) for value, _ in _terms(maker)} if maker is not None else set()
-            if terms & given and terms & others and (found is None or _number(total) > _number(found)):
-                found = total
-    return found
+    given = _terms(operation)
+    takers = [maker for value in given if (maker := value.maker) is not None and takes_back(maker)]
+    totals = ((total, _terms(maker)) for maker in takers for total in _terms(maker))
+    return max((total for total, others in totals if (added := _terms(total.maker)) & given and added & others), key=_number, default=None)
 
 
 def _number(value: Value) -> int:
     return value.maker.number if value.maker is not None else 0
 
 
-def _terms(operation: Operation) -> list[tuple[Value, int]]:
+def _terms(operation: Operation | None) -> set[Value]:
+    """The terms of a sum, before copies."""
+    return set() if operation is None else {_copied(value) for value, _ in _signed(operation)}
+
+
+def _difference(operation: Operation) -> tuple[Value, Value] | None:
+    """The two terms of an op that subtracts one from the other. None if it does something else."""
+    terms = _signed(operation)
+    return (terms[0][0], terms[1][0]) if len(terms) == 2 and terms[0][1] != terms[1][1] else None
+
+
+def _signed(operation: Operation) -> list[tuple[Value, int]]:
     """The terms of a sum with their signs. Negative: the second operand of `sub`, the first of `rsub`, the second under `alpha=-1`."""
     if operation.base not in ops.SUMS:
         return []

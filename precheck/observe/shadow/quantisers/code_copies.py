@@ -105,6 +105,11 @@ def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
     return float((exact - plain).norm() / plain.norm().clamp_min(1e-30))
 
 
+def factor_between(made: torch.Tensor, expected: torch.Tensor) -> float:
+    """The factor that brings `expected` closest to `made`."""
+    return float((made * expected).sum() / expected.square().sum().clamp_min(1e-30))
+
+
 def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     """The sorted ratios |exact / plain|. Small elements are left out, since cancellation makes theirs meaningless."""
     large = plain.abs() > 0.003 * plain.abs().amax()
@@ -233,7 +238,7 @@ def copied_into(codes: Codes, inputs: list[torch.Tensor], result: torch.Tensor) 
 
 def on_copies(codes: Codes, op: OpCall, place: int, *only: torch.Tensor, without: int | None = None) -> torch.Tensor:
     """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given.
-    `without`: what was multiplied by scales and not rounded is taken without so many of them and one, and scales are taken for ones."""
+    `without`: a scale counts as 1, and a tensor that was scaled and not rounded is divided by its latest scales, `without` + 1 of them."""
     seen: list[int] = []
     data = only or tuple(tensors_in(*op.args))
     start = _start(codes, op) if op.plan.written and codes.tracks.get(op.args[0]) is None else None

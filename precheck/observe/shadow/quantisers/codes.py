@@ -71,7 +71,7 @@ class Codes:
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended, sized=True)
-        self.differences: Storages[Track] = Storages(sized=True)  # codes less what was rounded, by what they become when that is added
+        self.differences: Storages[Track] = Storages(sized=True)  # codes less the data, each with the codes that come back when the data is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.corrections: Storages[bool] = Storages()  # products of data and zero points
         self.limited: Storages[Flat] = Storages(sized=True)  # data before it was limited or rounded, under no scale
@@ -176,6 +176,7 @@ class Codes:
         self.gradients.follow(op, inputs, results[0])
 
     def _read(self, op: OpCall, inputs: list[torch.Tensor], tracked: list[torch.Tensor], result: torch.Tensor) -> None:
+        """After an op on codes: carries both copies through it, or judges them where scales must have cancelled."""
         base, data = op.base, [each for each in tracked if not self.scales.made.get(each)]
         if base in ("mul", "div") and len(tracked) > 1:  # a scale that was itself rounded, or is kept beside codes, is still a scale
             data = [each for each in data if self._coded(each)]
@@ -240,8 +241,8 @@ class Codes:
             self.tracks.drop(result)
 
     def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:
-        """Records an error if the copies differ, where scales must have cancelled. `unit`: what reads them has a unit: an exponential, SiLU, or a sum
-        with data, which is their `own` if it is what they stand for. `place`: where they are read without any scale."""
+        """Records an error if the copies differ, where scales must have cancelled. `unit`: they are read by an op that no scale passes, such as an
+        exponential, SiLU, or a sum with data. `own`: those data are what they stand for. `place`: where they are read without any scale."""
         if track.term is not None and not track.multipliers:
             unit, own, place = True, True, track.term
         unit, place = (True, track.due) if track.due is not None else (unit, place)  # a gradient has a unit

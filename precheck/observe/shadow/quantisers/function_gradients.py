@@ -22,7 +22,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.memory.storages import Storages, plain
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.quantisers.code_copies import distance
+from precheck.observe.shadow.quantisers.code_copies import distance, factor_between
 from precheck.observe.shadow.quantisers.code_notes import Derived
 from precheck.observe.shadow.replaying.replay import OpCall
 from precheck.torch_internals import active_modes, is_transformed, version, without_modes
@@ -47,7 +47,7 @@ class Rounding:
 
     line: str
     size: int
-    norms: tuple[float, ...]  # of what it may have been before each of its scales
+    norms: tuple[float, ...]  # of the data, for each scale that it may have had
     error: float  # relative
 
     def of(self, operand: torch.Tensor) -> bool:
@@ -108,7 +108,7 @@ class FunctionGradients:
                     torch.Tensor.register_hook = REGISTER  # type: ignore[method-assign]
 
     def rounded(self, line: str, plains: Sequence[torch.Tensor], error: float) -> None:
-        """Data was rounded. `plains`: what it may have been before each of its scales."""
+        """Data was rounded. `plains`: the data, for each scale that it may have had."""
         norms = tuple(float(each.norm()) for each in plains)
         made = Rounding(line, plains[0].numel(), norms, error)
         self.latest[made.size] = [*self.latest.get(made.size, ()), made][-REMEMBERED:]
@@ -178,9 +178,8 @@ class FunctionGradients:
             alone = made.made(x.float(), w.float())
             for bias in (None, *(each for each in wide if each.shape == (outer,))):
                 rest = y.float() if bias is None else y.float() - bias.float()
-                factor = float((rest * alone).sum() / alone.square().sum().clamp_min(1e-30))
-                off = float((rest - factor * alone).norm() / rest.norm().clamp_min(1e-30))
-                found.append(dataclasses.replace(made, factor=factor, error=off))
+                factor = factor_between(rest, alone)
+                found.append(dataclasses.replace(made, factor=factor, error=distance(factor * alone, rest)))
         best = min(found, key=lambda each: each.error, default=None)
         return best if best is not None and best.error <= COARSE else None
 
@@ -211,6 +210,7 @@ class FunctionGradients:
             self.codes.off = True
 
     def _compared(self, product: Product, roundings: Sequence[Rounding], made: Sequence[torch.Tensor | None], g: torch.Tensor) -> None:
+        """Compares both gradients of a product with its derivative, if what was rounded is known."""
         data = g, product.x.float(), product.w.float()
         found = [[each for each in self.latest.get(one.numel(), ()) if each.of(one)] for one in data]
         known = [each for one in found for each in one]
@@ -222,8 +222,7 @@ class FunctionGradients:
             if gradient is None or not plain(gradient) or (place := self.coded.get(gradient)) is None:
                 continue
             kept, expected = gradient.float(), of(g, other) * (gradient != 0)
-            factor = float((kept * expected).sum() / expected.square().sum().clamp_min(1e-30))
-            off, left = distance(kept, expected), distance(kept, factor * expected)
+            off, left = distance(kept, expected), distance(kept, factor_between(kept, expected) * expected)
             if not error < off < math.inf:
                 continue
             if (track := self.codes.tracks.get(gradient)) is not None:

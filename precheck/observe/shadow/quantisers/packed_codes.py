@@ -114,6 +114,7 @@ class PackedCodes:
         return self.codes.tracks.get(tensor) is not None
 
     def _resolve(self, tensor: torch.Tensor, labels: Labels) -> None:
+        """Finds which integers are codes again. Notes those that have the bits of two codes."""
         numbers, runs = flattened(tensor), [each.view(tensor.dtype) for each in labels.runs]
         moving = torch.zeros_like(numbers)  # bits that are not the same in all runs
         for each in runs:

@@ -58,6 +58,7 @@ class Scales:
         return 1.0 if found is None else found
 
     def give(self, tensor: torch.Tensor, factor: float) -> None:
+        """Gives a tensor its factor."""
         if tensor.layout is not torch.strided:
             return
         self.mixtures.drop(tensor)
@@ -111,6 +112,7 @@ class Scales:
         return [self._combined(op, lane, where) for lane in lanes]
 
     def _combined(self, op: OpCall, operands: list[Any], where: Locate) -> float:
+        """The factor of a result, from those of its operands. NaN if it is unknown."""
         base = op.base
         values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if is_number(value)]
         carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and continuous(value)]
@@ -208,6 +210,7 @@ class Scales:
         return any(same(scale, asked) for asked in self.asked) and digits(number / scale) < digits(number)
 
     def _sum(self, one: Any, carried: float, other: Any, added: float, where: Locate) -> float:
+        """The factor of a sum of two. A term that is zero, or does not matter, has any factor."""
         if same(carried, added):
             return carried
         if isinstance(one, torch.Tensor) and nothing(one):
@@ -226,6 +229,7 @@ class Scales:
         return factor if base in ops.SCALED_SUMS else math.nan
 
     def _mixed(self, carried: float, added: float, where: Locate, text: str = "", unscaled: Any = None) -> float:
+        """Notes a sum of terms with different factors."""
         made = self.maker(unscaled) if isinstance(unscaled, torch.Tensor) and in_backward() else None  # autograd only adds up what that pass gave
         event = ScalingEvent("mixed", made or where(), carried, added, "backward" if made is not None else text)
         if not in_backward():
@@ -235,6 +239,7 @@ class Scales:
         return math.nan
 
     def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
+        """Notes a comparison of numbers with different factors."""
         for other in values[1:]:
             if base in ops.BOUNDS_BELOW and guards(values[0], other):
                 continue

@@ -57,6 +57,7 @@ class Losses:
         return True
 
     def _keep(self, step: int, source: str, factor: float, low: torch.Tensor, reference: torch.Tensor) -> None:
+        """Keeps a loss. Where one stands for several, it is the one furthest from its reference."""
         by = 1.0 if math.isnan(factor) else factor
         loss = self.newest = Loss(step, float(low) / by, float(reference) / by, source=source)
         if self.passes % self.each == 0:
@@ -82,6 +83,7 @@ def _apart(loss: Loss) -> float:
 
 
 def _by_autograd() -> bool:
+    """Whether autograd makes these ones, for the beginning of a backward pass."""
     frame: Any = sys._getframe(1)
     for _ in range(_NEAR):
         if frame is None:
@@ -130,6 +132,7 @@ class Backwards:
 
 
 def _peak(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> None:
+    """Notes the greatest gradient of a pass, and the op that overflowed."""
     greatest = float(peak) / factor
     if greatest > now.peak and value.maker is not None:
         now.peak, now.at = greatest, value.maker
@@ -139,5 +142,6 @@ def _peak(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> Non
 
 
 def _first_broken(now: Backward, name: str, value: Value) -> None:
+    """Notes the first parameter of a pass whose gradient is not finite."""
     if value.nonfinite and not now.parameter:
         now.parameter = name or "a parameter"

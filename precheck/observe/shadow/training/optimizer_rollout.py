@@ -137,6 +137,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any], *, kept: 
 
 
 def _copyable(optimizer: Any) -> bool:
+    """Whether a copy of the optimizer shares nothing with it that a step may change."""
     known = set(vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, device="cpu"))])))
     return all(name in known or name == "step" or isinstance(value, _PLAIN) for name, value in vars(optimizer).items())
 
@@ -165,6 +166,7 @@ def _low_and_exact(
 
 
 def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], dtype: torch.dtype | None = None) -> _Copy:
+    """A copy of an optimizer, with samples of several weights as its one weight."""
     weight = torch.nn.Parameter(torch.cat([_sampled_weight(each) for each in members]).to(dtype))
     weight.grad = torch.cat([_sampled_weight(each.grad) for each in members if each.grad is not None]).to(dtype)
     copied = object.__new__(type(optimizer))
@@ -204,6 +206,7 @@ def _sampled_weight(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _shares_arrived(it: _Copy, meant: _Meant) -> dict[int, Aged]:
+    """How much arrives of the updates of a copy's members. Continues the copy, and its counterpart without rounding."""
     start, given = it.weight.detach().clone().double(), None if it.weight.grad is None else it.weight.grad.clone()
     meant.steps(it, 1)
     if given is None or it.weight.grad is None or (it.gradient is None and not torch.equal(it.weight.grad, given)):

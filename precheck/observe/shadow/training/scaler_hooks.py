@@ -47,6 +47,7 @@ class Scalers:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
+        """Inside, the methods are wrapped."""
         scaler, optimizer, schedule = torch.amp.GradScaler, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler
         with contextlib.ExitStack() as stack:
             for owner, name, around in (
@@ -69,6 +70,7 @@ class Scalers:
         return result
 
     def _scale(self, call: Callable[[], Any], scaler: Any, outputs: Any, *given: Any) -> Any:
+        """Around `scale`: gives the scale its factor, and notes the backward pass that follows."""
         if scaler.is_enabled():
             first = next(iter([outputs] if isinstance(outputs, torch.Tensor) else outputs), None)
             with without_modes():
@@ -79,6 +81,7 @@ class Scalers:
         return call()
 
     def _ask(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        """Around `get_scale`: remembers the number that the program has read."""
         value = call()
         if scaler.is_enabled() and value > 1:
             self.scales.asked.add(value)
@@ -100,6 +103,7 @@ class Scalers:
         return self._explained(call)
 
     def _step(self, call: Callable[[], Any], scaler: Any, optimizer: Any, *given: Any) -> Any:
+        """Around `step`: records it, with its scale and whether it was skipped."""
         if not scaler.is_enabled():
             return self._within(call)
         self._half(optimizer)
@@ -121,6 +125,7 @@ class Scalers:
         return result
 
     def _within(self, call: Callable[[], Any]) -> Any:
+        """Runs what a scaler calls. Optimizer steps in it come through the scaler."""
         self.stepping += 1
         try:
             return call()
@@ -128,6 +133,7 @@ class Scalers:
             self.stepping -= 1
 
     def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        """Around `update`: notes a scale that collapses."""
         with without_modes():
             tensor = scale_of(scaler)
             before = float(tensor) if tensor is not None else math.inf
@@ -150,6 +156,7 @@ class Scalers:
         return call()
 
     def _schedule(self, call: Callable[[], Any], schedule: Any, *given: Any) -> Any:
+        """Around a schedule's step: notes one that goes on although the optimizer's step was skipped."""
         optimizer = getattr(schedule, "optimizer", None)
         if optimizer is None or not self.skipped.get(optimizer):
             return call()
@@ -163,11 +170,13 @@ class Scalers:
         return result
 
     def _half(self, optimizer: Any) -> None:
+        """Notes float16 gradients, which a scaler does not unscale."""
         half = sum(p.grad is not None and p.grad.dtype == torch.float16 for group in optimizer.param_groups for p in group["params"])
         if half:
             self._event("half", factor=float(half))
 
     def _explained(self, call: Callable[[], Any]) -> Any:
+        """Runs a call. Notes an error that the scaler itself raises."""
         try:
             return call()
         except (RuntimeError, AssertionError, ValueError) as error:

@@ -106,6 +106,7 @@ class Casts:
         return Outdated(cast.operation, cast.written, cast.name, cast.implicit, many, off) if many else None
 
     def _position(self) -> Position:
+        """Where the program is now, outside of precheck."""
         frame: Any = sys._getframe(1)
         kind = self.mode.lines.frames.kind
         while frame.f_back is not None and (kind(frame.f_code.co_filename) in ("precheck", "passed over") or frame.f_code.co_filename in BETWEEN):
@@ -113,6 +114,7 @@ class Casts:
         return id(frame), frame.f_code, frame.f_lasti
 
     def _forget(self) -> None:
+        """Forgets casts that have been freed."""
         self.made = {key: cast for key, cast in self.made.items() if not cast.copy.expired()}
         here = {id(cast) for cast in self.made.values()}
         self.sources = {key: kept for key, casts in self.sources.items() if (kept := [each for each in casts if id(each) in here])}

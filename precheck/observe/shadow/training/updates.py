@@ -41,55 +41,58 @@ _WALK = 4096  # most values on the way back from a weight
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
-    """A parameter's `Update` so far, with the displacements of the sample since the first step."""
+    """A parameter's `Update` so far, with the displacement of its sample since the first step."""
 
     update: Update
     parameter: Reference
     optimizer: weakref.ref[Any] | None = None
-    moved: torch.Tensor | None = None
-    meant: torch.Tensor | None = None
+    displaced: Samples | None = None  # how far all steps moved the parameter, and its shadow
     states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # at the first step, and steps since
     wrote: dict[str, str] = dataclasses.field(default_factory=dict)  # the line that writes each state
     last: Before | None = None  # the parameter before its last step
-    earlier: tuple[Update, torch.Tensor | None, torch.Tensor | None] | None = None  # what was known before the last step
+    earlier: tuple[Update, Samples | None] | None = None  # what was known before the last step
 
     def stepped(self, gradient: Value | None, names: tuple[str, ...], back: bool, *samples: torch.Tensor) -> None:
         """Adds a step. Takes samples of the parameter and its shadow before and after the step, then of each state tensor and its shadow.
-
-        `names` has the names of the state tensors, "" for one in a wide format. `back`: this step is instead of the last one.
-        """
+        `names`: those of the state tensors, "" for one in a wide format. `back`: this step is instead of the last one."""
         if back and self.earlier is not None:
-            self.update, self.moved, self.meant = self.earlier
-        self.earlier = dataclasses.replace(self.update, states=dict(self.update.states)), self.moved, self.meant
+            self.update, self.displaced = self.earlier
+        self.earlier = dataclasses.replace(self.update, states=dict(self.update.states)), self.displaced
         wide = samples[3].dtype
         was, was_shadow, now, shadow, *states = (sample.to(wide) for sample in samples)
-        update, moved, meant, wanted = self.update, now - was, shadow - was_shadow, shadow != was_shadow
-        if not bool(wanted.any()) and not bool(moved.any()):
+        moved, meant = now - was, shadow - was_shadow
+        if not bool((shadow != was_shadow).any()) and not bool(moved.any()):
             return
-        first = self.moved is None or self.meant is None
-        self.moved = moved if self.moved is None else self.moved + moved
-        self.meant = meant if self.meant is None else self.meant + meant
+        self.update.size, self.update.sampled = norm(now), now.numel()
+        missing = self._moved(moved, meant, shadow != was_shadow, gradient.drift if gradient is not None else 0.0)
+        pairs = list(zip(states[::2], states[1::2], strict=True))
+        self.update.held = self._held(missing, pairs)
+        for name, (own, other) in zip(names, pairs, strict=True):
+            if name:
+                self.kept(name, own, other)
+
+    def _moved(self, moved: torch.Tensor, meant: torch.Tensor, wanted: torch.Tensor, drift: float) -> torch.Tensor:
+        """Adds a step, and returns what all steps are short of. `wanted`: the elements that it should have moved. `drift`: that of its gradient."""
+        update, before = self.update, self.displaced
+        far, aim = self.displaced = (moved, meant) if before is None else (before[0] + moved, before[1] + meant)
         update.steps += 1
-        drift = gradient.drift if gradient is not None else 0.0
-        update.first_drift, update.gradient_drift = drift if first else update.first_drift, max(update.gradient_drift, drift)
+        update.first_drift, update.gradient_drift = update.first_drift if before else drift, max(update.gradient_drift, drift)
         common, square = _products(moved, meant)
-        update.common += common
-        update.wanted += square
-        update.size, update.sampled = norm(now), now.numel()
-        update.moved = int(torch.count_nonzero(self.moved))
-        common, square = (common, square) if first else _products(self.moved, self.meant)
+        update.common, update.wanted = update.common + common, update.wanted + square
+        update.moved = int(torch.count_nonzero(far))
+        common, square = _products(far, aim)
         update.arrived = common / max(square, torch.finfo(torch.float32).tiny)
         stuck, sizes = wanted & (moved == 0), meant.abs()
         absorbed, mass = ratio(share(stuck), share(wanted)), ratio(float(torch.where(stuck, sizes, 0.0).sum()), float(sizes.sum()))
-        rest = 1 / update.steps if not first else 1.0
-        update.absorbed += (absorbed - update.absorbed) * rest
-        update.mass += (mass - update.mass) * rest
-        missing, unit = self.meant - self.moved, torch.finfo(getattr(torch, update.dtype)).eps * update.size
-        excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True) if norm(own) <= unit)
-        update.held = any(min(norm(missing - excess), norm(missing + excess)) < HELD * norm(missing) for excess in excesses)  # of either sign
-        for name, own, other in zip(names, states[::2], states[1::2], strict=True):
-            if name:
-                self.kept(name, own, other)
+        update.absorbed += (absorbed - update.absorbed) / update.steps
+        update.mass += (mass - update.mass) / update.steps
+        return aim - far
+
+    def _held(self, missing: torch.Tensor, states: list[Samples]) -> bool:
+        """Whether a state tensor, of either sign, holds what is `missing`. Each comes with its shadow."""
+        unit = torch.finfo(getattr(torch, self.update.dtype)).eps * self.update.size
+        excesses = (own - other for own, other in states if norm(own) <= unit)
+        return any(min(norm(missing - excess), norm(missing + excess)) < HELD * norm(missing) for excess in excesses)
 
     def kept(self, name: str, own: torch.Tensor, other: torch.Tensor) -> None:
         """Measures how much of a state tensor's displacement since the first step arrived. `other` is its shadow."""
@@ -213,16 +216,14 @@ class Updates:
 
     def _elsewhere(self, mine: torch.Tensor, was: Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
         """Other tensors of the weight's size that were written during the step. If the weight mostly did not move, they may hold the remainder."""
-        if share(sampled(mine.detach(), self._limit(mine)) == was.values) <= 0.5:
+        if share(sampled(mine.detach(), LATER if self.later.defers(mine) else SAMPLE) == was.values) <= 0.5:
             return []
         seen = {storage_key(tensor) for tensor in (mine, *known)}
         return [each for each in self.memory.made_since(was.seen, mine.numel()) if storage_key(each) not in seen]
 
     def _mastered(self, between: set[Value], was: Before) -> bool:
         """Whether a wide tensor that is still alive was computed from the weight, as a master copy is at the first step.
-
-        From the second step on, a master copy is computed from itself and not from the weight.
-        """
+        From the second step on, a master copy is computed from itself and not from the weight."""
         wide = (value for value in self.memory.holding(between) if not value.low and math.prod(value.shape) >= was.values.numel())
         return any(_made_of(value, was.content, was.seen) for value in wide)
 
@@ -230,6 +231,7 @@ class Updates:
         return parameter.dtype in self.low and addressable(local(parameter)) and local(parameter).numel() > 0
 
     def _looked_at(self, parameter: torch.Tensor, seen: int) -> Before:
+        """What is kept of a parameter before a step."""
         mine = local(parameter)
         values, shadow = self._sample(mine, whole=True)
         gradient = self._value(parameter.grad) if parameter.grad is not None else None
@@ -249,12 +251,9 @@ class Updates:
         cell = self.memory.find(local(tensor)) if tensor.layout is torch.strided else None
         return cell.value if cell is not None else None
 
-    def _limit(self, tensor: torch.Tensor) -> int:
-        return LATER if self.later.defers(tensor) else SAMPLE
-
     def _sample(self, tensor: torch.Tensor, *, whole: bool = False) -> Samples:
         """Samples of a tensor and its shadow. Without one, a `whole` tensor is its own shadow. Any other may be a remainder: its shadow is zero."""
-        limit = self._limit(tensor)
+        limit = LATER if self.later.defers(tensor) else SAMPLE
         values, cell = sampled(tensor.detach(), limit), self.memory.find(tensor)
         if cell is not None:
             return values, sampled(self.memory.view(cell, tensor), limit)
@@ -282,9 +281,7 @@ def _unsure(update: Update) -> bool:
 
 def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
     """The values that were made since, on the way from a weight's old content to its new one. Empty if the new one is not computed from the old.
-
-    A gradient was made before the step, so a path through it does not count. Neither does content that a copy overwrites.
-    """
+    A gradient was made before the step, so a path through it does not count. Neither does content that a copy overwrites."""
     ahead, known = [new], {new}
     found = old is None or old is new
     while ahead and len(known) < _WALK:

@@ -18,7 +18,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.memory.storages import Flat, Storages, length, whole
-from precheck.observe.shadow.quantisers.code_copies import AGREE
+from precheck.observe.shadow.quantisers.code_copies import AGREE, distance, factor_between
 from precheck.observe.shadow.quantisers.code_notes import Unrotated
 from precheck.observe.shadow.quantisers.scales.fast_rotations import FastTransforms, Stages, pairs
 from precheck.observe.shadow.replaying.replay import OpCall
@@ -99,6 +99,7 @@ class Rotations:
         return known[1]
 
     def _product(self, name: str, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> None:
+        """After a product: a rotation, if one operand is a Hadamard matrix, or a product of two rotated tensors."""
         first, second = self.held.get(left), self.held.get(right)
         if (second is None or second.signs) and self._hadamard(right):
             self._rotated(name, left, first, right, result, left=False)
@@ -186,6 +187,7 @@ class Rotations:
         self.held.put(result, Rotated(flats[0], flats[1:], held.place, held.signs, rounded))
 
     def _same(self, base: str, source: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether an op leaves rotated data rotated: it copies, rounds, scales or shifts them."""
         other = next((each for each in inputs if each is not source), None)
         if base in KEPT or base.startswith("clamp"):
             return True
@@ -239,8 +241,7 @@ def _alike(made: torch.Tensor, before: list[torch.Tensor]) -> bool:
 def _distance(made: torch.Tensor, before: torch.Tensor) -> float:
     """|made - c before| / |made|, for the c for which that is least."""
     before = before.float()
-    factor = (made * before).sum() / before.square().sum().clamp_min(1e-30)
-    return float((made - factor * before).norm() / made.norm().clamp_min(1e-30))
+    return distance(factor_between(made, before) * before, made)
 
 
 def _keeps_lengths(rotated: torch.Tensor, before: torch.Tensor, along: int) -> bool:
