@@ -286,7 +286,12 @@ class Misroundings:
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 
     def local(self, operation: Operation, value: Value) -> bool:
-        """Whether the error of the op's own kernel is larger than that of a correct sum in the low format."""
+        """Whether the error of the op's own kernel is larger than that of a correct sum in the low format.
+
+        A factorization that gives up leaves what it had by then, which is no result.
+        """
+        if operation.packet in ops.REPORTING and operation.flips is not None and operation.flips.changed:
+            return False
         known = value.local is not None and determined(operation, value)  # a right sum that cancels to zero has no correct digit either
         return known and (value.local or 0.0) > self._accumulating(operation, value)
 

@@ -26,8 +26,7 @@ Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Value:
     """A tensor's content in the run, compared with its shadow in the reference precision. Shares are shares of elements: of a sample of them, if
-    there are more than `statistics.SAMPLE`, except for non-finite values.
-    """
+    there are more than `statistics.SAMPLE`, except for non-finite values."""
 
     maker: Operation | None  # None: weights, inputs and other tensors from outside the block
     shape: tuple[int, ...]
@@ -89,6 +88,7 @@ class Absorbed:
     drift: float
     first: Operation | None = None
     carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each iteration
+    steady: float = 0.0  # |displacement| / sum of |additions|, without losses: 1 if all are in one direction, 1/√n if they are independent
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -152,14 +152,14 @@ def doubles(kind: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("word-that-always-wins", "trymirai/uzu#701", ("overflow", "integer-rounding", "underflow"), "aten.log.default",
+    Bug("word-that-always-wins", "trymirai/uzu#701", ("amplified-rounding", "integer-rounding", "overflow", "underflow"), "aten.log.default",
         lambda: scores_of_words(careful=False), lambda: scores_of_words(careful=True), precision="32-true"),
     Bug("first-step-of-a-cosine", "LTH14/mar#70", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: first_picture(LOW), lambda: first_picture(DOUBLE)),
     Bug("returns-that-are-alike", "AI4Finance-Foundation/ElegantRL#258", ("cancellation", "amplified-rounding", "nan"), "aten.sub.Tensor",
         lambda: advantages(SINGLE), lambda: advantages(DOUBLE), precision="32-true"),
     Bug("average-beside-a-model", "lucidrains/ema-pytorch#18", ("absorption", "accumulated-drift"), "aten.lerp_.Scalar",
-        lambda: averaged(LOW), lambda: averaged(SINGLE)),
+        lambda: averaged(LOW), lambda: averaged(SINGLE), phase="data", step=5),
     Bug("texts-that-are-doubles", "NVIDIA-NeMo/Curator#2388", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar",
         lambda: doubles(HALF), lambda: doubles(DOUBLE)),
 )  # fmt: skip

@@ -134,13 +134,13 @@ def waves(kind: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("lamps-of-a-far-ship", "scp-fs2open/fs2open.github.com#7245", ("cancellation", "amplified-rounding"), "aten._to_copy.default",
+    Bug("lamps-of-a-far-ship", "scp-fs2open/fs2open.github.com#7245", ("integer-rounding", "cancellation", "amplified-rounding"), "aten._to_copy.default",
         lambda: shone(HALF), lambda: shone(DOUBLE)),
     Bug("metres-of-a-depth-camera", "google-deepmind/mujoco#978", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar",
         lambda: steps_of_stairs(SINGLE), lambda: steps_of_stairs(DOUBLE), precision="32-true"),
     Bug("lamp-of-a-tiny-ball", "TzuChieh/Photon-v2#7", ("cancellation", "amplified-rounding", "absorption"), "aten.sub.Tensor",
         lambda: highlights(SINGLE), lambda: highlights(DOUBLE), precision="32-true"),
-    Bug("tone-that-runs-for-hours", "libsdl-org/SDL#12013", ("integer-rounding", "amplified-rounding", "cancellation"), "aten._to_copy.default",
+    Bug("tone-that-runs-for-hours", "libsdl-org/SDL#12013", ("amplified-rounding", "integer-rounding", "cancellation"), "aten.mul.Tensor",
         lambda: heard(SINGLE), lambda: heard(DOUBLE), precision="32-true"),
     Bug("waves-of-strong-samples", "flatironinstitute/finufft#454", ("overflow",), "aten.bmm.default",
         lambda: waves(SINGLE), lambda: waves(DOUBLE), precision="32-true"),
