@@ -105,8 +105,10 @@ def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidat
     still = absorbed.share >= HALF and absorbed.times == updates >= TIMES and absorbed.arrived < ARRIVED
     if not still or absorbed.steady < STEADY or apart < ROUNDINGS * u:
         return None
-    text = f"{updates} updates left at least half of the elements unchanged, though the average is {percent(apart)}% from what it follows: "
-    text += f"{rate:.2g} of the difference is less than half a spacing"
+    text = (
+        f"{updates} updates left at least half of the elements unchanged, though the average is {percent(apart)}% from what it follows: "
+        f"{rate:.2g} of the difference is less than half a spacing"
+    )
     return Candidate("absorption", operation, text, apart / u, ROUNDINGS)
 
 

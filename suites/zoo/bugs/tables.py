@@ -133,7 +133,7 @@ BUGS = (
         lambda: means(HALF), lambda: means(SINGLE)),
     Bug("greatest-of-a-column", "featrs/featrs#140", ("decision-flip", "accumulated-drift", "amplified-rounding"), "aten.eq.Tensor",
         lambda: encoded(SINGLE), lambda: encoded(DOUBLE), precision="32-true",
-        expected_miss="the last edge is right to a rounding, and so is the greatest number, which lies beyond it: neighbours, as comparing them shows"),
+        expected_miss="the last edge is right to a rounding, and so is the greatest number, which lies beyond it, as comparing them shows"),
     Bug("shares-of-many-features", "decoderesearch/circuit-tracer#97", ("overflow",), "aten.sum.dim_IntList",
         lambda: traced(SINGLE), lambda: traced(DOUBLE), precision="32-true"),
     Bug("seconds-of-a-receiver", "adafruit/Adafruit_CircuitPython_GPS#75", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
