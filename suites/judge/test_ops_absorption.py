@@ -33,6 +33,18 @@ STUCK = Absorbed(
 """A sum that stands still, at every limit of the first kind. It came a good part of its way before that."""
 FROZEN = Absorbed(share=1.0, times=1, additions=int(absorption.UPDATES), arrived=0.0, intended=absorption.INTENDED * U, lost=1.0, drift=2 * U)
 """An average that never moved, at every limit of the second kind."""
+RATE = 0.001
+STARVED = Absorbed(
+    share=absorption.HALF,
+    times=absorption.TIMES,
+    additions=absorption.TIMES,
+    arrived=below(absorption.ARRIVED),
+    intended=above(absorption.ROUNDINGS * U * RATE * absorption.TIMES),
+    lost=1.0,
+    drift=0.1 * U,
+    steady=absorption.STEADY,
+)
+"""An average whose rate is too small for its format, at every limit of the third kind."""
 MERGED = Absorbed(share=0.9, times=1, additions=1, arrived=0.2, intended=0.9 * U, lost=0.8, drift=0.3 * U)
 """A low-rank update, most of which a weight swallows."""
 
@@ -70,6 +82,28 @@ def updates_in_place() -> torch.Tensor:
     return average
 
 
+def stored_again() -> torch.Tensor:
+    average = torch.ones(64).bfloat16()
+    for _ in range(30):
+        average.copy_(average.float() + 0.001 * (1.5 - average.float()))  # fault
+    return average
+
+
+def difference_taken_off() -> torch.Tensor:
+    weight, average = 1.25 * WEIGHT[:8].half(), WEIGHT[:8].half()
+    for _ in range(4):
+        average.sub_(0.001 * (average - weight))  # fault
+    return average
+
+
+def level_of_noise() -> torch.Tensor:
+    """The average stands still as well, beside the mean of what it follows. In float32 it would be where it is."""
+    average = torch.ones(64).bfloat16()
+    for turn in range(20):
+        average.lerp_(1 + 0.05 * normal(64, seed=turn), 0.01)
+    return average
+
+
 def merged() -> torch.Tensor:
     weight = WEIGHT.clone()
     weight.add_(UPDATE)  # fault
@@ -78,7 +112,9 @@ def merged() -> torch.Tensor:
 
 def test_each_kind_is_found() -> None:
     finds(count, "absorption", says="additions left at least half of the elements unchanged; the accumulator is ")
-    finds(updates_in_place, "absorption", says="0% of what the first 16 updates should add arrived")
+    finds(updates_in_place, "absorption", says="4 updates left at least half of the elements unchanged, though the average is 50% from")
+    finds(stored_again, "absorption", says="0% of what the first 16 updates should add arrived")
+    finds(difference_taken_off, "absorption", says="0.001 of the difference is less than half a spacing")
     finds(merged, "absorption", says="89% of what is added is lost: 89% of the elements do not change")
 
 
@@ -104,6 +140,30 @@ def test_a_sum_that_falls_short_of_any_limit_is_let_be(change: dict[str, Any]) -
 ], ids=lambda change: next(iter(change)))  # fmt: skip
 def test_updates_that_fall_short_of_any_limit_are_let_be(change: dict[str, Any]) -> None:
     assert judged(dataclasses.replace(FROZEN, **change)) == []
+
+
+@pytest.mark.parametrize("change", [
+    {"share": 0.49},
+    {"times": absorption.TIMES - 1},
+    {"times": absorption.TIMES - 1, "additions": absorption.TIMES - 1},
+    {"arrived": absorption.ARRIVED},
+    {"intended": below(absorption.ROUNDINGS * U * RATE * absorption.TIMES)},
+    {"steady": below(absorption.STEADY)},
+], ids=lambda change: "-".join(change))  # fmt: skip
+def test_an_average_that_falls_short_of_any_limit_is_let_be(change: dict[str, Any]) -> None:
+    assert judged(STARVED, "lerp_.Scalar", scalars=(RATE,)) == [("absorption", 1)]
+    assert judged(dataclasses.replace(STARVED, **change), "lerp_.Scalar", scalars=(RATE,)) == []
+
+
+@pytest.mark.parametrize("facts", [
+    {"name": "add_.Tensor"}, {"scalars": ()}, {"phase": "backward"}, {"in_optimizer": True}, {"name": "lerp.Scalar"},
+], ids=lambda facts: next(iter(facts)))  # fmt: skip
+def test_only_an_average_with_a_known_rate_is_kept_from_what_it_follows(facts: dict[str, Any]) -> None:
+    assert judged(STARVED, **({"name": "lerp_.Scalar", "scalars": (RATE,)} | facts)) == []
+
+
+def test_an_average_of_noise_may_stand_still() -> None:
+    passes(level_of_noise)
 
 
 @pytest.mark.parametrize(("facts", "accused"), [({}, True), ({"name": "add.Tensor"}, False), ({"phase": "backward"}, False)])

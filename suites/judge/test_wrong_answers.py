@@ -84,3 +84,11 @@ def test_a_matrix_that_has_no_factors_at_all_is_not() -> None:
     with pytest.raises(torch.linalg.LinAlgError), precheck.watch(precision="32-true") as report:
         factors(SINGLE, -1.0)
     assert not report.errors, report.summary()
+
+
+def test_what_a_factorization_leaves_when_it_gives_up_is_no_result() -> None:
+    """It is half wrong, and no kernel is to blame for that."""
+    places = torch.linspace(0, 2, 30)
+    with pytest.raises(torch.linalg.LinAlgError), precheck.watch(precision="32-true") as report:
+        torch.linalg.cholesky(torch.exp(-0.5 * ((places[:, None] - places) / 0.15) ** 2))
+    assert [finding.rule for finding in report.errors] == ["amplified-rounding"], report.summary()

@@ -288,8 +288,10 @@ class Misroundings:
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 
     def local(self, operation: Operation, value: Value) -> bool:
-        """Whether the error of the op's own kernel is larger than that of a correct sum in the low format."""
-        known = value.local is not None and determined(operation, value)  # a right sum that cancels to zero has no correct digit either
+        """Whether the error of the op's own kernel is larger than that of a correct sum in the low format. What a factorization leaves when it gives
+        up is no result."""
+        gave_up = operation.packet in ops.REPORTING and operation.flips is not None and bool(operation.flips.changed)
+        known = not gave_up and value.local is not None and determined(operation, value)  # a right sum that cancels to zero has no correct digit
         return known and (value.local or 0.0) > self._accumulating(operation, value)
 
     @staticmethod

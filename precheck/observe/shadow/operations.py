@@ -89,6 +89,7 @@ class Absorbed:
     drift: float
     first: Operation | None = None
     carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each iteration
+    steady: float = 0.0  # |displacement| / sum of |additions|, without losses: 1 if all are in one direction, 1/√n if they are independent
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

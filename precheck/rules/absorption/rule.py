@@ -30,13 +30,15 @@ ARRIVED = Limit(0.5, "share of the displacement")
 """If a smaller share arrives, most of the intended change is lost."""
 HALF = Limit(0.5, "share of the elements")
 """An addition may have been absorbed if it leaves at least this share unchanged."""
+STEADY = Limit(0.75, "share of the way")
+"""Updates that have one direction: what they add up to is at least this share of the sum of their sizes. Four independent ones make half of it."""
 ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
 FEW = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
 
 class Absorption(Rule):
-    limits = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, STEADY, SWALLOWED)
 
     def __init__(self) -> None:
         self.open: dict[str, Operation] = {}  # for each line, the last addition to a value that stands still after too few additions
@@ -88,7 +90,38 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         share = 100 * max(0.0, absorbed.arrived)
         text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, ARRIVED)
-    return _merged(operation, value, absorbed, readers)
+    return _starved(operation, value, absorbed) or _merged(operation, value, absorbed, readers)
+
+
+def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
+    """A moving average whose rate is too small for its format, which a few updates show.
+
+    m += r (x - m) changes nothing where r |x - m| is less than half a spacing of m. So the average never comes nearer to x than half a spacing over
+    the rate, however often it is updated. The updates have one direction, so the differences are not the noise that an average is to remove.
+    """
+    rate, updates, u = _rate(operation), absorbed.additions, effective_roundoff(value)
+    if not 0 < rate < 1 or not operation.in_place or operation.phase == "backward" or operation.in_optimizer or elements(value) < FEW:
+        return None
+    apart = absorbed.intended / (rate * updates)
+    still = absorbed.share >= HALF and absorbed.times == updates >= TIMES and absorbed.arrived < ARRIVED
+    if not still or absorbed.steady < STEADY or apart < ROUNDINGS * u:
+        return None
+    text = (
+        f"{updates} updates left at least half of the elements unchanged, though the average is {percent(apart)}% from what it follows: "
+        f"{rate:.2g} of the difference is less than half a spacing"
+    )
+    return Candidate("absorption", operation, text, apart / u, ROUNDINGS)
+
+
+def _rate(operation: Operation) -> float:
+    """How much of the difference from what it follows an average takes up: r in m.lerp_(x, r) or m.sub_(r * (m - x)). 0 if it is not known."""
+    if operation.base in ops.BLENDS:
+        return operation.scalars[-1] if operation.scalars else 0.0
+    scaled = operation.inputs[1].maker if operation.base in ops.ADDITIONS and len(operation.inputs) == 2 else None
+    difference = scaled.inputs[0].maker if scaled is not None and scaled.base in ops.SCALING and scaled.scalars else None
+    if scaled is None or difference is None or difference.base not in ops.SUBTRACTIONS or operation.inputs[0] not in difference.inputs:
+        return 0.0
+    return abs(scaled.scalars[-1])
 
 
 def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:

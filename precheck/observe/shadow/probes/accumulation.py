@@ -48,6 +48,7 @@ class Accumulator:
     exact: torch.Tensor | None
     additions: int = 0
     times: int = 0
+    way: float = 0.0  # how far `exact` has gone, each addition for itself
 
 
 class Accumulation:
@@ -199,7 +200,9 @@ class Accumulation:
         if accumulator.start[0].shape != now[0].shape:
             cell.accumulator = None
             return None
-        accumulator.exact = None if again is None or accumulator.exact is None else again(accumulator.exact)
+        if (held := accumulator.exact) is not None:
+            accumulator.exact = None if again is None else again(held)
+            accumulator.way += 0.0 if accumulator.exact is None else norm(accumulator.exact - held)
         return _absorbed(accumulator, stuck, now, value)
 
 
@@ -214,7 +217,7 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
     return Absorbed(
         stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
         intended=max(ratio(size, norm(start)), ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant))),
-        lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first,
+        lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first, steady=0.0 if exact is None else ratio(size, accumulator.way),
     )  # fmt: skip
 
 
