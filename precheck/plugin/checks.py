@@ -41,7 +41,7 @@ class CheckPrecision(Verdicts):
         self,
         model: torch.nn.Module | Callable[..., Any],
         inputs: Any,
-        *,
+        *more: Any,
         loss: Callable[[Any], torch.Tensor] | None = None,
         optimizer: Callable[..., torch.optim.Optimizer] | None = None,
         steps: int = 1,
@@ -60,6 +60,8 @@ class CheckPrecision(Verdicts):
         from precheck.observe.job import InputError
 
         try:
+            if more:
+                raise InputError(f"{1 + len(more)} inputs were passed one by one; pass them as a tuple: check_precision(model, (first, second), ...)")
             with self.timed():
                 return act(golden, given, allow)
         except (GoldenError, InputError) as error:
