@@ -111,11 +111,11 @@ def test_a_bare_dtype_means_two_things_and_is_refused_with_both(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["bf17", "", "BF16-MIXED ,", "float8", "16-mixed-true"])
-def test_an_unknown_name_is_refused_with_all_that_are_known(name: str) -> None:
+def test_an_unknown_name_is_refused_with_where_all_are_listed(name: str) -> None:
     with pytest.raises(PrecisionError, match="unknown precision") as caught:
         resolve(name)
     assert repr(name) in str(caught.value)
-    assert all(known in str(caught.value) for known in (*PRECISIONS, *ALIASES))
+    assert str(caught.value).endswith("pytest --help lists all")
 
 
 def test_a_precision_resolves_to_itself() -> None:
