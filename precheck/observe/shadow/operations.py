@@ -262,9 +262,8 @@ class Observation:
 
     def undecided(self, value: Value) -> bool:
         """Whether a later op may still read a value: it is alive, or newer than the operations to judge."""
-        if self.closing is None:
-            return False
-        return value.alive or (value.maker is not None and value.maker.number > self.operations[self.closing - 1].number)
+        newer = self.closing is not None and value.maker is not None and value.maker.number > self.operations[self.closing - 1].number
+        return newer or (self.closing is not None and value.alive)
 
     def tabulate(self, operation: Operation) -> None:
         value = operation.outputs[0] if operation.outputs else None
