@@ -28,6 +28,12 @@ class RuleInfo:
     remedy: str
     rank: int = 1000  # order in lists, and of rules on one op; rules that explain other findings have low ranks
 
+    def meant(self, severity: str) -> str:
+        """When the rule fires with this severity, if its meaning says so of one alone: "…; as a warning: …"."""
+        usual, _, other = self.meaning.partition("; as a ")
+        which, _, rest = other.partition(": ")
+        return rest if which == severity else usual
+
     def finding(self, severity: Severity, message: str, **place: Any) -> Finding:
         """A finding of this rule. `place`: fields of the finding."""
         return Finding(self.name, severity, message, **place)

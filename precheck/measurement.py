@@ -114,7 +114,7 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"{inferred} is a tensor of torch.inference_mode(), {why}")
     model, inputs, loss = received(model, inputs, loss)
     if optimizer is not None and loss is None:
-        raise InputError("an optimizer was given without a loss; pass loss=lambda out: ... too, since there is nothing to step on otherwise")
+        raise InputError("an optimizer needs a loss; pass loss=lambda out: ... too, or loss=lambda out: out if the model returns its loss")
     if optimizer is not None and not callable(optimizer):
         raise InputError(f"optimizer is made already ({type(optimizer).__name__}); pass a function that makes one, as in optimizer={EXAMPLE}")
     if steps > 1 and optimizer is None:

@@ -167,10 +167,7 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
     word = (ALIASES | DIALECTS).get(word, word)
     if word not in PRECISIONS:
         nearest = "; its fp8 is of layers of its own, and nearest to it is DelayedScaling" if word.startswith("transformer-engine") else ""
-        raise PrecisionError(
-            f"unknown precision {name!r}{nearest}; {_meant(name)}known are {', '.join(PRECISIONS)}, the aliases {', '.join(ALIASES)}, "
-            "and words of Keras and transformers, such as mixed_bfloat16"
-        )
+        raise PrecisionError(f"unknown precision {name!r}{nearest}; {_meant(name) or _known()} pytest --help lists all")
     return dataclasses.replace(PRECISIONS[word], policy=policy)
 
 
@@ -178,7 +175,11 @@ def _meant(name: Any) -> str:
     import difflib
 
     close = difflib.get_close_matches(name, [*ALIASES, *PRECISIONS], n=1) if isinstance(name, str) else []
-    return f"do you mean {close[0]}? All that are " if close else ""
+    return f"do you mean {close[0]}?" if close else ""
+
+
+def _known() -> str:
+    return f"known are {', '.join(name for name in PRECISIONS if name not in recipes.RECIPES)}, and recipes such as {next(iter(recipes.RECIPES))};"
 
 
 def _said(name: Any) -> str:
@@ -201,7 +202,7 @@ def resolve_all(names: str, *, policy: Policy = "cuda") -> tuple[Precision, ...]
     """Returns the precisions of a comma-separated list, each once, in the order of the list."""
     words = [word for word in names.split(",") if word.strip()]
     if not words:
-        raise PrecisionError(f"no precision named in {names!r}; known are {', '.join(PRECISIONS)}")
+        raise PrecisionError(f"no precision named in {names!r}; {_known()} pytest --help lists all")
     found: dict[str, Any] = {}
     for word in words:
         precision = resolve(word, policy=policy)

@@ -44,7 +44,7 @@ def watch(
 
     Yields:
         A report that is empty within the block, and filled when the block ends. If the block raises, it is filled too, and from Python 3.11 on
-        the exception carries a note of the first error that was found. It holds numbers only, no tensor.
+        the exception carries a note of the first error that was found, with its cure. It holds numbers only, no tensor.
 
     Raises:
         PrecisionError: There is no such precision.
@@ -96,9 +96,10 @@ def _finish(report: Report, shadow: Shadow, verdict: watched_runs.RunJudge, apar
 
 
 def _add_note(raised: Exception, report: Report) -> None:
-    """Adds the first error that was found as a note to the exception that ended the block."""
+    """Adds the first error that was found, and its cure, as a note to the exception that ended the block."""
     if report.errors and hasattr(raised, "add_note"):  # since Python 3.11
-        note = f"precheck.watch() found {report.errors[0].rule} before this: {report.errors[0].message}"
+        first = report.errors[0]
+        note = f"precheck.watch() found {first.rule} before this: {first.message}; cure: {first.remedy}"
         if note not in getattr(raised, "__notes__", ()):  # an inner watch may have added it
             raised.add_note(note)
 

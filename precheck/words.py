@@ -102,15 +102,24 @@ def cut(name: str, longest: int = LONGEST) -> str:
 
 def module_words(name: str) -> str:
     """A name as text after "output of". One of numbers alone, as in an nn.Sequential, says what it is: "module 0.2.1"."""
-    path = re.split(r"[\[#]", name, maxsplit=1)[0]
-    return f"module {name}" if path.replace(".", "").isdecimal() else name
+    plain, call = call_words(name)
+    path = plain.partition("[")[0]
+    return f"{'module ' if path.replace('.', '').isdecimal() else ''}{plain}{call}"
+
+
+def call_words(name: str) -> tuple[str, str]:
+    """A tensor's name without the number of the call, and this number as text: "attn[1]" and " in call 2" for "attn#2[1]"."""
+    number = re.search(r"#(\d+)(?=\[|$)", name)
+    return (name[: number.start()] + name[number.end() :], f" in call {number[1]}") if number else (name, "")
 
 
 def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
     """The name of a tensor in a sentence: "gradient of layers.0", "update of head.weight, step 3", "what turned() returns", "loss"."""
-    name = module_words(tensor) if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
+    short = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
+    name = module_words(short)
     if kind == "returned":
-        what = f"what {name} returns"
+        function, call = call_words(short)
+        what = f"what {function} returns{call}"
     elif (kind, tensor) == ("gradient", "output"):
         what = "gradient of the output"
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precheck.findings import Phase
 from precheck.observe.records import Kind
-from precheck.words import module_words, one_line
+from precheck.words import call_words, module_words, one_line
 
 _PHASES: dict[Kind, Phase] = {
     "input": "data", "handed": "forward", "returned": "forward", "output": "forward", "loss": "forward", "gradient": "backward",
@@ -32,5 +32,6 @@ def label(kind: Kind, name: str) -> str:
     if kind == "output":
         return whole or f"output of {module_words(name)}"
     if kind == "returned":
-        return f"what {name} returns"
+        function, call = call_words(name)
+        return f"what {function} returns{call}"
     return "loss" if kind == "loss" else f"{kind} of {name}"

@@ -36,7 +36,7 @@ _STORED = {"F32": "<f4", "F64": "<f8", "U8": "u1"}  # safetensors is little-endi
 _JUDGED_BY = {"seed": int, "steps": int, "loss": bool, "optimizer": str, "weights": str, "inputs": str}  # fields of the provenance that a check needs
 _LARGEST_COUNT = (1 << 63) - 1  # elements, which torch counts in int64
 _LARGEST_INDEX = 1 << 26  # bytes; ten times the index of 50 000 tensors, so that a forged file cannot fill the memory
-_HINT = "record it again with pytest --golden-refresh=all"
+_HINT = "record it again with pytest --golden-refresh=changed"
 
 Provenance = dict[str, str | int | float | bool]
 

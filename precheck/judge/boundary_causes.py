@@ -170,9 +170,11 @@ def _own_call(finding: Finding, value: Value, place: tuple[str, int, int] | None
 
 
 def _fits(finding: Finding, candidate: Candidate) -> bool:
-    """Whether a candidate can be the cause of a finding: its rule can have this effect, and its phase is not later."""
+    """Whether a candidate can be the cause of a finding: its rule can have this effect, and it does not come later."""
     if finding.rule in _CAUSES and candidate.rule not in _CAUSES[finding.rule]:
         return False
+    if finding.rule in _CAUSES and candidate.operation.step < finding.step:
+        return True  # an optimizer's step that breaks weights breaks what the next step computes from them
     if finding.rule == "gradient-underflow":
         return candidate.rule == "gradient-underflow"
     return candidate.operation.phase in ("forward", "data") or candidate.operation.phase == finding.phase

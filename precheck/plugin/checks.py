@@ -41,7 +41,7 @@ class CheckPrecision(Verdicts):
         self,
         model: torch.nn.Module | Callable[..., Any],
         inputs: Any,
-        *,
+        *more: Any,
         loss: Callable[[Any], torch.Tensor] | None = None,
         optimizer: Callable[..., torch.optim.Optimizer] | None = None,
         steps: int = 1,
@@ -57,9 +57,13 @@ class CheckPrecision(Verdicts):
         self.depth = depth or self.item.config.stash[KEY].depth
         act = self._refreshed if self.item.config.stash[KEY].refresh else self._checked
         from precheck.goldens.file import GoldenError
+        from precheck.judge.allowances import checked
         from precheck.observe.job import InputError
 
         try:
+            if more:
+                raise InputError(f"{1 + len(more)} inputs were passed one by one; pass them as a tuple: check_precision(model, (first, second), ...)")
+            checked(allow)
             with self.timed():
                 return act(golden, given, allow)
         except (GoldenError, InputError) as error:
@@ -74,10 +78,8 @@ class CheckPrecision(Verdicts):
     def _refreshed(self, golden: Path, given: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         """Records the golden if it is missing or has changed. The report is empty, and says what was done."""
         from precheck.goldens.lifecycle import refresh
-        from precheck.judge.allowances import checked
         from precheck.measurement import job_of
 
-        checked(allow)
         which = self.item.config.stash[KEY].refresh or "changed"
         done = refresh(golden, job_of(**given), which)
         self.note(golden, refreshed=done.status, changes=list(done.lines))

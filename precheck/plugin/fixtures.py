@@ -6,6 +6,7 @@ torch is imported when a fixture is used.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,7 +97,7 @@ def check_precision(request: pytest.FixtureRequest, precision: Precision | str) 
 
 
 @pytest.fixture
-def watch_precision(request: pytest.FixtureRequest, precision: Precision | str) -> WatchPrecision:
+def watch_precision(request: pytest.FixtureRequest, precision: Precision | str) -> Iterator[WatchPrecision]:
     """with watch_precision(model=None, *, allow=None) as report: a whole loop of your own, with any number of models and optimizers.
 
     Watches the block under the test's precision, op by op beside float32, and fails the test at its end if there are errors. Under
@@ -119,7 +120,9 @@ def watch_precision(request: pytest.FixtureRequest, precision: Precision | str) 
     """
     from precheck.plugin.watches import WatchPrecision
 
-    return WatchPrecision(request.node, _resolved(precision, request.config))
+    watching = WatchPrecision(request.node, _resolved(precision, request.config))
+    yield watching
+    watching.at_end()
 
 
 @pytest.fixture

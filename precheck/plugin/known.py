@@ -78,7 +78,7 @@ class KnownFailures:
     def _kept(self, before: Failures, after: Failures) -> list[str]:
         changes = _changes(before, after)
         if not changes:
-            return []
+            return [f"{self.name}: no failure to record, and none that is mended"] if self.writing else []
         if not self.writing and (reason := self._refusal()):
             return [f"{self.name} can be tightened, {reason}; run pytest --known-failures-write, and commit the file:", *changes]
         write(self.path, after)

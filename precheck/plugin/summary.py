@@ -20,7 +20,9 @@ _SHOWN_CHANGES = 3  # of each golden; `git diff` with golden show lists all
 def lines(results: Results, *, table: bool) -> list[str]:
     """The lines of the section, without its title and without failures of the session. Empty if there is nothing to report."""
     checks, top = results.checks, results.settings.top
-    rows = _tables(checks if results.settings.term else [check for check in checks if not check.failed], top) if table else []
+    asked, judged = results.settings.term, [check for check in checks if not check.excused]
+    # Who sees a failure does not ask how close the other checks came to their limits.
+    rows = _tables(checks if asked else judged, top) if asked or (table and all(check.passed for check in judged)) else []
     counts = [] if results.settings.refresh else [*_counts(checks), *_unchanged(checks), *_warned(checks, top), *_remarks(checks)]
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in checks for allowed in check.allowed]
     allowed += [f"known: {known} in {check.nodeid}" for check in checks for known in check.excused]
@@ -32,7 +34,7 @@ def lines(results: Results, *, table: bool) -> list[str]:
 
 
 def _tables(checks: list[Check], top: int) -> list[str]:
-    """The worst tensors and ops. Nobody who has not asked for them sees those of a failed check twice: its own text has them."""
+    """The worst tensors and ops."""
     from precheck.report.terminal import drift_table, op_table
 
     entries = [(check.nodeid, check.entry) for check in checks if check.entry]

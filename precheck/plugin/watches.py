@@ -24,6 +24,7 @@ class WatchPrecision(Verdicts):
     """The object of the `watch_precision` fixture. `precision` is that of the test."""
 
     name = "watch_precision"
+    left_out = 0  # calls whose block has not been entered
 
     @property
     def dtype(self) -> torch.dtype:
@@ -35,9 +36,21 @@ class WatchPrecision(Verdicts):
         """Whether the fixture applies the precision to the block. For other precisions the user's loop has to cast the weights."""
         return self.precision.autocasts or self.precision.gemm is not None or self.precision.name == "32-true"
 
+    def __call__(
+        self, model: torch.nn.Module | None = None, *, allow: Mapping[str, str] | None = None
+    ) -> contextlib.AbstractContextManager[Report]:
+        self.left_out += 1
+        return self._block(model, allow)
+
+    def at_end(self) -> None:
+        """Fails a test that has called the fixture and entered no block, in which nothing would be watched."""
+        if self.left_out:
+            pytest.fail("watch_precision() was called without `with`, so nothing was watched: write `with watch_precision():`", pytrace=False)
+
     @contextlib.contextmanager
-    def __call__(self, model: torch.nn.Module | None = None, *, allow: Mapping[str, str] | None = None) -> Iterator[Report]:
+    def _block(self, model: torch.nn.Module | None, allow: Mapping[str, str] | None) -> Iterator[Report]:
         __tracebackhide__ = True
+        self.left_out -= 1
         if self.item.config.stash[KEY].refresh:
             yield Report(precision=self.precision.name, facts={"refreshed": "nothing: a watched block has no golden"})
             return

@@ -166,7 +166,7 @@ def _finding(finding: dict[str, Any], boundaries: Sequence[Row], culprits: _Culp
     rows = [index for index, row in enumerate(boundaries) if finding["tensor"] and row.tensor == finding["tensor"]]
     at_op, at_row = culprits.of(finding), max(rows, key=lambda index: boundaries[index].r / boundaries[index].allowed, default=-1)
     return _in_words(finding) | {
-        "meaning": rule.meaning if rule else "",
+        "meaning": rule.meant(finding["severity"]) if rule else "",
         "remedy": finding.get("advice") or (cure.remedy if cure else ""),
         "excerpt": excerpt(finding["source"], start),
         "at_op": at_op,

@@ -13,7 +13,7 @@ from typing import Any
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
 from precheck.report.excerpts import line_of, places
-from precheck.report.facts import allowances, coarse, excused, failing_inputs, followed, not_needed, quantisers, unjudged
+from precheck.report.facts import allowances, coarse, excused, excused_keys, failing_inputs, followed, not_needed, quantisers, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, cut, digits, one_line, op_words, portion, printable, tensor_name
@@ -172,7 +172,10 @@ def _line(finding: Finding) -> str:
 
 def _findings(report: Report) -> list[str]:
     lines, shown, told = [], set[str](), set[tuple[str, str]]()
+    healthy = {(tensor, step) for _, tensor, step in excused_keys(report.facts)}  # which the table or a sentence gives with the reason
     for place, finding in enumerate(report.findings):
+        if finding.severity == "note" and finding.rule == "accumulated-drift" and (finding.tensor, finding.step) in healthy:
+            continue
         if not (place == 0 and finding.severity == "error"):
             lines.append(f"{finding.severity}: {_line(finding)}")
         if finding.severity != "note":

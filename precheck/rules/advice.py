@@ -61,6 +61,11 @@ def uncast(operation: Operation, wide: str) -> str:
     return f"run this line with torch.autocast(..., enabled=False) and {_WIDENING[wide]} on what it reads"
 
 
+def added_wide(wide: str) -> str:
+    """How to have autograd add up the gradients of a tensor in the format `wide`: in that of the tensor, of which each use casts a copy."""
+    return f"cast the tensor to {wide} once, before all its uses; for a weight under autocast, set cache_enabled=False"
+
+
 def since(operation: Operation) -> str:
     """The earlier line by whose cast or factory an op computes in a low format. "" if there is none."""
     line = (operation.since or ("", ""))[1]

@@ -107,12 +107,35 @@ def copied(cured: bool) -> None:
     out.square().mean().backward()
 
 
+def many_uses(cured: bool) -> Tensor | None:
+    """A weight that is used in each of 400 steps: autograd adds up its gradients."""
+    weight, total = nn.Parameter(torch.ones(32, dtype=LOW)), torch.zeros(())
+    wide = weight.float() if cured else weight
+    for step in range(400):
+        total = total + (wide.to(LOW).float() * (1 / 3 + 0.01 * uniform(400, 32)[step])).sum()
+    total.backward()
+    return weight.grad
+
+
+def many_batches(cured: bool) -> Tensor | None:
+    """Gradients of 400 backward passes, of which the cure takes each out of `.grad`."""
+    weight, total = nn.Parameter(torch.ones(32, dtype=LOW)), torch.zeros(32)
+    for step in range(400):
+        (weight.float() * (1 / 3 + 0.01 * uniform(400, 32)[step])).sum().backward()
+        if cured and weight.grad is not None:
+            total += weight.grad
+            weight.grad = None
+    return total if cured else weight.grad
+
+
 EVERY = (
     Told("integer-rounding", "do not create them in bfloat16: keep whole numbers in torch.long or float32", positions),
     Told("overflow", "stay in float32 from ", norm),
     Told("vanished-constant", "give a constant that float16 holds (at least 6e-08, ", unit),
     Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2", variance),
     Told("absorption", "make the accumulator float32 ", counter),
+    Told("absorption", "cast the tensor to float32 once, before all its uses", many_uses),
+    Told("absorption", "after each backward pass add .grad to a float32 tensor", many_batches),
     Told("amplified-rounding", "leave out this cast, and round after aten.sin.default", wave),
     Told("accumulated-drift", "let it write into a float32 tensor, not into one that is bfloat16 since ", kept),
     Told("decision-flip", "compare in float32: stay in float32 on this line", chosen),

@@ -224,3 +224,16 @@ def test_a_fault_of_a_later_step_is_found_there() -> None:
     assert first.rule in ("overflow", "nan")
     assert first.step == 3
     assert first.op.startswith("aten.mul"), report.summary()
+
+
+def test_weights_that_a_step_broke_are_the_cause_of_what_the_next_step_computes() -> None:
+    """Adam's eps of 1e-8 is zero in float16. Its first step makes Inf of the weights, and only the second forward pass shows it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    report = precheck.measure(
+        model, torch.randn(4, 8), precision="16-true", steps=2,
+        loss=lambda out: out.square().mean() * 1e-3, optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
+    )  # fmt: skip
+    first = report.errors[0]
+    assert (first.rule, first.step, first.cause_rule) == ("overflow", 2, "vanished-constant")
+    assert first.remedy == "keep the weights and the optimizer's states in float32"

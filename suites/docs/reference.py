@@ -37,17 +37,28 @@ def pages() -> dict[str, str]:
 
 def _api() -> str:
     names = [name for name in precheck.__all__ if not name.startswith("__")]
-    kinds = {"Functions": inspect.isfunction, "Classes": inspect.isclass}
+    kinds = {"Functions": ("call", inspect.isfunction), "Classes": ("class", inspect.isclass)}
     text = "# Functions and classes\n\nEverything here is imported from `precheck`. *Source code* opens the code of each.\n"
-    for title, matches in kinds.items():
+    for title, (kind, matches) in kinds.items():
         chosen = [name for name in names if matches(inspect.unwrap(getattr(precheck, name)))]
-        text += f"\n## {title}\n\n" + "\n".join(f"::: precheck.{name}\n" for name in chosen)
+        text += f"\n## {title}\n\n{_table((kind, 'what it is'), [_called(name) for name in chosen])}\n\n"
+        text += "\n".join(f"::: precheck.{name}\n" for name in chosen)
     text += "\n## Tables\n\n- `precheck.RULES`: every [rule](../rules/README.md) by name.\n"
     text += "- `precheck.PRECISIONS`: every [precision](precisions.md) by name.\n"
     text += "- `precheck.FORMATS`: every number format by name, a `precheck.Format` each.\n"
     drawn = ("tensors.tensors", "tokens.tokens", "masking.padded", "masking.masks")
     text += "\n## Strategies for hypothesis\n\nThese are imported from `precheck.strategies`.\n\n"
     return text + "\n".join(f"::: precheck.strategies.{name}\n    options:\n      show_root_full_path: false\n" for name in drawn)
+
+
+def _called(name: str) -> tuple[str, str]:
+    """The name, of a function with its arguments, and the first sentence of its docstring: what a reader sees where no site is built."""
+    public = getattr(precheck, name)
+    first = re.split(r"(?<=[.])\s", " ".join((inspect.getdoc(public) or "").split()), maxsplit=1)[0]
+    if inspect.isclass(public):
+        return f"`{name}`", first
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in inspect.signature(public).parameters.values()]
+    return f"`{name}{inspect.Signature(plain)}`", first
 
 
 def _fixtures() -> str:

@@ -185,6 +185,9 @@ def test_the_page_s_workflow_uses_inputs_that_there_are() -> None:
     whole = yaml.safe_load(block.text)
     (used,) = [each for each in whole["jobs"]["precision"]["steps"] if each.get("uses", "").startswith("precheck-dev/")]
     assert used["with"].keys() <= action()["inputs"].keys()
+    checkout = whole["jobs"]["precision"]["steps"][0]["with"]
+    assert "head.repo.full_name" in checkout["repository"], "a fork's branch is not in this repository"
+    assert f"gh label create {action()['inputs']['refresh-label']['default']}" in page
     assert whole["permissions"] == {"contents": "write", "pull-requests": "write", "security-events": "write"}
     assert "labeled" in whole[True]["pull_request"]["types"]  # YAML reads `on` as true
     told = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)

@@ -44,6 +44,9 @@ def test_the_reference_has_every_option_entry_name_and_fixture() -> None:
         assert f"### `python -m precheck {command}`" in pages["command-line.md"]
     documented = set(re.findall(r"precheck\.(\w+)", pages["api.md"]))
     assert set(precheck.__all__) - {"__version__"} <= documented
+    told = dict(re.findall(r"^\| `(\w+)[^`]*` \| (\S.*[.:]) \|$", pages["api.md"], re.MULTILINE))
+    assert told["measure"] == "Runs `model` under `precision` and judges it against a float32 run of the same process."
+    assert told.keys() == set(re.findall(r"^::: precheck\.(\w+)$", pages["api.md"], re.MULTILINE))
     plugins = {name for name, value in vars(fixtures).items() if isinstance(value, type(fixtures.precision))}
     assert set(re.findall(r"^### `(\w+)`$", pages["fixtures.md"], re.MULTILINE)) == {*plugins, "gpu_benchmark"}
 

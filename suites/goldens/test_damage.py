@@ -20,7 +20,7 @@ from samples import PROVENANCE, equal, golden, record
 from precheck.goldens import file
 from precheck.goldens.file import GoldenError, GoldenMissing, decode, encode, read
 
-HINT = "record it again with pytest --golden-refresh=all"
+HINT = "record it again with pytest --golden-refresh=changed"
 SMALL = encode(golden(record("a"), record("b", kind="loss", shape=())))
 
 
@@ -47,7 +47,7 @@ def test_bytes_after_the_end_are_noticed(more: bytes) -> None:
 
 def test_truncation_at_any_length_is_noticed() -> None:
     for length in range(len(SMALL)):
-        with pytest.raises(GoldenError, match=r"golden x is damaged.*--golden-refresh=all"):
+        with pytest.raises(GoldenError, match=r"golden x is damaged.*--golden-refresh=changed"):
             decode(SMALL[:length], "x")
 
 

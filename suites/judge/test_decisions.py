@@ -87,7 +87,8 @@ def test_the_first_place_is_named() -> None:
     (found,) = flipped(suspects, BF16)
     assert (found.rule, found.severity, found.op, found.module, found.measured) == ("decision-flip", "error", "aten.topk", "moe.gate", 60.0)
     assert found.message == (
-        "aten.topk in moe.gate#2: 60 of 100 decisions (60%) differ under bf16-mixed from those in float32, where correct rounding explains 0.5"
+        "aten.topk in moe.gate in call 2: 60 of 100 decisions (60%) differ under bf16-mixed from those in float32, "
+        "where correct rounding explains 0.5"
     )
     assert flipped([], BF16) == []
     assert "in the model's own forward" in flipped([Place("", "aten.topk", 100, 60, 4, 8)], BF16)[0].message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from scenario import finds, passes
@@ -121,3 +123,22 @@ def logarithm_of_ones() -> torch.Tensor:
 def test_an_infinity_and_the_error_that_led_to_it_are_told_once() -> None:
     """Some of these numbers are one in half, whose logarithm is zero. The others have no digit left in theirs."""
     finds(logarithm_of_ones, "amplified-rounding")
+
+
+def growing() -> torch.Tensor:
+    """Some of these are beyond float32 as well."""
+    return torch.exp(torch.linspace(1, 200, 300).half()).reciprocal()  # fault
+
+
+def masked_scores() -> torch.Tensor:
+    """The reference has the -Inf of the mask, and no score of it overflows."""
+    scores, hidden = torch.full((4, 8), 300.0).half().square(), torch.arange(8) > 5  # fault
+    return torch.softmax(torch.where(hidden, torch.full((8,), -torch.inf).half(), scores) - 1, -1)
+
+
+@pytest.mark.parametrize(("program", "everywhere"), [(growing, True), (masked_scores, False)])
+def test_float32_is_no_cure_where_it_overflows_too(program: Callable[[], torch.Tensor], everywhere: bool) -> None:
+    finding = finds(program, "overflow", says="in the reference is beyond the largest float16, 65504")
+    assert ("other elements overflow in the reference too" in finding.message) == everywhere
+    assert ("float32 overflows here too" in finding.remedy) == everywhere
+    assert (".float()" in finding.remedy or "float32 from" in finding.remedy or "in float32" in finding.remedy) != everywhere

@@ -140,7 +140,7 @@ def test_a_scale_that_collapsed() -> None:
     ("kind", "name", "module", "label", "phase"),
     [
         ("output", "layers.0.attn", "layers.0.attn", "output of layers.0.attn", "forward"),
-        ("output", "layers.0.attn#2[1]", "layers.0.attn", "output of layers.0.attn#2[1]", "forward"),
+        ("output", "layers.0.attn#2[1]", "layers.0.attn", "output of layers.0.attn[1] in call 2", "forward"),
         ("output", "output", "", "the model's output", "forward"),
         ("gradient", "head", "head", "gradient of head", "backward"),
         ("parameter-gradient", "head.weight", "head", "gradient of head.weight", "backward"),

@@ -31,7 +31,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "steps that are true": ({"loss": mean, "optimizer": sgd, "steps": True}, "steps=True; pass a whole number from 1"),
     "half a step": ({"loss": mean, "optimizer": sgd, "steps": 2.5}, "steps=2.5; pass a whole number from 1"),
     "steps without an optimizer": ({"loss": mean, "steps": 2}, "steps=2 without an optimizer; pass optimizer=lambda params: torch.optim.AdamW"),
-    "an optimizer without a loss": ({"optimizer": sgd}, "an optimizer was given without a loss; pass loss=lambda out:"),
+    "an optimizer without a loss": ({"optimizer": sgd}, "an optimizer needs a loss; pass loss=lambda out: ... too, or loss=lambda out: out if"),
     "an optimizer that is made already": (
         {"loss": mean, "optimizer": sgd(STRANGER.parameters())}, "optimizer is made already (SGD); pass a function that makes one,"),
     "something else than an optimizer": ({"loss": mean, "optimizer": list}, "optimizer returned list; it must return a torch.optim.Optimizer, as in"),

@@ -114,6 +114,11 @@ def test_a_type_error_inside_a_loss_gets_no_such_advice(pytester: pytest.Pyteste
         ("check_precision(make(), data(), steps=0)", "steps=0; pass a whole number from 1"),
         ("check_precision(make(), data(), optimizer=torch.optim.SGD)", "*optimizer*loss*"),
         ("check_precision(make(), data(), loss=lambda out: out)", "*loss*scalar*"),
+        ("check_precision(make(), data(), allow=['lost-update'])", "allow is a list; pass a dict of rules, each with the reason, as in *"),
+        (
+            "check_precision(make(), data(), data())",
+            "2 inputs were passed one by one; pass them as a tuple: check_precision(model, (first, second), ...)",
+        ),
     ],
 )
 def test_bad_input_is_one_message(pytester: pytest.Pytester, project: Project, call: str, message: str) -> None:

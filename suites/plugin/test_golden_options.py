@@ -220,7 +220,7 @@ def test_a_damaged_golden_fails_with_one_message(pytester: pytest.Pytester, proj
     golden = project(HEALTHY) / "test_it" / "test_healthy.safetensors"
     golden.write_bytes(damage(golden.read_bytes()))  # type: ignore[operator]
     result = pytester.runpytest_inprocess("--precision=bf16")
-    result.stdout.fnmatch_lines(["golden *test_healthy.safetensors is damaged*record it again with pytest --golden-refresh=all"])
+    result.stdout.fnmatch_lines(["golden *test_healthy.safetensors is damaged*record it again with pytest --golden-refresh=changed"])
     assert result.ret == 1
     assert "Traceback" not in result.stdout.str()
 

@@ -187,3 +187,10 @@ def test_an_error_of_the_user_s_is_shown_without_our_frames(pytester: pytest.Pyt
     assert f"RuntimeError: {says}" in shown
     assert "precheck/observe" not in shown.replace("\\", "/")
     assert "scaler-order" not in shown
+
+
+def test_a_call_without_with_fails_since_it_watches_nothing(pytester: pytest.Pytester, project: Project) -> None:
+    project("def test_it(watch_precision):\n    watch_precision(torch.nn.Linear(4, 4))\n", record=False)
+    result = pytester.runpytest_inprocess("--precision=bf16")
+    result.stdout.fnmatch_lines(["watch_precision() was called without `with`, so nothing was watched: write `with watch_precision():`"])
+    assert result.ret == 1

@@ -85,13 +85,13 @@ def test_fsdp_policies_mean_weights_gathered_low_and_stepped_on_in_full(policy: 
 
 @pytest.mark.parametrize("odd", [MixedPrecisionPolicy(param_dtype=torch.float16), 3.5, None, object()])
 def test_an_object_that_stands_for_none_is_refused(odd: object) -> None:
-    with pytest.raises(PrecisionError, match=r"unknown precision .*; known are 32-true"):
+    with pytest.raises(PrecisionError, match=r"unknown precision .*; known are 32-true, .*; pytest --help lists all$"):
         resolve(odd)
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("bf17", "bf16"), ("bf16-mixde", "bf16-mixed"), ("16-ture", "16-true")])
 def test_a_misspelt_name_is_told_what_is_meant(typed: str, meant: str) -> None:
-    with pytest.raises(PrecisionError, match=rf"unknown precision '{typed}'; do you mean {meant}\? All that are known are 32-true"):
+    with pytest.raises(PrecisionError, match=rf"unknown precision '{typed}'; do you mean {meant}\? pytest --help lists all$"):
         resolve(typed)
 
 
@@ -111,11 +111,11 @@ def test_a_bare_dtype_means_two_things_and_is_refused_with_both(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["bf17", "", "BF16-MIXED ,", "float8", "16-mixed-true"])
-def test_an_unknown_name_is_refused_with_all_that_are_known(name: str) -> None:
+def test_an_unknown_name_is_refused_with_where_all_are_listed(name: str) -> None:
     with pytest.raises(PrecisionError, match="unknown precision") as caught:
         resolve(name)
     assert repr(name) in str(caught.value)
-    assert all(known in str(caught.value) for known in (*PRECISIONS, *ALIASES))
+    assert str(caught.value).endswith("pytest --help lists all")
 
 
 def test_a_precision_resolves_to_itself() -> None:

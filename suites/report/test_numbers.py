@@ -53,7 +53,8 @@ def test_the_gradient_of_the_models_output_has_a_name() -> None:
 def test_a_module_whose_name_is_a_number_is_called_one() -> None:
     assert tensor_name("output", "0.2.1") == "output of module 0.2.1"
     assert tensor_name("gradient", "0[hidden]") == "gradient of module 0[hidden]"
-    assert tensor_name("output", "3#2", 2) == "output of module 3#2, step 2"
+    assert tensor_name("output", "3#2", 2) == "output of module 3 in call 2, step 2"
+    assert tensor_name("returned", "perturbed()#2[0]") == "what perturbed()[0] returns in call 2"
     assert tensor_name("parameter-gradient", "0.weight") == "gradient of 0.weight"
     assert label("output", "0.2.1") == "output of module 0.2.1"
 

@@ -143,3 +143,11 @@ def test_the_command_lists_the_rules_and_writes_the_pages(tmp_path: Path, capsys
     (tmp_path / "file").write_text("in the way", encoding="utf8")
     assert main(["rules", "--write", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err == f"{tmp_path / 'file'} cannot be written: File exists\n"
+
+
+def test_a_severity_of_its_own_meaning_is_told_alone() -> None:
+    """The page shows a finding with what its rule means for this severity."""
+    assert RULES["nan"].meant("error") == "more NaN than the reference, with no overflow before it"
+    assert RULES["nan"].meant("warning") == "a loss or gradient that is not finite in float32 either"
+    assert RULES["less-accurate"].meant("note") == "it is the reference"
+    assert RULES["lost-update"].meant("error") == RULES["lost-update"].meaning

@@ -40,7 +40,7 @@ def test_the_exception_carries_the_first_error() -> None:
     with pytest.raises(ZeroDivisionError, match="float division by zero") as raised, precheck.watch() as report:
         unscaled(torch.tensor(1e-9))
     (finding,) = report.errors
-    assert notes(raised.value) == [f"precheck.watch() found underflow before this: {finding.message}"]
+    assert notes(raised.value) == [f"precheck.watch() found underflow before this: {finding.message}; cure: {finding.remedy}"]
     assert "1e-09 in the reference became zero here" in finding.message
     assert "the block raised ZeroDivisionError" in finding.message
 

@@ -39,6 +39,7 @@ class Value:
     nonfinite: int = 0  # elements: Inf or NaN in the run, finite in the shadow; or NaN in the run, Inf in the shadow
     nans: int = 0  # how many of these are NaN
     beyond: float = 0.0  # greatest |shadow| of these
+    unheld: int = 0  # elements that are Inf or NaN in the shadow; counted where any element of the run is
     distinct_overflows: int = 0  # how many different numbers the shadow has for these
     negative: bool = False  # whether all of these are negative in the shadow
     zeros: int = 0  # elements of the sample that are zero in the run, not in the shadow
@@ -262,9 +263,8 @@ class Observation:
 
     def undecided(self, value: Value) -> bool:
         """Whether a later op may still read a value: it is alive, or newer than the operations to judge."""
-        if self.closing is None:
-            return False
-        return value.alive or (value.maker is not None and value.maker.number > self.operations[self.closing - 1].number)
+        newer = self.closing is not None and value.maker is not None and value.maker.number > self.operations[self.closing - 1].number
+        return newer or (self.closing is not None and value.alive)
 
     def tabulate(self, operation: Operation) -> None:
         value = operation.outputs[0] if operation.outputs else None

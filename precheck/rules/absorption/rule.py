@@ -21,7 +21,7 @@ from precheck.analysis.propagation.provenance import effective_roundoff, element
 from precheck.analysis.training.displacements import INTENDED, UPDATES
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes.additions import takes_back
-from precheck.rules.advice import since, widened
+from precheck.rules.advice import added_wide, since, widened
 from precheck.rules.rule import Candidate, Rule
 
 TIMES = Limit(4, "additions in a row")
@@ -57,6 +57,9 @@ class Absorption(Rule):
         absorbed = candidate.operation.absorbed
         if absorbed is not None and absorbed.carried:
             return f"store the accumulator in {wide}: {widened(candidate.operation, wide)}"
+        if candidate.operation.derived:
+            held = f"keep the weights in {wide}, and .grad with them; or after each backward pass add .grad to a {wide} tensor"
+            return held if candidate.operation.in_place else added_wide(wide)
         return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
     def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
@@ -85,6 +88,9 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
     moves = absorbed.intended >= INTENDED * u
     if absorbed.share >= HALF and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
         text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
+        if operation.derived:
+            which = "several backward passes in .grad" if operation.in_place else "a tensor that is used many times"
+            text = f"autograd adds up the gradients of {which}: {text}"
         return Candidate("absorption", read_at(operation), text, absorbed.drift / u, ROUNDINGS)
     if kept and operation.phase != "backward" and absorbed.additions >= UPDATES and absorbed.arrived < ARRIVED and moves:
         share = 100 * max(0.0, absorbed.arrived)

@@ -25,7 +25,7 @@ from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
-from precheck.rules.advice import widened
+from precheck.rules.advice import added_wide, widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import digits, of_norm, percents
 
@@ -61,7 +61,7 @@ class AccumulatedDrift(Rule):
         if isinstance(candidate.fact, Carried):
             return f"keep this state in {wide} between the iterations: {widened(candidate.operation, wide)}"
         if isinstance(candidate, Gradients):
-            return f"cast the tensor to {wide} once, before all its uses; for a weight under autocast, set cache_enabled=False"
+            return added_wide(wide)
         return super().advice(candidate, readers, wide)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:

@@ -29,7 +29,7 @@ from precheck.observe.shadow.operations import Operation, Value
 from precheck.precisions import Precision
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule
-from precheck.words import op_words, percents
+from precheck.words import module_words, op_words, percents
 
 SHARE = Limit(0.005, "share of the rows")
 """The smallest share of rows whose top-k changed because of ties. In healthy programs at most 1 of 32 rows changed."""
@@ -160,7 +160,7 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
     first = next((place for place in suspects if place.too_many(precision)), None)
     if first is None:
         return []
-    where = f"in {first.call}" if first.call else "in the model's own forward"
+    where = f"in {module_words(first.call)}" if first.call else "in the model's own forward"
     return [
         Finding(
             "decision-flip", "error",

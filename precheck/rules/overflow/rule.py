@@ -23,7 +23,8 @@ class Overflow(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "beyond the format":
-            return f"{digits(fact.root.beyond)} in the reference is beyond the largest {fact.root.dtype}, {fact.limit:.5g}"
+            text = f"{digits(fact.root.beyond)} in the reference is beyond the largest {fact.root.dtype}, {fact.limit:.5g}"
+            return f"{text}; other elements overflow in the reference too" if _everywhere(fact) else text
         if isinstance(fact, Broken) and fact.how == "infinite":
             return f"{'NaN' if fact.root.nans else 'Inf'} where the reference has {digits(fact.root.beyond)}"
         if isinstance(fact, Unstorable):
@@ -34,9 +35,17 @@ class Overflow(Rule):
         if isinstance(candidate.fact, Unstorable):
             fact = candidate.fact
             return f"give a number that {fact.dtype} holds, such as torch.finfo(torch.{fact.dtype}).{'min' if fact.scalar < 0 else 'max'}"
+        if isinstance(candidate.fact, Broken) and _everywhere(candidate.fact):
+            return f"scale its input down, or rewrite the formula: {wide} overflows here too"
         ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input down"
         return "; or ".join(filter(None, ways))
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """The first boundary that is not finite, in the order of the run."""
         yield from broken_boundary(self, run)
+
+
+def _everywhere(fact: Broken) -> bool:
+    """Whether the op overflows in the reference too: elements are Inf there, and all that it reads is finite."""
+    root = fact.root
+    return fact.how == "beyond the format" and root.unheld > 0 and root.maker is not None and not any(each.unheld for each in root.maker.inputs)

@@ -233,7 +233,7 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int
     low, wide = lent(run, torch.float64, "run"), lent(shadow, torch.float64, "shadow")
     held, known, nans = numpy.isfinite(low), numpy.isfinite(wide), numpy.isnan(low)
     bad = (known > held) | (nans & numpy.isinf(wide))
-    value.nonfinite = int(numpy.count_nonzero(bad))
+    value.nonfinite, value.unheld = int(numpy.count_nonzero(bad)), int(known.size - numpy.count_nonzero(known))
     if value.nonfinite:
         value.nans = int(numpy.count_nonzero(nans & bad))
         lost = wide[bad]
