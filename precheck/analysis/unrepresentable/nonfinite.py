@@ -143,6 +143,8 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
 def _harms(reader: Operation) -> bool:
     computes = reader.phase in ("forward", "optimizer", "data")
     for value in reader.outputs:
+        if value.nans:
+            return True
         if not value.nonfinite and reader.base not in ops.MOVING and value.drift > WRONG and computes:
             return True  # if it only moves numbers, a finite result is made of finite ones alone, and has the errors of these
         if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
