@@ -58,7 +58,7 @@ def _put_back(before: Any) -> None:
     if before is None:
         del torch.Tensor.__new__
     else:
-        torch.Tensor.__new__ = before
+        torch.Tensor.__new__ = before  # type: ignore[method-assign]
 
 
 _INHERITED = Shared(_replaced, _put_back)
