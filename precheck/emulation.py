@@ -19,7 +19,7 @@ from precheck.formats import TF32, Format
 from precheck.recipes import Recipe
 from precheck.recipes.delays import Delayed
 from precheck.recipes.products import RecipeProducts
-from precheck.torch_internals import TorchDispatchMode
+from precheck.tensor_classes import Mode
 
 _open: list[Format | Recipe] = []
 _carried_out: list[RecipeProducts] = []
@@ -85,7 +85,7 @@ def _rounded_scaled(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
     return torch.where(finite, low, wide).to(tensor.dtype)
 
 
-class GemmInputs(TorchDispatchMode):
+class GemmInputs(Mode):
     """Applies `change` to the operands of matrix products. `dense_only`: of 2-D products only. `low_only`: not of float32 products."""
 
     def __init__(self, change: Callable[[torch.Tensor], torch.Tensor], *, dense_only: bool, low_only: bool = False) -> None:

@@ -18,20 +18,28 @@ class Shared(Generic[Before]):
         self.lock, self.open = threading.RLock(), 0
         self.before: list[Before] = []
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside the block the change is in force, in all threads."""
+    def begun(self) -> None:
+        """A block begins."""
         with self.lock:
             if self.open == 0:
                 self.before = [self.begin()]
             self.open += 1
+
+    def ended(self) -> None:
+        """A block ends."""
+        with self.lock:
+            self.open -= 1
+            if self.open == 0:
+                self.end(self.before.pop())
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside the block the change is in force, in all threads."""
+        self.begun()
         try:
             yield
         finally:
-            with self.lock:
-                self.open -= 1
-                if self.open == 0:
-                    self.end(self.before.pop())
+            self.ended()
 
 
 def overrides(install: Callable[[], Any]) -> Shared[Any]:

@@ -22,6 +22,7 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example
 FLOORS = [
     {"formats", "ops", "torch_internals", "files", "words", "interrupts", "garbage_collector"},
     {"shared_changes", "cuda_blocks"},
+    {"tensor_classes"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "dense_parts", "recipes"},
     {"observe"},
     {"analysis"},

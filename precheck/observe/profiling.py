@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from precheck.torch_internals import OpOverload, TorchDispatchMode, modes_on, set_eval_frame, tracer, written_out
+from precheck.tensor_classes import Mode
+from precheck.torch_internals import OpOverload, modes_on, set_eval_frame, tracer, written_out
 
 __tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
@@ -39,7 +40,7 @@ class Unheard:
             sys.setprofile(_told[-1])
 
 
-class UncompiledMode(TorchDispatchMode):
+class UncompiledMode(Mode):
     """A dispatch mode that torch.compile does not compile, and that precheck's profile function does not see.
     Torch's own way to do this imports its compiler, which takes seconds, and costs several microseconds for each op.
     It sees the ops that flexible attention is made of. Of torch.cond it sees the branch that is taken. Other higher-order operators run as a whole.
@@ -66,11 +67,11 @@ def _of_higher_order(mode: UncompiledMode, func: Any, args: tuple[Any, ...], kwa
     if parts is None:
         mode.unseen_within(func)
         return func(*args, **kwargs)
-    TorchDispatchMode.__enter__(mode)
+    Mode.__enter__(mode)
     try:
         return parts(*args, **kwargs)
     finally:
-        TorchDispatchMode.__exit__(mode, None, None, None)
+        Mode.__exit__(mode, None, None, None)
 
 
 def _uncompiled(dispatch: Dispatch) -> Dispatch:

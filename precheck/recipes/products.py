@@ -18,7 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck import ops
 from precheck.recipes import delays, quantising
 from precheck.recipes.recipe import KINDS, Kind, Quantiser, Recipe
-from precheck.torch_internals import TorchDispatchMode, backward_node, in_backward, next_sequence_number, sequence_number, storage_key
+from precheck.tensor_classes import Mode
+from precheck.torch_internals import backward_node, in_backward, next_sequence_number, sequence_number, storage_key
 
 PRODUCTS = {getattr(torch.ops.aten, name).default: places for name, places in ops.DENSE_PRODUCTS.items() if name in ("mm", "addmm")}
 REMEMBERED = 1 << 17
@@ -97,7 +98,7 @@ class Histories:
         return dataclasses.replace(delays.delayed(operand.kind, operand.matrix, made, own), grown=float(now / expected))
 
 
-class RecipeProducts(TorchDispatchMode):
+class RecipeProducts(Mode):
     """Computes products as `recipe` says. With `noise`, a seed, each rounding to nearest is replaced by a random error of its size."""
 
     def __init__(self, recipe: Recipe, *, noise: int | None = None, low_only: bool = False) -> None:

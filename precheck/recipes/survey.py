@@ -12,7 +12,8 @@ import torch
 from precheck.recipes.blocks import Blocks, shares
 from precheck.recipes.products import PRODUCTS, Operand, Product, RecipeProducts, is_plain
 from precheck.recipes.recipe import Recipe
-from precheck.torch_internals import TorchDispatchMode, storage_key
+from precheck.tensor_classes import Mode
+from precheck.torch_internals import storage_key
 
 PLACES: tuple[Product, ...] = ("forward", "input gradient", "weight gradient")
 OUTLIER = 8.0
@@ -107,7 +108,7 @@ def _norm(matrix: torch.Tensor | None) -> float:
     return 0.0 if matrix is None else float(torch.linalg.vector_norm(matrix, dtype=torch.float64))
 
 
-class Survey(TorchDispatchMode):
+class Survey(Mode):
     """Watches the products of a float32 run of `model`, and also computes each of them as every recipe would.
 
     Noise and lost energy are measured in the first step. Blocks are counted in all steps.

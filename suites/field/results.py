@@ -46,6 +46,8 @@ DOMAINS = {
     "estimators": "densities, ordinal and ranking models, Bayesian layers",
     "solvers": "robots, atoms, lenses, control and equations",
     "further_networks": "volumes, points, spikes, tables and weather",
+    "alignments": "alignments, imbalanced losses, divergences, logic",
+    "symmetric_networks": "memories, codes, symmetries and bounds",
 }
 
 

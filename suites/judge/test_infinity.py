@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from scenario import finds, passes
+from scenario import finds, passes, watched
 
 LARGEST = 65504.0
 
@@ -142,3 +142,33 @@ def test_float32_is_no_cure_where_it_overflows_too(program: Callable[[], torch.T
     assert ("other elements overflow in the reference too" in finding.message) == everywhere
     assert ("float32 overflows here too" in finding.remedy) == everywhere
     assert (".float()" in finding.remedy or "float32 from" in finding.remedy or "in float32" in finding.remedy) != everywhere
+
+
+def grown(ratio: torch.Tensor) -> torch.Tensor:
+    """The quotient is NaN where a ratio has become one, and the step is taken there."""
+    step = ratio.log()
+    return 1 + torch.where(step.abs() < 0.05, step, (ratio - 1) / step)
+
+
+def left_out() -> torch.Tensor:
+    return grown(torch.linspace(0.997, 1.003, 64).bfloat16())
+
+
+def let_in() -> torch.Tensor:
+    ratio = torch.linspace(0.997, 1.003, 64).bfloat16()
+    step = ratio.log()
+    return 1 + (ratio - 1) / step
+
+
+def in_its_gradient() -> torch.Tensor | None:
+    weight = torch.nn.Parameter(torch.linspace(0.997, 1.003, 64))
+    grown(weight.bfloat16()).float().sum().backward()
+    return weight.grad
+
+
+def test_nan_that_a_choice_leaves_out_harms_nobody() -> None:
+    """The numbers that it chooses may have errors of their own. NaN in a result or in a gradient does harm: the choice is no guard there."""
+    assert not watched(left_out).errors
+    for program in (let_in, in_its_gradient):
+        told = [error.message for error in watched(program).errors]
+        assert any("in the reference became zero here" in message and "made NaN of it" in message for message in told), told

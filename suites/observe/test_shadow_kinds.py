@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
+from precheck.emulation import gemm_inputs
+from precheck.formats import TF32
 
 
 def complex_numbers(dtype: torch.dtype) -> list[torch.Tensor]:
@@ -274,6 +276,30 @@ def test_a_subclass_sees_the_users_calls_alone() -> None:
     assert type(watched) is Labelled
     assert Labelled.calls == alone
     assert report.facts["opaque"] == {}
+
+
+def labelled() -> list[torch.Tensor]:
+    """By the class that `torch.Tensor` gives its kinds: of a tensor, of numbers, of a size."""
+    weight = normal(4, 4).requires_grad_()
+    made = Labelled((weight * 2).bfloat16())
+    (made @ Labelled(made)).float().sum().backward()
+    assert weight.grad is not None
+    empty = Labelled(2, 3)
+    assert (type(made), type(empty), empty.shape) == (Labelled, Labelled, (2, 3))
+    return [made, Labelled([1.0, 2.0]), weight.grad]
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "tf32"])
+def test_a_program_makes_tensors_of_its_own_classes(precision: str) -> None:
+    """Under any dispatch mode, torch alone raises an exception there."""
+    alone, of_torch = labelled(), torch.Tensor.__new__
+    with gemm_inputs(TF32) if precision == "tf32" else precheck.watch():
+        watched = labelled()
+        assert torch.Tensor.__new__ is of_torch  # torch.compile keeps it in a table
+    assert [type(tensor) for tensor in watched] == [type(tensor) for tensor in alone] == [Labelled, Labelled, torch.Tensor]
+    for one, other in zip(watched, alone, strict=True):
+        assert precision == "tf32" or torch.equal(one.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor))
+    assert "__new__" not in vars(torch.Tensor)
 
 
 class Named(Labelled):

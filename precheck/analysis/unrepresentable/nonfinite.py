@@ -147,8 +147,8 @@ def _harms(reader: Operation) -> bool:
     for value in reader.outputs:
         if value.nans:
             return True
-        if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and computes:
-            return True
+        if not value.nonfinite and reader.base not in ops.MOVING and value.drift > WRONG and computes:
+            return True  # if it only moves numbers, a finite result is made of finite ones alone, and has the errors of these
         if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
             continue
         # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.

@@ -14,7 +14,8 @@ import torch
 from precheck import float32, ops
 from precheck.observe.recording.module_hooks import Position
 from precheck.observe.shadow.places.source import Frames, shortened
-from precheck.torch_internals import TorchDispatchMode, in_backward, without_modes
+from precheck.tensor_classes import Mode
+from precheck.torch_internals import in_backward, without_modes
 
 _FACTORS = {getattr(torch.ops.aten, name): places for name, places in ops.MATRIX_PRODUCTS.items()}
 
@@ -28,7 +29,7 @@ class Selection:
     module: str
 
 
-class Selections(TorchDispatchMode):
+class Selections(Mode):
     """Computes selections of the forward pass in plain float32, without the modes that round, and lists them."""
 
     def __init__(self, found: list[Selection], position: Position) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from precheck.formats import Format
-from precheck.torch_internals import TorchDispatchMode
+from precheck.tensor_classes import Mode
 
 
-class Reach(TorchDispatchMode):
+class Reach(Mode):
     """The greatest magnitude among the results of all ops in one format, while entered. It changes nothing.
     Numbers at the end of the format or beyond are left out: fills of masks are intended, and other parts report overflows.
     """

@@ -145,11 +145,11 @@ class Shadow(UncompiledMode):
         """Runs torch's own decomposition of the op. Its parts are watched one by one."""
         self.observation.seen -= 1
         device = next((tensor.device.type for tensor in op.tensors()), "cpu")
-        super().__enter__()  # type: ignore[no-untyped-call]  # the mode is off while it handles an op
+        super().__enter__()  # the mode is off while it handles an op
         try:
             return call_kernel(op.func, kernel_key(op.func, device), op.args, op.kwargs)
         finally:
-            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            super().__exit__(None, None, None)
 
     def _watched(self, op: OpCall) -> Any:
         func, planned, args, kwargs = op
@@ -214,7 +214,7 @@ class Shadow(UncompiledMode):
     def __enter__(self) -> Any:
         self.autocasts = nesting()
         self.function_replay.begin()
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -208,3 +208,26 @@ def tuned_learning_rate() -> Made:
     from mechanic_pytorch import mechanize
 
     return _made(lambda given: mechanize(torch.optim.SGD)(given, lr=1.0))
+
+
+_optimizer("half_the_memory", "atiny", "Atiny:Atiny", lr=1e-3)
+_optimizer("speed_limited", "relativistic-adam", "relativistic_adam:RelativisticAdamW", lr=1e-3)
+_optimizer("confident_steps", "casmo-optimizer", "casmo:CASMO", lr=1e-3, tau_init_steps=50)
+
+
+@case("pogo-torch")
+def orthogonal_steps() -> Made:
+    from pogo import POGO, base
+
+    def turned(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return x @ net.weight.view(4, 8).T
+
+    net = torch.nn.Linear(8, 4, bias=False)
+    torch.nn.init.orthogonal_(net.weight)
+    net.weight = torch.nn.Parameter(net.weight.detach().view(1, 4, 8))
+    aim = torch.randn(16, 4)
+
+    def optimizer(given: Any) -> torch.optim.Optimizer:
+        return POGO(given, base.VectorAdam(), 0.1)
+
+    return Made(Calls(turned, net), (torch.randn(16, 8),), lambda out: torch.nn.functional.mse_loss(out, aim.to(out)), optimizer)

@@ -16,7 +16,8 @@ from precheck.observe.shadow.distributed import ranks as company
 from precheck.observe.shadow.distributed.ranks import Ranks
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
-from precheck.torch_internals import TorchDispatchMode, awaited, group_named, located
+from precheck.tensor_classes import Mode
+from precheck.torch_internals import awaited, group_named, located
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -154,7 +155,7 @@ def _changed(value: Any, swapped: dict[int, Any]) -> Any:
     return swapped.get(id(value), value)
 
 
-class _Caught(TorchDispatchMode):
+class _Caught(Mode):
     """Keeps the arguments of the last op."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
