@@ -167,7 +167,7 @@ class Misroundings:
                 return None  # boundaries show what many lines make together
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
-        if cause is not None and self._same_function(cause, operation) and attribution.moments(operation, cause):
+        if cause is not None and attribution.same_function(cause, operation, self.observation.functions) and attribution.moments(operation, cause):
             cause = None
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
@@ -244,10 +244,7 @@ class Misroundings:
         it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
         """
         handed = causes.casts_wide(stored) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
-        return handed and not self._same_function(stored, operation)
-
-    def _same_function(self, cause: Operation, operation: Operation) -> bool:
-        return attribution.same_function(cause, operation, self.observation.functions)
+        return handed and not attribution.same_function(stored, operation, self.observation.functions)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""

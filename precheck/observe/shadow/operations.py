@@ -215,8 +215,7 @@ class OpRow:
 class Observation:
     """A watched run: its operations in order, a table of them by line, and how much of the run the shadow covers.
 
-    In a long run, `operations` are the latest ones (`window`). The oldest `closing` of them are about to be judged and dropped.
-    """
+    In a long run, `operations` are the latest ones (`window`). The oldest `closing` of them are about to be judged and dropped."""
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
     closing: int | None = None  # None: the run has ended and all are judged
