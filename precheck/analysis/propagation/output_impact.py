@@ -157,14 +157,13 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
 def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value] = frozenset()) -> bool:
     """Whether half of the elements still have no correct digit where a forward pass sums or averages them. `unread`: what the program drops.
 
-    A mean over tokens does not heal them: it is a statistic of wrong numbers. Something large that is added to that statistic alone, or to a multiple
-    of it, does: the divergence of a prior beside a likelihood. So does the inverse of the op that lost the digits, such as an exponential after a
-    logarithm. Its result is right again, and is not followed.
+    A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
+    exponential after a logarithm. Its result is right again, and is not followed.
     """
     walk = Walk([value] if value.dead >= GARBAGE else [])
     for _, reader in walk.with_readers(readers):
         if reader.phase == "forward" and not reader.in_optimizer:
-            if reader.base in ops.AVERAGES and not all(made in unread or hidden(made, readers, multiples=True) for made in reader.outputs):
+            if reader.base in ops.AVERAGES and any(made not in unread for made in reader.outputs):
                 return True
             walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
     return False
