@@ -1,47 +1,62 @@
-"""Turns off precheck's profile function and torch.compile's hook while a dispatch mode handles an op. The profile function is also off while
+"""Pauses what tells of calls of functions, and torch.compile's hook, while a dispatch mode handles an op. The former is also paused while
 a boundary is recorded. There are hundreds of calls inside, none of them the user's."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from precheck.tensor_classes import Mode
 from precheck.torch_internals import OpOverload, modes_on, set_eval_frame, tracer, written_out
 
 __tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
-_told: list[Any] = []  # profile functions that may be turned off, the innermost last
+class Listener(Protocol):
+    """What tells of calls of functions, and can be paused."""
+
+    def pause(self) -> bool:
+        """Whether it told before and tells no more."""
+
+    def resume(self) -> None:
+        """Called after a pause."""
 
 
-def begun(told: Any) -> None:
-    """Registers a profile function that only precheck uses. None: the user's must stay on."""
-    _told.append(told)
+_told: list[Listener] = []  # the innermost last
+
+
+def begun(listener: Listener) -> None:
+    """Registers what is paused while a mode handles an op."""
+    _told.append(listener)
 
 
 def ended() -> None:
     _told.pop()
 
 
-class Unheard:
-    """A block without that profile function."""
+def _paused() -> Listener | None:
+    return _told[-1] if _told and _told[-1].pause() else None
 
-    __slots__ = ("told",)
+
+def _resumed(listener: Listener | None) -> None:
+    if listener is not None and _told and _told[-1] is listener:
+        listener.resume()
+
+
+class Unheard:
+    """A block in which no calls of functions are told."""
+
+    __slots__ = ("paused",)
 
     def __enter__(self) -> None:
-        self.told = _told[-1] if _told and sys.getprofile() is _told[-1] else None
-        if self.told is not None:
-            sys.setprofile(None)
+        self.paused = _paused()
 
     def __exit__(self, *raised: object) -> None:
-        if self.told is not None and _told:
-            sys.setprofile(_told[-1])
+        _resumed(self.paused)
 
 
 class UncompiledMode(Mode):
-    """A dispatch mode that torch.compile does not compile, and that precheck's profile function does not see.
+    """A dispatch mode that torch.compile does not compile, and whose own calls of functions are not told.
     Torch's own way to do this imports its compiler, which takes seconds, and costs several microseconds for each op.
     It sees the ops that flexible attention is made of. Of torch.cond it sees the branch that is taken. Other higher-order operators run as a whole.
     """
@@ -87,17 +102,14 @@ def _uncompiled(dispatch: Dispatch) -> Dispatch:
                 return _of_higher_order(self, func, args, kwargs or {})
             finally:
                 set_eval_frame(hook)
-        told = _told[-1] if _told and sys.getprofile() is _told[-1] else None
-        if hook is None and told is None:
+        paused = _paused()
+        if hook is None and paused is None:
             return dispatch(self, func, types, args, kwargs)
-        if told is not None:
-            sys.setprofile(None)
         try:
             return dispatch(self, func, types, args, kwargs)
         finally:
             if hook is not None:
                 set_eval_frame(hook)
-            if told is not None and _told:
-                sys.setprofile(_told[-1])
+            _resumed(paused)
 
     return plain  # type: ignore[return-value]

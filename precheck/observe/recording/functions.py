@@ -1,7 +1,6 @@
 """Records what the user's own functions return in a forward pass and its loss, such as a rotary table, a router's scores or a divergence.
 
 A function is a boundary like a module. A good implementation adds no error beyond that of its inputs and of the lines on which it rounds.
-`sys.setprofile` reports calls and returns. A profile function that was set before is called too.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -19,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck.dense_parts import holds_numbers
-from precheck.observe import profiling
 from precheck.observe.containers import tensors
+from precheck.observe.recording import call_events
 from precheck.observe.recording.recorder import Recorder
 from precheck.observe.shadow.places.source import Frames
 from precheck.torch_internals import in_backward, is_transformed, no_class_code, version
@@ -51,33 +49,24 @@ class Functions:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, calls of the user's functions are recorded and numbered from 1. Under a profiler written in C, such as cProfile, none are."""
-        outer = sys.getprofile()
+        """Inside, calls of the user's functions are recorded and numbered from 1, as far as `call_events` tells of them."""
         self.calls.clear()
-        if outer is not None and not callable(outer):
-            yield
-            return
-
-        def told(frame: FrameType, event: str, argument: Any) -> None:
-            if outer is not None:
-                outer(frame, event, argument)  # type: ignore[arg-type]
-            if event == "call" and self._own(frame.f_code):
-                self.stack.append(_Call(frame))
-            elif event == "return" and self.stack and self.stack[-1].frame is frame:
-                with no_class_code():  # `__new__` returns a tensor whose `__init__` has not run yet
-                    self._returned(self.stack.pop(), argument)
-
-        profiling.begun(told if outer is None else None)
-        sys.setprofile(told)
         try:
-            yield
+            with call_events.told(self._own, self._begun, self._ended):
+                yield
         finally:
-            sys.setprofile(outer)
-            profiling.ended()
             ran = {code.co_filename for _, code in self.kinds.values()}
             self.recorder.trace.files = {each for each in ran if self.frames.kind(each) in ("user", "installed")}
             self.stack.clear()
             self.made.clear()
+
+    def _begun(self, frame: FrameType) -> None:
+        self.stack.append(_Call(frame))
+
+    def _ended(self, frame: FrameType, result: Any) -> None:
+        if self.stack and self.stack[-1].frame is frame:
+            with no_class_code():  # `__new__` returns a tensor whose `__init__` has not run yet
+                self._returned(self.stack.pop(), result)
 
     def rounded(self) -> None:
         """Notes that something was rounded on the current line of the innermost function."""
