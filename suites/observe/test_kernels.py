@@ -111,6 +111,7 @@ def test_numbers_that_add_up_beyond_float32(kernels: Any) -> None:
     assert reduce.as_reduced(kernels.numbers(values).cpu())["norm"] == pytest.approx(1e30 * math.sqrt(5000), rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Triton's own parser on Python 3.13
 @pytest.mark.skipif(INTERPRETED, reason="this is the interpreter")
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
 @pytest.mark.parametrize(("kind", "double"), [("*bf16", False), ("*fp64", True)])
