@@ -232,4 +232,16 @@ def test_flipped_routing_is_a_note_not_an_error(tmp_path: Path) -> None:
     refresh(path, job_of(routed, x))
     report = precheck.check(routed, x, golden=path, precision="bf16-true")
     assert [(finding.rule, finding.severity) for finding in report.findings] == [("golden-mismatch", "note")], report.summary()
-    assert re.search(r"differs from its golden by .* times .* under bf16-true .* decisions? that float32 makes otherwise", report.findings[0].message)
+    said = r"differs from its golden by .* times .* under bf16-true .* makes its decisions, of which \d+ differ from float32's own"
+    assert re.search(said, report.findings[0].message)
+
+
+def test_what_passes_a_relu_is_a_decision_too(tmp_path: Path) -> None:
+    """The README's model. Single numbers pass its ReLU in bfloat16 alone."""
+    torch.manual_seed(0)
+    model, path = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True), tmp_path / "layer.safetensors"
+    given = {"inputs": torch.randn(8, 16, 64), "loss": lambda out: out.exp().mean()}
+    refresh(path, job_of(model, **given))
+    report = precheck.check(model, golden=path, precision="bf16-mixed", **given)
+    assert [(finding.rule, finding.severity) for finding in report.findings] == [("golden-mismatch", "note")], report.summary()
+    assert report.findings[0].message.endswith("makes its decisions, such as which numbers pass a ReLU, and has its rounded buffers")

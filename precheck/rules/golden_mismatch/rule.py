@@ -13,7 +13,7 @@ from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED
 from precheck.findings import Finding
 from precheck.precisions import Precision
 from precheck.rules.rule import Rule, at
-from precheck.words import counted, digits
+from precheck.words import digits
 
 
 class GoldenMismatch(Rule):
@@ -28,7 +28,8 @@ def mismatched(rows: Sequence[ComparedTensor], precision: Precision, *, flips: i
     if not off:
         return []
     first = off[0]
+    same = f"of which {flips} differ from float32's own" if flips else "such as which numbers pass a ReLU, and has its rounded buffers"
     text = (f"{label(first.record.kind, first.record.name)}: differs from its golden by {digits(first.r, 3)} times what rounding explains "
             f"under {precision} ({digits(first.allowed, 3)} allowed; {len(off)} of {len(rows)} tensors differ by more); "
-            f"{counted(flips, 'decision')} that float32 makes otherwise, and buffers rounded with the model, explain it")  # fmt: skip
+            f"it agrees with a float32 run that makes its decisions, {same}")  # fmt: skip
     return [at(first.record, "golden-mismatch", "note", text, measured=first.r, limit=first.allowed)]
