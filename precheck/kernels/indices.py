@@ -24,9 +24,7 @@ class Indices:
         self.example = Example(example.inputs, tuple(Leaf(each.path, each.tensor.cpu(), wanted=False) for each in example.leaves))
         self.whole = [place for place, each in enumerate(self.example.leaves) if not each.tensor.is_floating_point() and not each.tensor.is_complex()]
         self.answers: dict[Any, Exception | None] = {}
-        self.reference: Callable[..., Any] | None = reference if self.whole else None
-        if isinstance(reference, torch.nn.Module) and self.whole:
-            self.reference = copy.deepcopy(reference).cpu()
+        self.reference: Callable[..., Any] | None = _on_a_cpu(reference) if self.whole else None
         if self.refusal([each.tensor for each in self.example.leaves], {}) is not None:
             self.reference = None
 
@@ -47,6 +45,16 @@ class Indices:
                 call(self.reference, self.example.filled([each.detach().cpu().clone() for each in values], numbers))
             except Exception as error:
                 return error
+        return None
+
+
+def _on_a_cpu(reference: Callable[..., Any]) -> Callable[..., Any] | None:
+    """A module's copy on a CPU; another function itself. None if the module cannot be copied."""
+    if not isinstance(reference, torch.nn.Module):
+        return reference
+    try:
+        return copy.deepcopy(reference).cpu()
+    except Exception:  # whatever a module's own classes raise
         return None
 
 

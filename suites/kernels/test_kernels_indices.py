@@ -73,3 +73,11 @@ def test_who_cannot_be_asked_refuses_nothing(dtype: torch.dtype) -> None:
 def test_on_a_cpu_nobody_is_asked() -> None:
     (example,) = read((LOGITS, TARGETS), None, True)
     assert indices.asked(F.cross_entropy, example) is None
+
+
+def test_a_module_is_asked_as_a_copy_and_one_that_cannot_be_copied_is_not() -> None:
+    table = torch.nn.Embedding(4, 3)
+    (example,) = read((torch.tensor([0, 3]),), None, True)
+    assert isinstance(Indices(table, example).refusal([torch.tensor([4])], {}), IndexError)
+    table.held = (each for each in ())  # a generator cannot be copied
+    assert Indices(table, example).refusal([torch.tensor([4])], {}) is None
