@@ -16,10 +16,11 @@ from typing import Any
 import numpy
 import torch
 
-from precheck.dense_parts import composed, with_values
+from precheck.dense_parts import with_values
 from precheck.formats import FP16, ONE_ROUNDING, Format
 from precheck.observe.shadow.comparing.numpy_views import ROOM, lent_and_seen, scratch
 from precheck.observe.shadow.memory.storages import Storages
+from precheck.observe.shadow.replaying.replay import addressable
 from precheck.recipes import Recipe
 from precheck.torch_internals import in_backward, no_class_code, no_dispatch, version
 
@@ -58,7 +59,7 @@ class Noise:
     def input(self, value: torch.Tensor) -> torch.Tensor:
         if not self.inputs or isinstance(value, torch.nn.Parameter):
             return value
-        if value.layout is not torch.strided or composed(value):
+        if not addressable(value):
             return with_values(value, self.input)
         if not value.is_complex() and _whole(value):
             return value
@@ -66,7 +67,7 @@ class Noise:
 
     def read(self, value: torch.Tensor) -> torch.Tensor:
         """A disturbed copy of an input, for ops that read its cast. All of them get the same copy, so that each element is rounded once."""
-        if self.inputs or not value.is_floating_point() or value.layout is not torch.strided or composed(value):
+        if self.inputs or not value.is_floating_point() or not addressable(value):
             return value
         with no_dispatch():
             known = self._copies.get(value)
@@ -114,7 +115,7 @@ class Noise:
         """A copy with the relative noise of one rounding."""
         if not value.is_floating_point():
             return value
-        if value.layout is not torch.strided or composed(value):
+        if not addressable(value):
             return with_values(value, lambda values: self._disturbed(values, roundoff=roundoff))
         with no_dispatch():
             with no_class_code():  # a product of the user's class may be a rotation, say

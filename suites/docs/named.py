@@ -27,7 +27,7 @@ OTHERS = {
     "--harmless": "suites/architectures/changed.py", "--most": "suites/architectures/changed.py",
     "--quiet": "git diff", "--cached": "git diff",
     "--profile": "suites/bench/verdict_costs.py", "--planted": "suites/bench/verdict_costs.py",
-    "--only": "suites/planted/score.py", "--through": "suites/planted/score.py", "--late": "suites/zoo/reseeded.py",
+    "--only": "suites/planted/score.py", "--through": "suites/planted/score.py", "--fetched": "suites/zoo/reseeded.py",
     "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
     "--lines": "suites/planted/score.py", "--train": "suites/architectures/sweep.py", "--watch": "suites/architectures/sweep.py",
     "--hook-type": "pre-commit", "--master": "examples/training_loop/train.py",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.recording.waiting import Waiting
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 
@@ -33,14 +33,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ASKING:
         monkeypatch.setattr(torch.Tensor, name, noted(name, getattr(torch.Tensor, name)))
     monkeypatch.setattr(torch, "equal", noted("equal", torch.equal))
-    flush = Deferred.flush
+    flush = Waiting.flush
 
-    def fetch(self: Deferred) -> None:
+    def fetch(self: Waiting) -> None:
         fetching.append(True)
         try:
             flush(self)
         finally:
             fetching.pop()
 
-    monkeypatch.setattr(Deferred, "flush", fetch)
+    monkeypatch.setattr(Waiting, "flush", fetch)
     return told

@@ -18,7 +18,7 @@ from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
 from precheck.observe.recording import exponents
 from precheck.observe.recording.exponents import counted, tally
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing import fetching
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 
@@ -248,9 +248,11 @@ class TestWatch:
             (y + 1).sum()
         assert [row.op for row in report.exponents] == ["aten.mul.Tensor"]
 
-    def test_is_the_same_where_numbers_are_learnt_later(self) -> None:
-        assert later(always=True) == later(always=False)
-        assert {row.kind for row in later(always=True)} == {"parameter-gradient", "op"}
+    def test_is_the_same_on_an_accelerator(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        here = of_a_backward_pass()
+        assert {row.kind for row in here} == {"parameter-gradient", "op"}
+        monkeypatch.setattr(fetching, "elsewhere", lambda tensor: True)
+        assert of_a_backward_pass() == here
 
     def test_no_tensor_is_kept(self) -> None:
         report = watched(None)
@@ -259,11 +261,11 @@ class TestWatch:
             assert {type(count) for count in row.counts} <= {int}
 
 
-def later(*, always: bool) -> list[Binades]:
+def of_a_backward_pass() -> list[Binades]:
     torch.manual_seed(0)
     linear, inputs = torch.nn.Linear(16, 4, dtype=torch.float16), 300 * torch.ones(8, 16, dtype=torch.float16)
     where = ModuleTracker()
-    shadow = Shadow(where, later=Deferred(always=always))
+    shadow = Shadow(where)
     with where.followed(), shadow:
         (linear(inputs).sum() + (inputs * inputs).sum()).backward()
     return sorted(shadow.finish().exponents, key=lambda row: (row.kind, row.tensor))

@@ -10,7 +10,6 @@ from beside import normal, same, seen, shadow_now
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import precheck
-from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.memory import cells as memory
 from precheck.observe.shadow.memory import window
 from precheck.observe.shadow.memory.cells import Memory
@@ -168,7 +167,7 @@ def test_ops_that_nobody_judges_are_let_go_and_hold_no_lineage(monkeypatch: pyte
     """Or the first op would live as long as the last value made of it."""
     monkeypatch.setattr(window, "LONGEST", 100)
     observation, chain = Observation(), value()
-    kept = Window(observation, Memory(), Deferred(), None)
+    kept = Window(observation, Memory(), None)
     first = None
     for number in range(window.LONGEST + 2):
         operation = Operation(number, "mul.Tensor", "forward", "", "", 1, (chain,))

@@ -19,7 +19,7 @@ from precheck.observe.recording.recorder import without_fill
 from precheck.observe.recording.reduce import as_reduced, facts, numbers, reduced
 from precheck.observe.records import Record, Trace
 from precheck.observe.run import low, run
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing import fetching
 from precheck.precisions import resolve
 
 
@@ -99,7 +99,7 @@ def job(**changes: Any) -> Job:
 @pytest.fixture
 def deferring(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A CPU in an accelerator's place; and who asked a tensor for a number outside the transfers."""
-    monkeypatch.setattr(Deferred, "defers", lambda self, tensor: True)
+    monkeypatch.setattr(fetching, "elsewhere", lambda tensor: True)
     return asked
 
 
@@ -132,10 +132,10 @@ def test_the_trace_is_the_same(precision: str, changes: dict[str, Any], monkeypa
     else:
         asked = job(**changes)
     plain = traced(asked, precision)
-    monkeypatch.setattr(Deferred, "defers", lambda self, tensor: True)
-    deferred = traced(asked, precision)
-    assert len(deferred.records) >= len(list(Net().children()))
-    assert not differences(deferred, plain)
+    monkeypatch.setattr(fetching, "elsewhere", lambda tensor: True)
+    fetched = traced(asked, precision)
+    assert len(fetched.records) >= len(list(Net().children()))
+    assert not differences(fetched, plain)
 
 
 def test_that_can_fail() -> None:

@@ -14,7 +14,7 @@ from precheck.checking import check
 from precheck.findings import Loss
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing import fetching
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 
@@ -137,16 +137,18 @@ class TestWatch:
             (x * 2).backward(torch.ones((), dtype=torch.bfloat16))
         assert report.losses == []
 
-    def test_is_the_same_where_numbers_are_learnt_later(self) -> None:
-        assert later(always=True) == later(always=False)
-        assert len(later(always=True)) == 3
+    def test_is_the_same_on_an_accelerator(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        here = of_three_steps()
+        assert len(here) == 3
+        monkeypatch.setattr(fetching, "elsewhere", lambda tensor: True)
+        assert of_three_steps() == here
 
 
-def later(*, always: bool) -> list[Loss]:
+def of_three_steps() -> list[Loss]:
     model, inputs = task()
     model, inputs = model.bfloat16(), inputs.bfloat16()
     where = ModuleTracker()
-    shadow = Shadow(where, later=Deferred(always=always))
+    shadow = Shadow(where)
     with where.followed(), shadow:
         for _ in range(3):
             model(inputs).square().mean().backward()

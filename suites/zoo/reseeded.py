@@ -1,7 +1,7 @@
 """`python suites/zoo/reseeded.py --seed 1000`: the zoo with other random numbers.
 
 The zoo's programs make weights and data from fixed seeds, and a rule may be right on these by luck. Another seed gives each bug, twin and control
-numbers that nobody has seen. `--late` judges as on an accelerator, where numbers are fetched later. `--lines FILE` writes a line of JSON for each
+numbers that nobody has seen. `--fetched` judges as on an accelerator, of which samples are fetched. `--lines FILE` writes a line of JSON for each
 program. A twin or control that is accused is printed: its numbers may really be wrong with that seed, so each is to be judged.
 """
 
@@ -20,7 +20,7 @@ import torch
 import torch._dynamo  # it wraps torch.manual_seed when it is first imported, which would undo what `reseed` does
 
 import precheck
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing import fetching
 
 HERE = str(Path(__file__).parent)
 PATIENCE = 60  # seconds for one program
@@ -132,14 +132,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python suites/zoo/reseeded.py", description=__doc__)
     parser.add_argument("names", nargs="*", help="bugs and controls (default: all)")
     parser.add_argument("--seed", type=int, default=1000, help="is added to each seed (default: %(default)s)")
-    parser.add_argument("--late", action="store_true", help="fetch numbers later, as from an accelerator")
+    parser.add_argument("--fetched", action="store_true", help="fetch samples, as from an accelerator")
     parser.add_argument("--lines", type=Path, help="record, one JSON object a line")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _late)
-    if asked.late:
-        Deferred.defers = lambda self, tensor: True  # type: ignore[method-assign]
+    if asked.fetched:
+        fetching.elsewhere = lambda tensor: True  # type: ignore[assignment]
     reseed(asked.seed)
     rows = []
     for kind, name, judge in programs(asked.names):

@@ -18,11 +18,11 @@ def printed(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("late", [(), ("--late",)], ids=["at once", "late"])
-def test_a_bug_and_controls_with_other_numbers(late: tuple[str, ...], tmp_path: Path) -> None:
-    """These controls were accused with other numbers, or where numbers are fetched later."""
+@pytest.mark.parametrize("way", [(), ("--fetched",)], ids=["here", "fetched"])
+def test_a_bug_and_controls_with_other_numbers(way: tuple[str, ...], tmp_path: Path) -> None:
+    """These controls were accused with other numbers, or on an accelerator."""
     names = ("int8-scale", "divergence_beside_a_likelihood", "carrier_of_a_short_message", "idle_expert", "textbook_compensation")
-    said = printed(*names, "--seed", "4", *late, "--lines", str(tmp_path / "lines"))
+    said = printed(*names, "--seed", "4", *way, "--lines", str(tmp_path / "lines"))
     assert re.search(r"^bugs 1: found \d, on the line \d, twins accused \d; controls accused 0 of 4$", said, re.MULTILINE), said
     assert len((tmp_path / "lines").read_text().splitlines()) == 5
 

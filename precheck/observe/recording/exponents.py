@@ -7,7 +7,6 @@ in which an error first appears.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ import numpy
 import torch
 
 from precheck.findings import Binades
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.comparing.measuring import SUSPECT
 from precheck.observe.shadow.comparing.statistics import FEW, sampled
 from precheck.observe.shadow.memory.cells import Memory
@@ -43,8 +42,8 @@ _PART = 1 << 16
 class Exponents:
     """The histograms of one shadow run, by the tensor that was counted."""
 
-    def __init__(self, memory: Memory, scales: Scales, later: Deferred) -> None:
-        self.memory, self.scales, self.later = memory, scales, later
+    def __init__(self, memory: Memory, scales: Scales) -> None:
+        self.memory, self.scales = memory, scales
         self.found: dict[tuple[Any, ...], tuple[Binades, torch.Tensor]] = {}  # what was counted, and its `tally`
         self.came: set[tuple[Any, ...]] = set()  # parameters whose gradients have been counted
         self.gravity: dict[tuple[Any, ...], int] = {}  # of the result that was counted, by op and line
@@ -88,10 +87,8 @@ class Exponents:
         shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without a low-precision ancestor it is its own reference
         if tensor.numel() and math.isfinite(scale):  # without a known scale, a gradient's exponents are unknown
             about = Binades(name, kind, step, dtype_name(tensor.dtype), tensor.numel(), scale=scale)
-            self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, about))
-
-    def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:
-        self.found[key] = about, counts
+            (counts,) = fetched([tally(sampled(shadow, LOOKED_AT, _RUN))])
+            self.found[key] = about, counts
 
 
 def _gravity(value: Value) -> int:

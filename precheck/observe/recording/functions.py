@@ -21,6 +21,7 @@ from precheck.observe.containers import tensors
 from precheck.observe.recording import call_events
 from precheck.observe.recording.recorder import Recorder
 from precheck.observe.shadow.places.source import Frames
+from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import in_backward, is_transformed, no_class_code, version
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ class Functions:
                 self.recorder.trace.makers[key] = self.position.call
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
-        """Whether it is dense and real and holds no codes, and no other function has returned it already."""
+        """Whether it is dense, real and no wrapper of other tensors, holds no codes, and no other function has returned it already."""
         held = tensor.is_leaf and tensor.requires_grad  # a parameter
-        if held or not holds_numbers(tensor) or tensor.layout is not torch.strided or is_transformed(tensor):
+        if held or not holds_numbers(tensor) or not addressable(tensor) or is_transformed(tensor):
             return False
         known, writes = self.made.get(id(tensor)), version(tensor)
         if known is not None and known[0]() is tensor and known[1] == writes:

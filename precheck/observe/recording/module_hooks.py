@@ -22,6 +22,7 @@ from precheck.observe.profiling import Unheard
 from precheck.observe.recording.functions import Functions
 from precheck.observe.recording.recorder import Recorder, Witness
 from precheck.observe.records import Trace
+from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import in_backward, is_transformed, script_optimized, scripts_compiled_anew, storage_key, version
 
 LOW = (torch.bfloat16, torch.float16)
@@ -277,9 +278,8 @@ def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
 
 
 def _measurable(tensor: torch.Tensor) -> bool:
-    """Whether it is dense and holds numbers, not codes."""
-    dense = tensor.layout == torch.strided and not tensor.is_nested
-    return (holds_numbers(tensor) or tensor.is_complex()) and dense and not is_transformed(tensor)
+    """Whether it is dense and holds numbers, not codes. A subclass that wraps other tensors has no memory of its own to be read."""
+    return (holds_numbers(tensor) or tensor.is_complex()) and addressable(tensor) and not is_transformed(tensor)
 
 
 @contextlib.contextmanager

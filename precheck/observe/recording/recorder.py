@@ -9,7 +9,6 @@ import bisect
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Container, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -19,8 +18,9 @@ import torch
 from precheck.observe.recording import reduce
 from precheck.observe.recording.reduce import SAMPLE, Sample, facts, real, thinned
 from precheck.observe.recording.sketch import BLOCK, WIDTH
+from precheck.observe.recording.waiting import Waiting
 from precheck.observe.records import Kind, Record, Trace
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing import fetching
 from precheck.observe.shadow.comparing.statistics import sampled
 from precheck.torch_internals import foreach_norm, foreach_sub, no_dispatch, set_grad_enabled
 
@@ -68,7 +68,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         self.trace, self.sampled, self.finds_sample_sizes, self.fast_path, self.witness = trace, sampled, finds_sample_sizes, fast_path, witness
         self.unmeasured = unmeasured
-        self.later = Deferred(fetched=sys.maxsize)
+        self.later = Waiting()
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
     def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0, *, alone: bool = False) -> None:
@@ -107,7 +107,7 @@ class Recorder:
             elements = [each.parameter.numel() for each in moved]
             now, start = [each.now for each in moved], [each.start for each in moved]
             moves = foreach_sub(now, start)  # exact, unless a weight has doubled or halved (Sterbenz)
-            sizes = _sizes(now, elements, waits=any(map(self.later.defers, now)))
+            sizes = _sizes(now, elements, waits=any(map(fetching.elsewhere, now)))
             for each, move, size, count in zip(moved, moves, sizes, elements, strict=True):
                 part = move.numel() != count
                 whole = facts(each.parameter, "folded" if part else "")
@@ -143,10 +143,10 @@ class Recorder:
         if self.unmeasured:
             record.learn({} if weight is None else _weighing(weight))
             return
-        if self.later.defers(tensor):
+        if fetching.elsewhere(tensor):
             with _Undisturbed(tensor):
                 found = [reduce.numbers(tensor, sample), *([weight] if isinstance(weight, torch.Tensor) else [])]
-                self.later(found, functools.partial(self._fill, record.key, elements / max(1, tensor.numel()), known))
+                self.later.add(found, functools.partial(self._fill, record.key, elements / max(1, tensor.numel()), known))
             return
         if weight is not None:
             known |= _weighing(weight)

@@ -287,7 +287,7 @@ class Call:
         measuring.measure(self, value, output, shadow, perturbed, place)
         if self.plan.base in ops.SINGULAR:
             draws.tail(self, output, shadow)
-        if perturbed is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
+        if perturbed is None and measuring.suspicious(self.operation, value):
             mode.any_perturbed, perturbed = True, perturbation.from_disturbed_inputs(self, place)
             perturbed = perturbation.disturbed(mode, shadow) if perturbed is None else perturbed
             compare(value, output, shadow, perturbed)

@@ -21,7 +21,6 @@ from precheck.observe.profiling import UncompiledMode
 from precheck.observe.recording.exponents import Exponents
 from precheck.observe.shadow import cuda_graphs, list_ops
 from precheck.observe.shadow.call import Call
-from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.distributed.collectives import Collectives
 from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.memory.stable_ids import is_parameter
@@ -30,7 +29,7 @@ from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.places.source import Lines
-from precheck.observe.shadow.probes import partial_writes, perturbation, python_numbers
+from precheck.observe.shadow.probes import partial_writes, python_numbers
 from precheck.observe.shadow.probes.accumulation import Accumulation
 from precheck.observe.shadow.probes.integers import IntegerAmounts, Places
 from precheck.observe.shadow.probes.wide_numbers import WideNumbers
@@ -58,7 +57,7 @@ class Shadow(UncompiledMode):
     """Watches the block inside `with`. Each op adds to `observation`."""
 
     def __init__(
-        self, tracker: ModuleTracker, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Deferred | None = None,
+        self, tracker: ModuleTracker, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW,
         judge: Judge | None = None,
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
@@ -66,14 +65,14 @@ class Shadow(UncompiledMode):
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
         self.function_replay = FunctionReplay(self.lines.frames)
-        self.scales, self.progress, self.later = Scales(), Progress(), later or Deferred()
-        self.window = Window(self.observation, self.memory, self.later, judge)
-        self.backwards = Backwards(self.memory, self.later, self.scales)
-        self.exponents, self.losses = Exponents(self.memory, self.scales, self.later), Losses(self.memory, self.scales, self.later)
+        self.scales, self.progress = Scales(), Progress()
+        self.window = Window(self.observation, self.memory, judge)
+        self.backwards = Backwards(self.memory, self.scales)
+        self.exponents, self.losses = Exponents(self.memory, self.scales), Losses(self.memory, self.scales)
         self.scalers = Scalers(tracker, self.scales, self.backwards, self.described)
-        self.updates = Updates(self.memory, self.later, low, tracker.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
+        self.updates = Updates(self.memory, low, tracker.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
         self.lock, self.noise = threading.RLock(), dict[torch.device, torch.Generator]()
-        self.stale_casts, self.accumulation = stale_casts.Casts(self), Accumulation(self.memory, self.later)
+        self.stale_casts, self.accumulation = stale_casts.Casts(self), Accumulation(self.memory)
         self.any_perturbed = False  # whether any cell has a perturbed shadow
         self.collectives, self.codes, self.delayed_scales = Collectives(self), Codes(self), DelayedScales(self)
         self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()
@@ -267,20 +266,14 @@ class Shadow(UncompiledMode):
             self.exponents.gradient(name, self.tracker.step, mine, number)
             if cell is not None:
                 value = partial_writes.found(cell, mine)[0]
-                self.later.after(self.observation.keep_gradient, number, name, value, self.tracker.scale)
+                self.observation.keep_gradient(number, name, value, self.tracker.scale)
                 self.backwards.gradient(name, value, mine)
 
     def record(self, operation: Operation) -> None:
-        """Keeps an operation. Its row in the table is filled once its numbers have been fetched."""
+        """Keeps an operation, and fills its row in the table."""
         self.observation.add(operation)
-        self.later.after(self.observation.tabulate, operation)
+        self.observation.tabulate(operation)
         self.window.grew()
-
-    def suspect(self, value: Value) -> None:
-        """Starts a perturbed shadow for a value that is found suspicious late, if its storage still holds it."""
-        for cell in self.memory.cells.values():
-            if value in partial_writes.present(cell) and cell.perturbed is None:
-                self.any_perturbed, cell.perturbed = True, perturbation.disturbed(self, cell.flat)
 
     def finish(self) -> Observation:
         """At the end of the block: completes the observation and marks the values that are still alive."""

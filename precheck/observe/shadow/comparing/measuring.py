@@ -9,7 +9,7 @@ import torch
 
 from precheck import cuda_blocks, emulation, ops
 from precheck.formats import FORMATS, ONE_ROUNDING
-from precheck.observe.shadow.comparing.deferred import SAMPLE as LATER
+from precheck.observe.shadow.comparing.fetching import SAMPLE as FETCHED
 from precheck.observe.shadow.comparing.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replaying import eigenvectors
@@ -84,10 +84,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: it keeps Inf and NaN
         before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
         if before is not None:
-            call.mode.later.after(_unscaled, value, before, shadow)
-        return
-    if call.mode.later.defers(output):
-        _measure_later(call, value, output, shadow, perturbed)
+            _unscaled(value, before, shadow)
         return
     if operation.in_optimizer and not value.low and not any(source.nonfinite or source.zeros for source in inputs):
         if output.numel() > GLANCE and not isinstance(output, torch.nn.Parameter):
@@ -98,7 +95,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if not value.low and not [source for source in inputs if source.drift or source.nonfinite]:
         return  # run and shadow computed the same op on the same numbers
     # in an optimizer step most tensors are intermediate results that live for one op
-    limit = LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
+    limit = FETCHED if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
     compare(value, output, shadow, perturbed, zeros=bool([source for source in inputs if source.zeros]), limit=limit)
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.part_drift = _in_parts(call, value)
@@ -144,45 +141,8 @@ def _in_parts(call: Call, value: Value) -> float | None:
 
 def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
     """Measures a cast, in which only rounding can happen."""
-    if call.mode.later.defers(output):
-        _measure_later(call, value, output, shadow, perturbed)
-    else:
-        compare(value, output, shadow, perturbed)
-        call.mode.exponents.opened(call.operation, value, shadow)
-
-
-def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
-    """The same from samples that are fetched later. The error of the op alone is not measured, since its inputs are gone by then."""
-    operation, mode = call.operation, call.mode
-    if operation.in_optimizer and not value.low and not isinstance(output, torch.nn.Parameter):
-        mode.later.after(lambda: setattr(value, "drift", operation.drift_in))
-        return
-    if output.is_complex():
-        output, shadow = torch.view_as_real(output), torch.view_as_real(shadow)
-        perturbed = None if perturbed is None else torch.view_as_real(perturbed)
-    elements = output.numel()
-
-    def resolved(low: torch.Tensor, wide: torch.Tensor, outside: torch.Tensor, *second: torch.Tensor) -> None:
-        compare(value, low, wide, second[0] if second else None, zeros=any(source.zeros for source in operation.inputs))
-        value.norm *= math.sqrt(elements / max(1, wide.numel()))
-        bad, nans, beyond = outside.tolist()
-        value.nonfinite, value.nans, value.beyond = int(bad), int(nans), max(value.beyond, beyond)
-        mode.exponents.opened(operation, value, wide)
-        if suspicious(operation, value):
-            mode.suspect(value)
-
-    second = [] if perturbed is None else [sampled(perturbed, LATER)]
-    mode.later([sampled(output, LATER), sampled(shadow, LATER), _outside_format(output, shadow), *second], resolved)
-
-
-def _outside_format(run: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
-    """How many elements are Inf or NaN in the run but not in the shadow, how many of them are NaN, and their greatest |shadow|."""
-    if run.numel() == 0:
-        return torch.zeros(3, dtype=torch.float64, device=run.device)
-    low = run.to(shadow.dtype)
-    bad = (~torch.isfinite(low) & torch.isfinite(shadow)) | (torch.isnan(low) & torch.isinf(shadow))
-    sizes = torch.where(bad, shadow.abs(), 0.0)
-    return torch.stack([bad.sum().double(), (bad & torch.isnan(low)).sum().double(), sizes.amax().double()])
+    compare(value, output, shadow, perturbed)
+    call.mode.exponents.opened(call.operation, value, shadow)
 
 
 def _starved(operation: Operation, divisor: torch.Tensor) -> None:
@@ -195,7 +155,7 @@ def before_scatter(call: Call) -> dict[int, torch.Tensor]:
     """Copies of the low-format tensors that a scattering call is about to add to, by the tensor's id."""
     if call.plan.base not in ops.SCATTERING or call.op.argument("accumulate") is False:
         return {}
-    return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
+    return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low}
 
 
 def operand(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:

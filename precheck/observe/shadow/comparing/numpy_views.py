@@ -21,7 +21,7 @@ def lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
     It is a copy because torch cannot resize a storage that numpy has seen, and FSDP2 resizes its weights."""
     tensor = _settled(tensor)
     if tensor.numel() > ROOM:
-        copy: Numbers = tensor.reshape(-1).to(dtype, copy=True).numpy()
+        copy: Numbers = tensor.reshape(-1).to("cpu", dtype, copy=True).numpy()
         return copy
     return lent_and_seen(tensor, dtype, use)[1]
 

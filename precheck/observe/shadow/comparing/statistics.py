@@ -14,6 +14,7 @@ import numpy
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.comparing import fetching
 from precheck.observe.shadow.comparing.numpy_views import ROOM, Numbers, lent, lent_pair, listed, scratch
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import no_dispatch
@@ -122,9 +123,31 @@ def compare(
 
     Zeros that the shadow does not have are counted in low tensors, and with `zeros`, if an input had some.
     """
+    if fetching.elsewhere(run):
+        _compare_fetched(value, run, shadow, perturbed, zeros, min(limit, fetching.SAMPLE))
+    else:
+        _compare_on_host(value, run, shadow, perturbed, zeros, limit)
+
+
+def _compare_on_host(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool, limit: int) -> None:
     if run.numel() <= HANDFUL and run.dtype not in NARROW and not run.is_complex() and _compared(value, run, shadow, perturbed, zeros):
         return
     _compare(value, run, shadow, perturbed, zeros, limit)
+
+
+def _compare_fetched(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool, limit: int) -> None:
+    """The same for tensors of an accelerator. Samples come by one transfer, with the sum of the whole run, which Inf and NaN always reach."""
+    given = [fetching.plain(each) for each in ([run, shadow] if perturbed is None else [run, shadow, perturbed])]
+    wide, elements = given[1].dtype, given[0].numel()
+    if run.dtype in NARROW:
+        given[0] = given[0].to(wide)  # torch has no sums of these formats
+    samples = [sampled(each, limit).to(wide) for each in given]
+    *host, total = fetching.fetched([*samples, given[0].sum(dtype=wide)])
+    seen = len(host[0])
+    _compare_on_host(value, host[0], host[1], host[2] if perturbed is not None else None, zeros, max(1, seen))
+    value.norm *= math.sqrt(elements / max(1, seen))
+    if seen < elements and not math.isfinite(float(total)):
+        fetching.count_nonfinite(value, given[0], given[1])
 
 
 def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool) -> bool:

@@ -94,7 +94,6 @@ class Exchange:
                 cell.perturbed = None  # other ranks may have no perturbed shadow
         call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
         mode.record(call.operation)
-        mode.later.flush()
         elsewhere = any(value.nonfinite for value in heard) and not any(value.nonfinite for value in sources)
         for place, value in enumerate(call.operation.outputs):
             if exact is not None:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Protocol
 
-from precheck.observe.shadow.comparing.deferred import Deferred
 from precheck.observe.shadow.memory.cells import Cell, Memory
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 from precheck.observe.shadow.probes import partial_writes
@@ -58,8 +57,8 @@ class Judge(Protocol):
 class Window:
     """The kept operations of a run. Without a judge, operations are dropped unjudged, and only at `LONGEST`."""
 
-    def __init__(self, observation: Observation, memory: Memory, later: Deferred, judge: Judge | None) -> None:
-        self.observation, self.memory, self.later, self.judge = observation, memory, later, judge
+    def __init__(self, observation: Observation, memory: Memory, judge: Judge | None) -> None:
+        self.observation, self.memory, self.judge = observation, memory, judge
         self.kind = Iteration.CALL
         self.iterations: list[int] = []  # for each iteration, how many ops had run at its end
         self.remains: set[Operation] = set()  # kept operations from before the window
@@ -93,7 +92,6 @@ class Window:
 
     def _close(self, count: int) -> None:
         observation = self.observation
-        self.later.flush()
         cells = self.memory.alive()
         if self.judge is None:
             observation.forgotten += count

@@ -17,7 +17,7 @@ import numpy
 import torch
 
 from precheck import ops
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.comparing.numpy_views import Numbers, lent
 from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.memory.cells import Cell, Memory
@@ -54,8 +54,8 @@ class Accumulator:
 class Accumulation:
     """Follows the accumulators of a run."""
 
-    def __init__(self, memory: Memory, later: Deferred) -> None:
-        self.memory, self.later, self.stores, self.gradients = memory, later, stored_states.StoredStates(), Gradients(later)
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self.stores, self.gradients = memory, stored_states.StoredStates(), Gradients()
         self.decayed_weights = DecayedWeights()
 
     def before(
@@ -111,13 +111,10 @@ class Accumulation:
         now.samples = _copied(output), sampled(self.memory.view(self.memory.find(output), output), SAMPLE).clone()  # type: ignore[arg-type]
         if before is None or before.samples is None:
             return
-
-        def resolved(*host: torch.Tensor) -> None:
-            now.accumulator = None if before.accumulator is None else dataclasses.replace(before.accumulator)
-            found = None if value.nonfinite else self._followed(call.operation, now, (host[0], host[1]), (host[2], host[3]), value)
-            call.operation.absorbed = None if found is None else dataclasses.replace(found, carried=True)
-
-        self.later([*before.samples, *now.samples], resolved)
+        was, was_exact, low, exact = fetched([*before.samples, *now.samples])
+        now.accumulator = None if before.accumulator is None else dataclasses.replace(before.accumulator)
+        found = None if value.nonfinite else self._followed(call.operation, now, (was, was_exact), (low, exact), value)
+        call.operation.absorbed = None if found is None else dataclasses.replace(found, carried=True)
 
     def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, operand: tuple[torch.Tensor, Cell] | None = None) -> None:
         """Measures one accumulator. `operand` is the tensor that was added to and its cell, if that is not the output itself."""
@@ -126,18 +123,16 @@ class Accumulation:
             return
         operation, added = call.operation, additions.on_samples(call, output if operand is None else operand[0], SAMPLE)
         given, again = added or ([], None)
-
-        def resolved(*host: torch.Tensor) -> None:
-            if operand is not None:
-                source = operand[1]
-                cell.accumulator = None if source.accumulator is None else dataclasses.replace(source.accumulator)
-            if not value.nonfinite:
-                further = None if again is None else lambda held: again(held, host[4:])
-                found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, further, host[4:])
-                if found is not None and (operation.absorbed is None or found.times > operation.absorbed.times):
-                    operation.absorbed = found
-
-        self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given], resolved)
+        if operand is not None:
+            source = operand[1]
+            cell.accumulator = None if source.accumulator is None else dataclasses.replace(source.accumulator)
+        if value.nonfinite:
+            return
+        host = fetched([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given])
+        further = None if again is None else lambda held: again(held, host[4:])
+        found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, further, host[4:])
+        if found is not None and (operation.absorbed is None or found.times > operation.absorbed.times):
+            operation.absorbed = found
 
     def _operand(self, call: Call, output: torch.Tensor) -> tuple[Samples, tuple[torch.Tensor, Cell]] | None:
         """The tensor that was added to: the largest of the operands that have the shape and dtype of the result. None if the addition absorbs
@@ -147,10 +142,9 @@ class Accumulation:
             for tensor, cell in zip(call.floats, call.cells, strict=True)
             if cell is not None and tensor.shape == output.shape and tensor.dtype == output.dtype
         ]
-        waits = self.later.defers(output)  # then no norm is at hand, and the first will do
-        if not fitting or not (waits or self._absorbs(call, output, fitting)):
+        if not fitting or not self._absorbs(call, output, fitting):
             return None
-        tensor, cell = fitting[0] if len(fitting) == 1 or waits else max(fitting, key=lambda each: norm(sampled(each[0], SAMPLE).float()))
+        tensor, cell = fitting[0] if len(fitting) == 1 else max(fitting, key=lambda each: norm(sampled(each[0], SAMPLE).float()))
         return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), (tensor, cell)
 
     def _absorbs(self, call: Call, output: torch.Tensor, fitting: list[tuple[torch.Tensor, Cell]]) -> bool:
@@ -168,7 +162,7 @@ class Accumulation:
             same = now == _few(tensor, "was")
             unchanged = numpy.count_nonzero(same)
             if unchanged:
-                moved = torch.ne(exact, sampled(call.shadows[id(tensor)], SAMPLE)).numpy()
+                moved = torch.ne(exact, sampled(call.shadows[id(tensor)], SAMPLE)).cpu().numpy()
                 if differs or unchanged >= ABSORBING * numpy.count_nonzero(moved > same):  # moved in both
                     return True
         return False

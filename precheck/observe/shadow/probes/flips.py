@@ -12,6 +12,7 @@ import torch
 
 from precheck import ops
 from precheck.dense_parts import continuous
+from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.comparing.statistics import WHOLES, norm, ratio, sampled, share
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation
@@ -42,7 +43,7 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
         if bound:
             pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
-            call.mode.later(pair, functools.partial(let_through, call.operation, bound))
+            let_through(call.operation, bound, *fetched(pair))
     if call.plan.base in ops.BOUNDING:
         bounds.decided(call, outputs[0])
     single = outputs[0].numel() == 1  # Python may branch on it
@@ -62,12 +63,12 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
             call.operation.bits = limits.bits
             if limits.bits >= NARROW:
                 call.mode.places.cast(call.operation, outputs[0])
-            pair = [sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)]
-            call.mode.later(pair, functools.partial(renumbered, call.operation, unit, limits))
+            held, exact = fetched([sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)])
+            renumbered(call.operation, unit, limits, held, exact)
             if limits.bits >= NARROW:
-                call.mode.later([*pair, pair[0].trunc()], functools.partial(recut, call.operation, torch.trunc))
+                recut(call.operation, torch.trunc, held, exact, held.trunc())
             if limits.bits <= NARROW:
-                call.mode.later([*map(sampled, (given, call.shadows[id(given)], outputs[0]))], functools.partial(wrapped, call.operation, limits))
+                wrapped(call.operation, limits, *fetched([*map(sampled, (given, call.shadows[id(given)], outputs[0]))]))
 
 
 def _sorted_into(call: Call, made: torch.Tensor) -> None:
@@ -84,7 +85,7 @@ def _sorted_into(call: Call, made: torch.Tensor) -> None:
     def binned(held: torch.Tensor) -> torch.Tensor:  # which may have been fetched from a device
         return torch.searchsorted(wide.to(held.device), held, right=right).to(held.dtype)
 
-    call.mode.later(four, functools.partial(_rebinned, call.operation, binned))
+    _rebinned(call.operation, binned, *fetched(four))
 
 
 def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *four: torch.Tensor) -> None:
@@ -185,7 +186,8 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     if len(outputs) < 2:
         return
     if call.plan.packet in ops.REPORTING:
-        _noted(call, ((outputs[-1] != 0) & (shadows[-1] == 0)).sum(), outputs[-1].numel())
+        changed = ((outputs[-1] != 0) & (shadows[-1] == 0)).sum()
+        call.operation.flips = Flips(int(changed), outputs[-1].numel())
     eigenvectors.as_in_run(call, outputs, shadows)
     if call.plan.base == "frexp":  # the exponent is a decision, at powers of two: the mantissa is what it leaves
         shadows[0] = torch.ldexp(inputs[id(call.floats[0])], -outputs[1])
@@ -224,7 +226,7 @@ def counted(call: Call, outputs: list[torch.Tensor]) -> None:
     if not call.plan.mutable:
         if call.plan.base in ops.WHOLE and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
             three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
-            call.mode.later(three, functools.partial(recut, call.operation, getattr(torch, call.plan.base)))
+            recut(call.operation, getattr(torch, call.plan.base), *fetched(three))
         own = call.mode.replay.call(call.op, call.shadow_of)
         if call.plan.base in ops.PLACES:
             _choice(call, outputs[0], own[0])
@@ -235,11 +237,6 @@ def counted(call: Call, outputs: list[torch.Tensor]) -> None:
 def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     scores = call.floats[0]
     call.operation.flips = of_choice(call.op, scores, call.shadows[id(scores)], mine, theirs)
-
-
-def _noted(call: Call, changed: torch.Tensor, total: int) -> None:
-    operation = call.operation
-    call.mode.later([changed], lambda count: setattr(operation, "flips", Flips(int(count), total)))
 
 
 def of_values(mine: torch.Tensor, theirs: torch.Tensor) -> Flips:

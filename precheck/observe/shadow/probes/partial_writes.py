@@ -6,7 +6,6 @@ which is measured at that time and has the values of these parts as ancestors.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.comparing import measuring
 from precheck.observe.shadow.comparing.statistics import compare
 from precheck.observe.shadow.memory.storages import length
 from precheck.observe.shadow.operations import Value
@@ -112,13 +110,8 @@ def read(call: Call, cell: Cell, tensor: torch.Tensor, overwritten: bool) -> Val
     coarsest, kept = max(values, key=lambda value: value.roundoff), any(value.kept_low for value in values)
     value = Value(made, tuple(tensor.shape), dtype_name(tensor.dtype), coarsest.roundoff, tensor.dtype in mode.low, kept)
     made.outputs = (value,)
-    if mode.later.defers(tensor):
-        gathering = copy.copy(call)
-        gathering.operation = made
-        measuring.cast(gathering, value, tensor, shadow, None)
-    else:
-        compare(value, tensor, shadow, zeros=any(each.zeros for each in values))
-        _of_one_call(value, values)
+    compare(value, tensor, shadow, zeros=any(each.zeros for each in values))
+    _of_one_call(value, values)
     mode.observation.add(made)
     cell.parts.append((region(tensor), value))
     return value

@@ -66,7 +66,7 @@ class Codes:
     """Follows the codes of a run."""
 
     def __init__(self, mode: Shadow) -> None:
-        self.mode, self.scales, self.off = mode, Scales(mode.later.defers), False
+        self.mode, self.scales, self.off = mode, Scales(), False
         self.scaled: Storages[Scaled] = Storages(sized=True)
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = Casts(self)

@@ -116,12 +116,12 @@ class FunctionReplay:
         """Whether the call's shadows are now those of what the op wrote."""
         mode, plan, operation = call.mode, call.plan, call.operation
         outputs = [tensor for tensor in call.results if addressable(tensor)]
-        if outputs and seen and (plan.steps or not continuous(outputs[0])) and not mode.later.defers(outputs[0]):
+        if outputs and seen and (plan.steps or not continuous(outputs[0])):
             flips.recut_in_call(call, outputs[0], seen)
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return False
         dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands
-        if plan.steps or (plan.tagged and call.op.draws()) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
+        if plan.steps or (plan.tagged and call.op.draws()) or (not seen and (dear or _stored(call))):
             return False
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
         made = mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, wide, tensor))

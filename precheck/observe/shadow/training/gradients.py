@@ -7,13 +7,12 @@ widened. These are n - 1 additions that round. With many terms they lose small t
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.comparing.statistics import norm, ratio
 from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.op_notes import Summed
@@ -46,8 +45,7 @@ class Sum:
 class Gradients:
     """The sums of a backward pass, by storage."""
 
-    def __init__(self, later: Deferred) -> None:
-        self.later = later
+    def __init__(self) -> None:
         self.sums: Storages[Sum] = Storages()
 
     def added(self, call: Call, output: torch.Tensor, value: Value) -> None:
@@ -65,7 +63,7 @@ class Gradients:
         squares = squares + exact.square().sum()
         self.sums.put(output, Sum(partial_writes.region(output), value, exact, terms, squares))
         if terms >= TERMS:
-            self.later([grid(output), exact, squares], functools.partial(_resolved, call.operation, terms))
+            _resolved(call.operation, terms, *fetched([grid(output), exact, squares]))
 
     def _known(self, tensor: torch.Tensor, held: Value) -> Sum | None:
         """The sum that a tensor holds, if it still holds all of it."""

@@ -11,7 +11,6 @@ factor and do not limit the scale.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import torch
 
 from precheck.findings import Loss
 from precheck.formats import FP16
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.places.source import shortened
@@ -39,8 +38,8 @@ furthest from its reference."""
 class Losses:
     """The losses, in the order of the run."""
 
-    def __init__(self, memory: Memory, scales: Scales, later: Deferred) -> None:
-        self.memory, self.scales, self.later = memory, scales, later
+    def __init__(self, memory: Memory, scales: Scales) -> None:
+        self.memory, self.scales = memory, scales
         self.found: list[Loss] = []
         self.each = 1  # backward passes that one kept loss stands for
         self.passes = 0
@@ -53,7 +52,7 @@ class Losses:
         where, cell, factor = describe(), self.memory.find(loss), self.scales.of(loss)
         with torch.no_grad():
             shadow = loss.detach() if cell is None else self.memory.view(cell, loss)
-            self.later([loss.detach(), shadow], functools.partial(self._keep, where.step, shortened(where.source), factor))
+            self._keep(where.step, shortened(where.source), factor, *fetched([loss.detach(), shadow]))
         return True
 
     def _keep(self, step: int, source: str, factor: float, low: torch.Tensor, reference: torch.Tensor) -> None:
@@ -97,8 +96,8 @@ def _by_autograd() -> bool:
 class Backwards:
     """Follows one backward pass after another. `now` belongs to the next optimizer step."""
 
-    def __init__(self, memory: Memory, later: Deferred, scales: Scales) -> None:
-        self.memory, self.later, self.scales = memory, later, scales
+    def __init__(self, memory: Memory, scales: Scales) -> None:
+        self.memory, self.scales = memory, scales
         self.now, self.mixed = Backward(), list[ScalingEvent]()
         scales.maker = self.written
 
@@ -119,13 +118,13 @@ class Backwards:
             cell = self.memory.find(tensor) if factor != 1 and not math.isnan(factor) else None
             if cell is not None:
                 shadow = self.memory.view(cell, tensor)
-                self.later([torch.where(shadow.isfinite(), shadow.abs(), 0).amax()], functools.partial(_peak, self.now, cell.value, factor))
+                _peak(self.now, cell.value, factor, torch.where(shadow.isfinite(), shadow.abs(), 0).amax())
 
     def gradient(self, name: str, value: Value, gradient: torch.Tensor) -> None:
         """A parameter's gradient has been accumulated: notes the first one that is not finite, and sums of terms under two scales."""
         mixture = self.scales.mixture(gradient)
         self.mixed += [mixture] if mixture is not None and mixture not in self.mixed else []
-        self.later.after(_first_broken, self.now, name, value)
+        _first_broken(self.now, name, value)
 
     def done(self) -> None:
         self.now = Backward()

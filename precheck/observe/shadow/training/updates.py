@@ -8,7 +8,6 @@ back what the weight was before such a step, it takes the step back, and the ste
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import weakref
 from collections.abc import Callable
@@ -17,8 +16,7 @@ from typing import Any
 import torch
 
 from precheck import formats, ops
-from precheck.observe.shadow.comparing.deferred import SAMPLE as LATER
-from precheck.observe.shadow.comparing.deferred import Deferred
+from precheck.observe.shadow.comparing import fetching
 from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.memory.stable_ids import Identities, Reference
@@ -117,8 +115,8 @@ class _Seen:
 class Updates:
     """Follows low-format parameters through their steps."""
 
-    def __init__(self, memory: Memory, later: Deferred, low: frozenset[torch.dtype], identity: Identities, another: Callable[[], Any]) -> None:
-        self.memory, self.later, self.low = memory, later, low
+    def __init__(self, memory: Memory, low: frozenset[torch.dtype], identity: Identities, another: Callable[[], Any]) -> None:
+        self.memory, self.low = memory, low
         self.identity, self.another = identity, another  # the latter makes a new shadow
         self.seen: dict[int, _Seen] = {}
         self.idle: dict[int, _Seen] = {}  # steps under a gradient of zero, made by weight decay alone
@@ -156,12 +154,10 @@ class Updates:
 
     def finish(self, observation: Observation, names: dict[int, str]) -> None:
         """Puts all updates into the observation. Where there were too few steps to tell, the optimizer is continued alone."""
-        self.later.flush()
         for number, was in self.by_hand.items():
             parameter, seen = was.parameter(), self.seen.get(number)
             if parameter is not None and not (seen and seen.update.held):  # the remainder of the last step may be gone with its function
                 self._by_hand(parameter, was, names.get(number, ""))
-        self.later.flush()
         every = [each for each in self.seen.values() if each.update.steps]
         self._aged([each for each in every if _unsure(each.update)])
         observation.updates, observation.optimized = [each.update for each in every], self.optimized
@@ -212,11 +208,11 @@ class Updates:
         elsewhere = self._elsewhere(mine, was, list(states.values()))
         low = [name if state.dtype in self.low else "" for name, state in states.items()] + [""] * len(elsewhere)
         samples = [each for state in (*states.values(), *elsewhere) for each in self._sample(state)]
-        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, tuple(low), back))
+        seen.stepped(gradient, tuple(low), back, *fetching.fetched([was.values, was.shadow, *self._sample(mine, whole=True), *samples]))
 
     def _elsewhere(self, mine: torch.Tensor, was: Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
         """Other tensors of the weight's size that were written during the step. If the weight mostly did not move, they may hold the remainder."""
-        if share(sampled(mine.detach(), LATER if self.later.defers(mine) else SAMPLE) == was.values) <= 0.5:
+        if share(sampled(mine.detach(), fetching.SAMPLE if fetching.elsewhere(mine) else SAMPLE) == was.values) <= 0.5:
             return []
         seen = {storage_key(tensor) for tensor in (mine, *known)}
         return [each for each in self.memory.made_since(was.seen, mine.numel()) if storage_key(each) not in seen]
@@ -253,7 +249,7 @@ class Updates:
 
     def _sample(self, tensor: torch.Tensor, *, whole: bool = False) -> Samples:
         """Samples of a tensor and its shadow. Without one, a `whole` tensor is its own shadow. Any other may be a remainder: its shadow is zero."""
-        limit = LATER if self.later.defers(tensor) else SAMPLE
+        limit = fetching.SAMPLE if fetching.elsewhere(tensor) else SAMPLE
         values, cell = sampled(tensor.detach(), limit), self.memory.find(tensor)
         if cell is not None:
             return values, sampled(self.memory.view(cell, tensor), limit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -51,22 +51,19 @@ class Nested:
 class ScaleRoots:
     """The powers of the scales of a run."""
 
-    def __init__(self, waits: Callable[[torch.Tensor], bool]) -> None:
-        self.waits = waits  # whether a tensor lies on a device that would have to be waited for
+    def __init__(self) -> None:
         self.held: Storages[Powers] = Storages()
         self.numbers = itertools.count()
         self.known: dict[tuple[float, ...], int] = {}  # by their content
 
     def extreme(self, result: torch.Tensor, data: torch.Tensor) -> int:
-        """`result` is an extreme of data. Returns its number, which is that of an earlier one of the same content: it is computed again. The content
-        is not looked at where that would take a transfer."""
+        """`result` is an extreme of data. Returns its number, which is that of an earlier one of the same content: it is computed again."""
         number = next(self.numbers)
-        if not self.waits(result):
-            flat = result.detach().float().flatten()
-            seen = flat if len(flat) > 1 else data.detach().flatten()[:: max(1, data.numel() // SEEN)].float()
-            if bool((seen != seen[0]).any()):
-                content = *map(float, (flat.norm(), seen.norm(), seen[0], seen[-1])), len(flat), len(seen)
-                number = self.known.setdefault(content, number)
+        flat = result.detach().float().flatten()
+        seen = flat if len(flat) > 1 else data.detach().flatten()[:: max(1, data.numel() // SEEN)].float()
+        if bool((seen != seen[0]).any()):
+            content = *map(float, (flat.norm(), seen.norm(), seen[0], seen[-1])), len(flat), len(seen)
+            number = self.known.setdefault(content, number)
         self.held.put(result, {frozenset({number}): 1.0})
         return number
 

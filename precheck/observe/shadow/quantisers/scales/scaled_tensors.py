@@ -7,7 +7,6 @@ greatest magnitude) and Python numbers, or if data has been rounded under it bef
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,10 +57,10 @@ class Scaled:
 class Scales:
     """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
 
-    def __init__(self, waits: Callable[[torch.Tensor], bool]) -> None:
+    def __init__(self) -> None:
         self.made: Storages[ScaleKind] = Storages(sized=True)
         self.shares: Storages[bool] = Storages()  # quotients of integers
-        self.roots = ScaleRoots(waits)
+        self.roots = ScaleRoots()
         self.sources: Storages[Source] = Storages(sized=True)
         self.averages: Storages[bool] = Storages()  # averages of data
         self.offsets: Storages[torch.Tensor] = Storages()  # for data from which extremes have been subtracted: these
