@@ -12,7 +12,7 @@ from precheck import formats
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.cut_off import CUT_OFF, TWICE, cut_off
 from precheck.analysis.noise_floor.noise import REASSOCIATED
-from precheck.dense_parts import continuous
+from precheck.torch_support.dense_parts import continuous
 
 OWN = Limit(2, "times the largest distance of the reference or its noise runs")
 """The error that is allowed at one element. Projects allow twice the error of the reference itself."""

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from precheck import emulation
-from precheck.dense_parts import continuous
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.recording.exponents import Exponents
@@ -46,6 +44,8 @@ from precheck.observe.shadow.training.losses import Backwards, Losses
 from precheck.observe.shadow.training.scaler_hooks import Scalers
 from precheck.observe.shadow.training.updates import Updates
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, modes_on, nesting, no_dispatch, without_modes
+from precheck.torch_support import emulation
+from precheck.torch_support.dense_parts import continuous
 from precheck.words import dtype_name
 
 __tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error

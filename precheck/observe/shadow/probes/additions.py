@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.comparing.statistics import sampled
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_written
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

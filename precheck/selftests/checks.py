@@ -28,7 +28,7 @@ from precheck.observe.models import faults
 from precheck.observe.models.faults import Change, Effect
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision, resolve
-from precheck.sensitivity import Place, Sensitivity
+from precheck.selftests.sensitivity import Place, Sensitivity
 from precheck.words import counted
 
 Status = Literal["caught", "unnoticed", "allowed", "same", "inapplicable"]
