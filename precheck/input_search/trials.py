@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from precheck.analysis.decisions.flips import SHARE
+from precheck.analysis.decisions.flips import FLIPPED_SHARE
 from precheck.analysis.noise_floor import drift
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
@@ -134,7 +134,7 @@ class Trials:
 
     def _closer(self, job: Job, seen: tuple[Trace, DecisionLog], bounds: Bounds, flips: Bounds, report: Report) -> Finding | None:
         """Measures the input if it is suspicious, and returns the fault."""
-        flipping = "decision-flip" in self.rules and self._suspicious(flips, SHARE * self.precision.roundoff)
+        flipping = "decision-flip" in self.rules and self._suspicious(flips, FLIPPED_SHARE * self.precision.roundoff)
         drifting = "accumulated-drift" in self.rules and self._suspicious(bounds, 1.0)
         flushed = self._first(report, {"gradient-underflow"}) is not None
         if not (flipping or drifting or flushed):

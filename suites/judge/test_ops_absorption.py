@@ -35,7 +35,7 @@ FROZEN = Absorbed(share=1.0, times=1, additions=int(absorption.UPDATES), arrived
 """An average that never moved, at every limit of the second kind."""
 RATE = 0.001
 STARVED = Absorbed(
-    share=absorption.HALF,
+    share=absorption.UNCHANGED_SHARE,
     times=absorption.TIMES,
     additions=absorption.TIMES,
     arrived=below(absorption.ARRIVED),

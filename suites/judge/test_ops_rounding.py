@@ -46,12 +46,12 @@ def test_a_difference_of_inputs_that_are_off_is_judged_by_what_it_adds(nudge: An
 
 @pytest.mark.parametrize(("name", "terms", "results", "accused"), [
     ("sum.dim_IntList", 2, 8, True),
-    ("sum.dim_IntList", int(differences.TERMS), 8, True),
-    ("sum.dim_IntList", int(differences.TERMS) + 1, 8, False),
+    ("sum.dim_IntList", int(differences.FEW_TERMS), 8, True),
+    ("sum.dim_IntList", int(differences.FEW_TERMS) + 1, 8, False),
     ("sum.dim_IntList", 2, int(differences.RESULTS) - 1, False),
     ("sum.dim_IntList", 1, 8, False),
     ("bmm.default", 2, 8, True),
-    ("bmm.default", int(differences.TERMS) + 1, 8, False),
+    ("bmm.default", int(differences.FEW_TERMS) + 1, 8, False),
     ("convolution.default", 2, 8, False),
 ])  # fmt: skip
 def test_a_sum_of_few_terms_is_a_difference(name: str, terms: int, results: int, accused: bool) -> None:
@@ -120,7 +120,7 @@ def test_four_bits_lost_with_elements_left_without_a_digit_is_amplified_rounding
 
 @AT_LEAST
 def test_five_bits_lost_need_no_dead_elements(nudge: Any, accused: bool) -> None:
-    for makes, fed in (({"drift": nudge(max(rounding.PLAIN * ROUNDED, rounding.PLAIN_ROUNDINGS * U))}, 0.0),
+    for makes, fed in (({"drift": nudge(max(rounding.PLAIN * ROUNDED, rounding.AMPLIFIED_ROUNDINGS * U))}, 0.0),
                        ({"drift": nudge(rounding.PLAIN * U)}, U)):  # fmt: skip
         assert judged("sin.default", makes, given(drift=fed)) == ([("amplified-rounding", 1)] if accused else [])
 
@@ -241,7 +241,7 @@ def test_what_is_zero_in_theory_does_not_excuse_what_it_is_made_from(nudge: Any,
     graph = Graph()
     made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
     terms = graph.op("exp.default", made, makes={"drift": 0.9, "dead": 0.9, "norm": 1.0})
-    total = graph.op("sum.dim_IntList", terms, makes={**wanders, "norm": nudge(errors.NOTHING)})
+    total = graph.op("sum.dim_IntList", terms, makes={**wanders, "norm": nudge(errors.ZERO_SUM)})
     graph.op("mul.Tensor", total, given(), makes={**wanders, "norm": 1.0, "alive": True})
     (finding,) = graph.found()
     assert (finding.rule, finding.severity) == (("unstable-reference", "note") if accused else ("amplified-rounding", "error"))

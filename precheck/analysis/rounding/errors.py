@@ -16,7 +16,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, constant, effective_roundoff, rounded_bound
-from precheck.analysis.rounding.differences import PLAIN, amplification
+from precheck.analysis.rounding.differences import FIVE_BITS, amplification
 from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
 from precheck.analysis.rounding.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
@@ -32,7 +32,7 @@ SHAKEN = Limit(0.1, "share of the elements")
 """The sensitivity of a later value counts if at least this share of its elements have no correct digit."""
 DIGIT = Limit(2.0**-11, "relative error")
 """The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself."""
-NOTHING = Limit(2.0**-20, "norm of a sum over that of its terms")
+ZERO_SUM = Limit(2.0**-20, "norm of a sum over that of its terms")
 """A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a sum
 is rounding error whatever its terms are."""
 NEAR = 8
@@ -176,7 +176,7 @@ class Errors:
     def _unexplained(self, operation: Operation, value: Value) -> None:
         """Judges an error that no earlier fact explains."""
         fact = _of_constant(self.misroundings.of(operation, value))
-        chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
+        chained = fact is not None and fact.how == "a difference" and fact.gain >= FIVE_BITS > amplification(operation, value)
         fact = fact if chained or value not in self.mild else None
         own = None
         if operation.call and (fact is None or (fact.healed and not self.misroundings.healed(value))):
@@ -231,7 +231,7 @@ class Errors:
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
-        cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
+        cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= ZERO_SUM * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
         return cancels or (bool(sources) and self.nothing.issuperset(sources))
 

@@ -28,17 +28,17 @@ TIMES = Limit(4, "additions in a row")
 """The fewest additions in a row that left at least half of the elements unchanged. One may be chance, and rounding to even makes two."""
 ARRIVED = Limit(0.5, "share of the displacement")
 """If a smaller share arrives, most of the intended change is lost."""
-HALF = Limit(0.5, "share of the elements")
+UNCHANGED_SHARE = Limit(0.5, "share of the elements")
 """An addition may have been absorbed if it leaves at least this share unchanged."""
 STEADY = Limit(0.75, "share of the way")
 """Updates that have one direction: what they add up to is at least this share of the sum of their sizes. Four independent ones make half of it."""
 ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
-FEW = Limit(16, "elements")
+FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
 
 class Absorption(Rule):
-    limits = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, STEADY, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, SWALLOWED)
 
     def __init__(self) -> None:
         self.open: dict[str, Operation] = {}  # for each line, the last addition to a value that stands still after too few additions
@@ -86,7 +86,7 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or absorbed.carried
     moves = absorbed.intended >= INTENDED * u
-    if absorbed.share >= HALF and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
+    if absorbed.share >= UNCHANGED_SHARE and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
         text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
         if operation.derived:
             which = "several backward passes in .grad" if operation.in_place else "a tensor that is used many times"
@@ -106,10 +106,10 @@ def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidat
     the rate, however often it is updated. The updates have one direction, so the differences are not the noise that an average is to remove.
     """
     rate, updates, u = _rate(operation), absorbed.additions, effective_roundoff(value)
-    if not 0 < rate < 1 or not operation.in_place or operation.phase == "backward" or operation.in_optimizer or elements(value) < FEW:
+    if not 0 < rate < 1 or not operation.in_place or operation.phase == "backward" or operation.in_optimizer or elements(value) < FEWEST_ELEMENTS:
         return None
     apart = absorbed.intended / (rate * updates)
-    still = absorbed.share >= HALF and absorbed.times == updates >= TIMES and absorbed.arrived < ARRIVED
+    still = absorbed.share >= UNCHANGED_SHARE and absorbed.times == updates >= TIMES and absorbed.arrived < ARRIVED
     if not still or absorbed.steady < STEADY or apart < ROUNDINGS * u:
         return None
     text = (
@@ -134,7 +134,7 @@ def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
     """Whether a stored value has stood still so far, after too few additions for a verdict."""
     first = absorbed.first if absorbed.first is not None else operation
     kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
-    still = absorbed.share >= HALF and absorbed.arrived < ARRIVED and value.low and elements(value) >= FEW
+    still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < ARRIVED and value.low and elements(value) >= FEWEST_ELEMENTS
     return kept and still and operation.phase == "forward" and not operation.in_optimizer and absorbed.intended > 0
 
 
@@ -161,9 +161,10 @@ def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
     adding = copied or operation.base in ops.ADDITIONS
     if not adding or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
-    small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEW
+    small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEWEST_ELEMENTS
     kept = _written_back if copied else _kept
-    if small and absorbed.share > HALF and absorbed.lost > ARRIVED and kept(operation, value, readers) and not remainder_kept(value, readers):
+    lost = absorbed.share > UNCHANGED_SHARE and absorbed.lost > ARRIVED
+    if small and lost and kept(operation, value, readers) and not remainder_kept(value, readers):
         text = f"{100 * absorbed.lost:.0f}% of what is added is lost: {100 * absorbed.share:.0f}% of the elements do not change"
         return Candidate("absorption", operation, text, absorbed.lost, ARRIVED)
     return None

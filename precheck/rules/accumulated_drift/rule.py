@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence, Set
 from precheck.analysis import chance
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label, module_of
-from precheck.analysis.noise_floor.boundaries import PLAIN
+from precheck.analysis.noise_floor.boundaries import TOO_LARGE_TO_HEAL
 from precheck.analysis.noise_floor.drift import ComparedTensor, Sorted, share
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, read_at
-from precheck.analysis.rounding.function_errors import ADDED, OWN
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.misroundings import RECURRENT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Carried
 from precheck.findings import Finding, Severity
@@ -38,7 +38,7 @@ SAID = 1e-4
 
 
 class AccumulatedDrift(Rule):
-    limits = (WARN, FAIL, REASSOCIATED, PLAIN, GARBAGE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
+    limits = (WARN, FAIL, REASSOCIATED, TOO_LARGE_TO_HEAL, GARBAGE, RECURRENT, ADDED, MADE_BY_FUNCTION, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)
@@ -104,7 +104,7 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
         return None  # not complete yet
     independent = max(INDEPENDENT, EVEN * chance.largest(elements(value), CERTAIN, 1)) * math.sqrt(sums.terms) * max(1.0, sums.between)
     limit = max(ROUNDINGS, independent) * u
-    if not limit < sums.off < math.inf or sums.off**2 < OWN * value.drift**2:
+    if not limit < sums.off < math.inf or sums.off**2 < MADE_BY_FUNCTION * value.drift**2:
         return None
     text = (f"this tensor is used {sums.terms} times, so it has {sums.terms} gradients. Autograd adds them up in {value.dtype}, and that alone "
             f"puts the sum {percent(sums.off)}% off ({sums.off / u:.1f} unit roundoffs)")  # fmt: skip
@@ -125,7 +125,7 @@ def _first(guilty: Sequence[ComparedTensor]) -> ComparedTensor:
 
 
 def _plain(row: ComparedTensor) -> bool:
-    return row.r > PLAIN * row.allowed
+    return row.r > TOO_LARGE_TO_HEAL * row.allowed
 
 
 def _drift(row: ComparedTensor, precision: Precision, severity: Severity, *, others: int) -> Finding:
