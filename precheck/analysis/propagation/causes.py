@@ -233,19 +233,17 @@ def common(operation: Operation, cause: Operation) -> bool:
 
 def _made_of(value: Value, other: Value) -> bool:
     """Whether `value` was made from `other` by adding or cutting. Scaling counts only with a cut, as in a remainder x - b * round(x / b)."""
-    waiting, seen = [(value, False, False)], {value}
-    while waiting and len(seen) < NEARBY:
-        made, scaled, cut = waiting.pop(0)
-        maker = made.maker
+    walk, ways = Walk([value], NEARBY), {value: (False, False)}
+    for made in walk:
+        maker, (scaled, cut) = made.maker, ways[made]
         if maker is None or maker.base not in ADDING | ops.SCALING:
             continue
         scaled, cut = scaled or maker.base in ops.SCALING, cut or maker.base in ops.CUTS
         for source in maker.inputs:
             if (source is other or before_copies(source) is other) and (cut or not scaled):
                 return True
-            if source not in seen:
-                seen.add(source)
-                waiting.append((source, scaled, cut))
+            ways.setdefault(source, (scaled, cut))
+        walk.follow(maker.inputs)
     return False
 
 

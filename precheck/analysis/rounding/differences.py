@@ -27,8 +27,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 FEW_TERMS = Limit(4, "terms")
 """A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane."""
 DIGITS = Limit(8.0, "times")
-"""Each of two differences in a row counts from three bits. Both together lose six, one more than `FIVE_BITS`."""
-FIVE_BITS = Limit(32.0, "times")
+"""Each of two differences in a row counts from three bits. Both together lose six, one more than `LOSES_FIVE_BITS`."""
+LOSES_FIVE_BITS = Limit(32.0, "times")
 """An op or a subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar. Weights of losses and standard deviations
 seldom make a difference so many times larger."""
 ALIKE = Limit(0.25, "share of the elements")
@@ -76,7 +76,7 @@ def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Oper
     if not subtracts or not any(source.kept_low for source in operation.inputs):
         return 0.0
     gain = amplification(operation, value)
-    return gain * _amplified_before(operation, value, known) if DIGITS <= gain < FIVE_BITS else gain
+    return gain * _amplified_before(operation, value, known) if DIGITS <= gain < LOSES_FIVE_BITS else gain
 
 
 def _amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
@@ -123,7 +123,7 @@ def picked(operation: Operation, value: Value, readers: Readers) -> tuple[Operat
     if value.dead < GARBAGE and not (operation.base in ops.CHOOSING_OR_FILLING and _by_place(source, readers)):
         return None
     gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
-    small = gain >= FIVE_BITS and elements(value) * math.log(gain) >= -math.log(CHANCE)
+    small = gain >= LOSES_FIVE_BITS and elements(value) * math.log(gain) >= -math.log(CHANCE)
     return (made, gain) if small and made is not None and made.base in ops.SUMS else None
 
 
@@ -170,10 +170,10 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:
-    """Whether later products make a difference at least `FIVE_BITS` times larger, as a difference quotient does."""
+    """Whether later products make a difference at least `LOSES_FIVE_BITS` times larger, as a difference quotient does."""
     walk = Walk([value], NEARBY)
     for _, reader in walk.with_readers(readers):
-        if reader.base in ops.SCALING and any(result.norm >= FIVE_BITS * value.norm for result in reader.outputs):
+        if reader.base in ops.SCALING and any(result.norm >= LOSES_FIVE_BITS * value.norm for result in reader.outputs):
             return True
         walk.follow(reader.outputs if reader.base in ops.MOVING | ops.SCALING else ())
     return False

@@ -23,10 +23,10 @@ from precheck.analysis.propagation.attribution import Attempts, Attribution, Spl
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.remainders import takes_from_codes
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
-from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.words import of_norm
 
 ADDED = Limit(4.0, "unit roundoffs")
@@ -34,7 +34,7 @@ ADDED = Limit(4.0, "unit roundoffs")
 have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
-32 times 0.42 unit roundoffs, as for one op (`differences.FIVE_BITS`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
+32 times 0.42 unit roundoffs, as for one op (`differences.LOSES_FIVE_BITS`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets that of its terms, too."""
 MADE_BY_FUNCTION = Limit(0.75, "share of the square of the error")

@@ -22,7 +22,7 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
-from precheck.analysis.rounding.differences import FIVE_BITS, amplification, difference_before
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
@@ -32,7 +32,7 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 AMPLIFICATION = Limit(16.0, "times")
 """An op with this amplification loses four bits. It counts together with `DEAD`, since sharp softmaxes reach 14.6."""
 AMPLIFIED_ROUNDINGS = Limit(16.0, "unit roundoffs")
-"""The smallest error that counts together with `FIVE_BITS`. Any op may have it, so it is twice that of a sum."""
+"""The smallest error that counts together with `LOSES_FIVE_BITS`. Any op may have it, so it is twice that of a sum."""
 FELT = Limit(2.0**-6, "relative error")
 """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of bfloat16,
 with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input."""
@@ -96,13 +96,13 @@ class Misroundings:
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
         normal = causes.subnormal(value) < causes.MADE_BY_OP * value.drift  # else the format has no number as small as the result
         far = normal and roundings >= ROUNDINGS
-        if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= FIVE_BITS and not as_stored(operation, value):
+        if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= LOSES_FIVE_BITS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if far and gain >= FIVE_BITS and differences.of_computed_terms(operation, value):
+        if far and gain >= LOSES_FIVE_BITS and differences.of_computed_terms(operation, value):
             if cause := differences.lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := differences.picked(operation, value, self.readers):
-            return self._fact("picked", operation, value, lost[1], FIVE_BITS, cause=lost[0], severity=self._severity(value), gain=lost[1])
+            return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=lost[0], severity=self._severity(value), gain=lost[1])
         if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
@@ -115,14 +115,14 @@ class Misroundings:
         """The fact on an error that is neither a difference's, nor that of zeros among the inputs, nor a kernel's own."""
         stored = any(source.kept_low for source in operation.inputs)
         spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
-        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= FIVE_BITS and stored and determined(operation, value):
-            return self._fact("a product", operation, value, gain, FIVE_BITS)
+        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= LOSES_FIVE_BITS and stored and determined(operation, value):
+            return self._fact("a product", operation, value, gain, LOSES_FIVE_BITS)
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         brought = (value.local or 0.0) < causes.MADE_BY_OP * value.drift and value.norm > 0  # else the op itself made it, within its limit
-        plainly = roundings >= AMPLIFIED_ROUNDINGS and gain >= FIVE_BITS and (operation.base not in ops.CENTRED or value.drift >= FELT)
+        plainly = roundings >= AMPLIFIED_ROUNDINGS and gain >= LOSES_FIVE_BITS and (operation.base not in ops.CENTRED or value.drift >= FELT)
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and not differences.normalises(operation) and (loses_digits or plainly):
             return self._amplifying(operation, value, gain, loses_digits=loses_digits)
@@ -184,11 +184,11 @@ class Misroundings:
         if below:
             judged = value.zeroed >= (FAIR if operation.phase == "backward" else LOST_TENSOR)  # by `zeros`
             read = value.alive or self.readers.get(value)
-            return self._fact("subnormal", operation, value, gain, FIVE_BITS) if severity == "error" and read and not judged else None
+            return self._fact("subnormal", operation, value, gain, LOSES_FIVE_BITS) if severity == "error" and read and not judged else None
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
         if loses_digits:
             return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
-        return self._fact("amplified", operation, value, gain, FIVE_BITS, cause=cause, severity=severity, gain=gain)
+        return self._fact("amplified", operation, value, gain, LOSES_FIVE_BITS, cause=cause, severity=severity, gain=gain)
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.

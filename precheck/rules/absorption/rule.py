@@ -20,7 +20,7 @@ from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
 from precheck.analysis.training.displacements import INTENDED, UPDATES
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
-from precheck.observe.shadow.probes.additions import takes_back
+from precheck.observe.shadow.signed_terms import takes_back
 from precheck.rules.advice import added_wide, since, widened
 from precheck.rules.rule import Candidate, Rule
 

@@ -15,7 +15,7 @@ from precheck.analysis.propagation.attribution import own_error
 from precheck.analysis.propagation.causes import MADE_BY_OP
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
-from precheck.analysis.rounding.differences import ALIKE, FIVE_BITS
+from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, RECURRENT, Misrounded
@@ -33,7 +33,7 @@ chance, one or two numbers of a draw may lie there."""
 
 class AmplifiedRounding(Rule):
     limits = (
-        DEAD, AMPLIFICATION, FIVE_BITS, ALIKE, AMPLIFIED_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, WRONG_ANSWERS,
+        DEAD, AMPLIFICATION, LOSES_FIVE_BITS, ALIKE, AMPLIFIED_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, WRONG_ANSWERS,
         BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import percent, placed
-from precheck.analysis.rounding.differences import FIVE_BITS
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS
 from precheck.analysis.rounding.function_errors import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFIED_ROUNDINGS, FAIR, STARVED, Misrounded
 from precheck.analysis.training.displacements import placed_at, worst_states
@@ -32,7 +32,7 @@ _SMALL = "numbers become subnormal or zero here"
 
 class Underflow(Rule):
     limits = (
-        HARMED, LOST_TENSOR, FAIR, STARVED, GARBAGE, FIVE_BITS, AMPLIFIED_ROUNDINGS, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, COARSE, EMPTIED,
+        HARMED, LOST_TENSOR, FAIR, STARVED, GARBAGE, LOSES_FIVE_BITS, AMPLIFIED_ROUNDINGS, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, COARSE, EMPTIED,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
