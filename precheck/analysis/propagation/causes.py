@@ -217,9 +217,9 @@ def _parts(value: Value) -> set[Value]:
     return {each for each in sources if each.maker is None or each.maker.base not in ops.CONSTANTS - ops.MOVING}
 
 
-def ancestors(values: Iterable[Value]) -> set[Value]:
-    """The values and all that they were computed from, the nearest `LINEAGE` of them."""
-    walk = Walk(values, LINEAGE)
+def ancestors(values: Iterable[Value], most: int = LINEAGE) -> set[Value]:
+    """The values and all that they were computed from, the nearest `most` of them."""
+    walk = Walk(values, most)
     for value in walk:
         walk.follow(value.maker.inputs if value.maker is not None else ())
     return walk.reached

@@ -133,12 +133,10 @@ def _by_place(source: Value, readers: Readers) -> bool:
     maker = causes.before_copies(source).maker
     if maker is None or not all(each.low for each in (*maker.inputs, *maker.outputs)):
         return False
-    before, after = Walk([source], NEARBY), Walk([source], NEARBY)
-    for each in before:
-        before.follow(each.maker.inputs if each.maker is not None else ())
-    for each in after:
-        after.follow(made for reader in readers.get(each, ()) for made in reader.outputs)
-    read = (reader for each in before.reached | after.reached for reader in readers.get(each, ()))
+    after = Walk([source], NEARBY)
+    for _, reader in after.with_readers(readers):
+        after.follow(reader.outputs)
+    read = (reader for each in causes.ancestors([source], NEARBY) | after.reached for reader in readers.get(each, ()))
     return not any(reader.base in ops.COMPARED or reader.packet in ops.EXTREMES for reader in read)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
@@ -141,7 +141,7 @@ class Errors:
             self._suspect(fact, value, *excuses, explained_by=(*self.explanations[value], None))  # an excused one explains nothing
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
-        limit = ROUNDINGS * 2.0**-8
+        limit = ROUNDINGS * formats.BF16.unit_roundoff
         if operation.own_epsilon and value.drift >= limit:
             fact = BorrowedEpsilon(rule="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
             self._suspect(fact, value, explained_by=(*self.explanations[value], None))
@@ -156,7 +156,7 @@ class Errors:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return
-        if not value.roundoff or value.drift <= 4 * effective_roundoff(value):
+        if not value.roundoff or value.drift <= DOUBTFUL * effective_roundoff(value):
             return
         if shaken(value) and self._zero_in_theory(operation, value):
             self.zero_in_theory.add(value)

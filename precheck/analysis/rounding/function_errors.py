@@ -39,7 +39,7 @@ OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets that of its terms, too."""
 MADE_BY_FUNCTION = Limit(0.75, "share of the square of the error")
 """A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
-COARSE = Limit(2.0**-8, "unit roundoff")
+COARSE = Limit(formats.BF16.unit_roundoff, "unit roundoff")
 """The unit roundoff for the error of a subnormal number, or of one that became zero: bfloat16's, since a subnormal number has as few bits."""
 
 Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]

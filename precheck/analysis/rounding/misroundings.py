@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes, output_impact
@@ -280,7 +280,7 @@ class Misroundings:
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         rule, cause = zero_origin(starving[0])
-        if rule != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
+        if rule != "underflow" or rms(value) < formats.FP16.min_normal:
             return None
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 

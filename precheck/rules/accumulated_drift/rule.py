@@ -22,6 +22,7 @@ from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.misroundings import RECURRENT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Carried
 from precheck.findings import Finding, Severity
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
@@ -29,10 +30,8 @@ from precheck.rules.advice import added_wide, widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import digits, of_norm, percents
 
-EVEN = 0.42
-"""The root mean square of the error of a sum of constant size, in √n unit roundoffs: roundings are even within half a spacing."""
 CERTAIN = 1000
-"""Samples that `EVEN` counts as the mean of. It is derived, so chance has no part in it."""
+"""Samples that `ONE_ROUNDING` counts as the mean of. It is derived, so chance has no part in it."""
 SAID = 1e-4
 """Smaller errors are described as "less than 0.01%"."""
 
@@ -102,7 +101,7 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     (value,), u = operation.outputs, operation.outputs[0].roundoff
     if any(reader.summed is not None and reader.base == operation.base for reader in readers.get(value, ())):
         return None  # not complete yet
-    independent = max(INDEPENDENT, EVEN * chance.largest(elements(value), CERTAIN, 1)) * math.sqrt(sums.terms) * max(1.0, sums.between)
+    independent = max(INDEPENDENT, ONE_ROUNDING * chance.largest(elements(value), CERTAIN, 1)) * math.sqrt(sums.terms) * max(1.0, sums.between)
     limit = max(ROUNDINGS, independent) * u
     if not limit < sums.off < math.inf or sums.off**2 < MADE_BY_FUNCTION * value.drift**2:
         return None
