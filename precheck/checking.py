@@ -18,8 +18,6 @@ import torch
 
 from precheck import garbage_collector, interrupts
 from precheck.analysis.noise_floor import drift
-from precheck.closer_look import FIRST_LOOK
-from precheck.evidence import Evidence, concluded, depth_of, diagnose, gathered, record_depth
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
@@ -35,6 +33,8 @@ from precheck.observe.run import low, run
 from precheck.precisions import Precision, resolve
 from precheck.rules.golden_mismatch.rule import mismatched
 from precheck.rules.golden_stale import rule as staleness
+from precheck.shared_runs.closer_look import FIRST_LOOK
+from precheck.shared_runs.evidence import Evidence, concluded, depth_of, diagnose, gathered, record_depth
 
 _SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 

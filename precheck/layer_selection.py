@@ -22,7 +22,7 @@ from precheck.observe.recording.whole_gradients import Gradients, gradients
 from precheck.observe.run import low, reference
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
-from precheck.smallest_set import SpentError, needed
+from precheck.shared_runs.smallest_set import SpentError, needed
 
 Error = Literal["gradient", "loss"]
 

@@ -4,7 +4,7 @@
 2. Run it in float32 with the same decisions: the reference.
 3. Run float32 again with random errors of the size of correct rounding: a noise run. Its distance from the reference is the noise floor.
 
-A tensor within a few noise floors of the reference is healthy, and most models end here. Other tensors get a closer look (`closer_look.py`).
+A tensor within a few noise floors of the reference is healthy. Most models end here; other tensors get a closer look (`shared_runs/closer_look.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 
-from precheck import evidence, garbage_collector, interrupts
+from precheck import garbage_collector, interrupts
 from precheck.analysis.decisions import flips
 from precheck.analysis.noise_floor import boundaries, drift
 from precheck.analysis.noise_floor.noise_sites import noise_for
-from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, CloserLook, is_early, settled, suspicious
-from precheck.evidence import Evidence, diagnose
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
@@ -35,12 +33,14 @@ from precheck.observe.models.adapters import Called, received
 from precheck.observe.recording.surveys import found, run_beside
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
-from precheck.other_references import OtherReferences
 from precheck.precisions import Precision, resolve
 from precheck.recipes.survey import Survey, by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import by_selections
+from precheck.shared_runs.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, CloserLook, is_early, settled, suspicious
+from precheck.shared_runs.evidence import Evidence, added_up, concluded, depth_of, diagnose, gathered, record_depth
+from precheck.shared_runs.other_references import OtherReferences
 from precheck.torch_internals import no_class_code
 
 
@@ -85,8 +85,8 @@ def measure(
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
     allowed = allowances.checked(allow)
-    report = Measurement(job, chosen, depth=evidence.depth_of(depth)).report()
-    evidence.record_depth(report, depth, chosen)
+    report = Measurement(job, chosen, depth=depth_of(depth)).report()
+    record_depth(report, depth, chosen)
     allowances.apply(report, allowed)
     if report.errors and depth == "boundaries":
         diagnose(job, chosen, report)
@@ -132,7 +132,7 @@ class Measurement:
 
     def __init__(self, job: Job, precision: Precision, *, seen: Evidence | None = None, brief: bool = False, depth: Depth = "boundaries") -> None:
         self.job, self.precision, self.brief = job, precision, brief
-        self.seen = evidence.gathered(job, precision, depth, refers=True) if seen is None else seen
+        self.seen = gathered(job, precision, depth, refers=True) if seen is None else seen
         self.low, self.log = self.seen.trace, self.seen.log
         self.functions = self.seen.functions  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
@@ -146,7 +146,7 @@ class Measurement:
 
     def report(self) -> Report:
         report = self._report()
-        evidence.concluded(report, self.seen)
+        concluded(report, self.seen)
         if report.errors:
             failed(self)
         return report
@@ -292,7 +292,7 @@ class Measurement:
 
     def added_up(self) -> dict[str, tuple[str, str]]:
         """Keys of gradients that autograd makes as sums, each with the two keys of the records that show its terms."""
-        return evidence.added_up(self.job, self.seen)
+        return added_up(self.job, self.seen)
 
     def contradicted(self, rows: dict[str, drift.ComparedTensor], *, early: bool) -> set[str]:
         """Keys of the rows for which the reference is none, since another exact run contradicts it."""

@@ -81,7 +81,7 @@ class Precision:
                 import torch
 
                 if device == "cpu":
-                    from precheck.autocast import cuda_policy_on_cpu, traced_convolutions
+                    from precheck.torch_support.autocast import cuda_policy_on_cpu, traced_convolutions
 
                     stack.enter_context(cuda_policy_on_cpu() if self.policy == "cuda" else traced_convolutions())
                 stack.enter_context(torch.autocast(device, dtype=self.compute_dtype))
@@ -93,7 +93,7 @@ class Precision:
         if self.gemm is None:
             yield
             return
-        from precheck import emulation
+        from precheck.torch_support import emulation
 
         with interrupts.held(), emulation.gemm_inputs(self.gemm, device, low_only=self.autocasts):
             yield
@@ -109,7 +109,7 @@ class Precision:
 
 
 def _emulating() -> bool:
-    from precheck import emulation
+    from precheck.torch_support import emulation
 
     return emulation.active()
 

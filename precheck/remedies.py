@@ -22,7 +22,6 @@ import torch
 from precheck import garbage_collector, interrupts
 from precheck.analysis.labels import module_of
 from precheck.analysis.training.displacements import lost
-from precheck.evidence import depth_of
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
@@ -31,8 +30,9 @@ from precheck.observe.models import float32_parts
 from precheck.observe.models.float32_parts import inside
 from precheck.observe.recording.module_hooks import LOW
 from precheck.precisions import Precision, resolve
-from precheck.remedy_trials import Trials, patience
-from precheck.smallest_set import SpentError, needed, swept
+from precheck.shared_runs.evidence import depth_of
+from precheck.shared_runs.remedy_trials import Trials, patience
+from precheck.shared_runs.smallest_set import SpentError, needed, swept
 
 GROWTH = 3
 """One in this many trials may be used in step 1 before the whole model is tried, since shrinking takes more trials than growing."""

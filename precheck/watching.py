@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from precheck import cuda_blocks, interrupts
+from precheck import interrupts
 from precheck.analysis.training import displacements, scaling
-from precheck.evidence import shown, undecided
 from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
 from precheck.judge.watched_runs import merged
@@ -24,7 +23,9 @@ from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.replaying.replay import LOW
 from precheck.precisions import Precision, resolve
+from precheck.shared_runs.evidence import shown, undecided
 from precheck.torch_internals import without_modes
+from precheck.torch_support import cuda_blocks
 
 
 @contextlib.contextmanager

@@ -21,26 +21,20 @@ PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
     {"formats", "ops", "torch_internals", "files", "words", "interrupts", "garbage_collector"},
-    {"shared_changes", "cuda_blocks"},
-    {"tensor_classes"},
-    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "dense_parts", "recipes"},
+    {"precisions", "findings", "recipes", "torch_support"},
     {"observe"},
     {"analysis"},
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "layer_selection", "smallest_set"}
-    | {"measurement", "checking", "benchmarking", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence", "unchanged"}
-    | {"kernel_selftest", "pair_selftest", "closer_look", "other_references", "remedy_trials", "monitoring"}
-    | {"input_search", "searching", "strategies"},
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "layer_selection", "measurement", "checking"}
+    | {"benchmarking", "remedies", "watching", "monitoring", "shared_runs", "selftests", "input_search", "searching", "strategies"},
     {"report", "commands", "watched_script"},
     {"plugin"},
 ]
 UPWARD = {
     ("findings", "report"),  # Report.summary() asks for its words when it is called
     ("findings", "rules"),  # the catalogue is what the rules' folders say, read when it is asked for
-    ("precisions", "autocast"),  # the vocabulary reaches for what acts on it when a precision is put to work
-    ("precisions", "emulation"),
 }
 LONGEST_FILE = 300  # lines
 

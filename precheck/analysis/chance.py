@@ -18,7 +18,7 @@ tensors."""
 SPARED = Limit(2.0**-8, "probability")
 """The chance that a fault which few numbers have spares all rows of a kernel's result. Below it, a size is at fault where another one is right. Only
 the class depends on it."""
-ROWS = Limit(16, "times a size of the example")
+MORE_ROWS = Limit(16, "times a size of the example")
 """So many more rows tell a fault that few numbers have from chance. Four rows, of which each is wrong in one draw of four, are all right in one draw
 of three, and 64 in one of 10^8."""
 ENOUGH = 4

@@ -60,5 +60,5 @@ class RunAnalysis:
         for each in (self.spread, self.errors, self.recurrence):
             each.keep(values)
         followed = {fact for above in self.errors.explanations.values() for fact in above if fact is not None}
-        for facts in (self.errors.unstable, self.errors.returned):
+        for facts in (self.errors.unstable, self.errors.handed_on):
             facts &= {*reported, *self.errors.suspects, *followed}

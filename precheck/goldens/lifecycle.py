@@ -18,7 +18,6 @@ import torch
 from precheck import garbage_collector, interrupts
 from precheck.analysis.noise_floor import drift
 from precheck.analysis.noise_floor.noise_sites import noise_for
-from precheck.dense_parts import parts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference
 from precheck.observe.containers import tensors
@@ -31,6 +30,7 @@ from precheck.observe.records import Record, Trace
 from precheck.observe.run import low, reference, run
 from precheck.precisions import PRECISIONS, Placement, Precision
 from precheck.rules.golden_stale import rule as staleness
+from precheck.torch_support.dense_parts import parts
 from precheck.words import writable
 
 Which = Literal["missing", "changed", "all"]

@@ -13,10 +13,8 @@ from typing import Any
 
 import torch
 
-from precheck.analysis.decisions.flips import SHARE
+from precheck.analysis.decisions.flips import FLIPPED_SHARE
 from precheck.analysis.noise_floor import drift
-from precheck.closer_look import FIRST_LOOK
-from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
 from precheck.judge.compared_runs import report_on
@@ -28,6 +26,8 @@ from precheck.observe.recording.range_use import Reach
 from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision
+from precheck.shared_runs.closer_look import FIRST_LOOK
+from precheck.shared_runs.evidence import Evidence
 
 SEARCHED = ("overflow", "nan", "accumulated-drift", "decision-flip", "gradient-underflow", "missing-gradient", "scaler-collapse")
 """The rules whose errors an input can cause in a measurement without an optimizer."""
@@ -134,7 +134,7 @@ class Trials:
 
     def _closer(self, job: Job, seen: tuple[Trace, DecisionLog], bounds: Bounds, flips: Bounds, report: Report) -> Finding | None:
         """Measures the input if it is suspicious, and returns the fault."""
-        flipping = "decision-flip" in self.rules and self._suspicious(flips, SHARE * self.precision.roundoff)
+        flipping = "decision-flip" in self.rules and self._suspicious(flips, FLIPPED_SHARE * self.precision.roundoff)
         drifting = "accumulated-drift" in self.rules and self._suspicious(bounds, 1.0)
         flushed = self._first(report, {"gradient-underflow"}) is not None
         if not (flipping or drifting or flushed):

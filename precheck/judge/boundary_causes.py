@@ -9,7 +9,7 @@ from precheck import ops
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution, Splits
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, low_since, placed, via
-from precheck.analysis.rounding.function_errors import ADDED, OWN, error_in
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, error_in
 from precheck.analysis.unrepresentable.nonfinite import Broken
 from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.findings import Finding
@@ -78,14 +78,14 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
         return finding
     own = value.call_error
     beyond = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
-    if not beyond or own**2 < OWN * value.drift**2 or not determined(operation, value):
+    if not beyond or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(operation, value):
         return finding
     attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
     difference = None if cause is None else attributed.difference(cause, observation.functions)
     made = difference or attributed.cause(_chosen)
     here = sum(share for each, share in attributed.shares.items() if _chosen(each) and lies_in(each, record.place))
-    if made is None or not lies_in(made, record.place) or (difference is None and here < OWN):
+    if made is None or not lies_in(made, record.place) or (difference is None and here < MADE_BY_FUNCTION):
         return finding
     rule = "amplified-rounding" if difference is None else "cancellation"
     shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"

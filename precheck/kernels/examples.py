@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from precheck.dense_parts import continuous
 from precheck.observe.containers import named_items, tensors
 from precheck.observe.job import InputError
 from precheck.precisions import Precision
 from precheck.torch_internals import without_modes
+from precheck.torch_support.dense_parts import continuous
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

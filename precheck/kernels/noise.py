@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from precheck import formats, ops
-from precheck.analysis.noise_floor.kernel_floor import ROUNDINGS
+from precheck.analysis.noise_floor.kernel_floor import ADDED_NOISE
 from precheck.kernels.stored_results import StoredResults
 from precheck.observe.exact import widened, written
 from precheck.observe.profiling import UncompiledMode
@@ -132,7 +132,7 @@ class Rounded(UncompiledMode):
             wide = value.clone()
         if gemm is not None and wide.is_floating_point():
             wide = self._cut_off(wide, gemm) if gemm is formats.TF32 and self.seed % 2 == 0 else self._rounded(wide, gemm)
-        factor = self._random(value).mul_(2 * ROUNDINGS * self.fine)
+        factor = self._random(value).mul_(2 * ADDED_NOISE * self.fine)
         if sums:
             for axis, size in enumerate(value.shape):
                 if size >= _SHORT:
@@ -167,7 +167,7 @@ class Rounded(UncompiledMode):
         if not exact.dim() or not exact.numel():
             return exact
         sizes, powers = scores.detach().double().abs(), exact.exp() if "log" in name else exact
-        step = ROUNDINGS * self.fine * sizes.where(sizes.isfinite() & (powers > 0), 0.0).amax() * self._random(exact)
+        step = ADDED_NOISE * self.fine * sizes.where(sizes.isfinite() & (powers > 0), 0.0).amax() * self._random(exact)
         return exact + step if "log" in name else exact * (1 + step)
 
     def _unshifted(self, name: str, exact: torch.Tensor, gradient: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
@@ -184,7 +184,7 @@ class Rounded(UncompiledMode):
             error = self.results.error(gradient)
             off = 0.0 if error is None or error.shape != output.shape else (output.double() * error).sum(dim, keepdim=True)
             exact = exact - output.double() * (2 * self.stored * whole * self._random(whole) + off)
-        left = ROUNDINGS / 2 * self.fine * whole * self._random(whole).sign()
+        left = ADDED_NOISE / 2 * self.fine * whole * self._random(whole).sign()
         return exact.scatter_add(dim, output.argmax(dim, keepdim=True), left.to(exact.dtype))
 
     def _one_of_equals(self, same: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -199,13 +199,13 @@ class Rounded(UncompiledMode):
             return same
         gap = (one.double() - other.double()).abs()
         if not axes:  # element by element, as for the largest of a segment
-            return same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs())
-        moved = max(4 * ROUNDINGS * self.fine, 2 * torch.finfo(small.dtype).eps)
+            return same | (gap <= 4 * ADDED_NOISE * self.fine * other.double().abs())
+        moved = max(4 * ADDED_NOISE * self.fine, 2 * torch.finfo(small.dtype).eps)
         near = (gap == gap.amin(axes, keepdim=True)) & (gap <= moved * other.double().abs())
         same = torch.where(same.sum(axes, keepdim=True) == 0, near, same)
         tied = same.sum(axes, keepdim=True) > 1
         if self.seed in _ENDS and len(axes) == 1:
-            return self._end(same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs()), axes[0])
+            return self._end(same | (gap <= 4 * ADDED_NOISE * self.fine * other.double().abs()), axes[0])
         drawn = torch.rand(same.shape, generator=self.generator).to(same.device)
         kept = same & (drawn < 1 / same.sum(axes, keepdim=True).clamp(min=1))
         return torch.where(tied & (kept.sum(axes, keepdim=True) > 0), kept, same)  # if none is drawn, each has its share

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.analysis.noise_floor.kernel_floor import UNSURE
-from precheck.dense_parts import continuous
 from precheck.kernels import running
 from precheck.kernels.trials import Made, Trial
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from precheck.kernels.bench import Bench

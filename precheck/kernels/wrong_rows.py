@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from precheck.analysis.chance import ROWS, SPARED
+from precheck.analysis.chance import MORE_ROWS, SPARED
 from precheck.kernels.bench import Bench
 from precheck.kernels.rounding_errors import PLENTY
 from precheck.kernels.trial_result import Judged
@@ -41,7 +41,7 @@ class WrongRows:
         """Whether it is right where one size is larger, so that rows are too many to be right by chance. Numbers of one sign are tried, too: in short
         rows all have it more often."""
         for name, size in self.bench.dimensions.sizes.items():
-            sizes = ((name, int(ROWS * size)),)
+            sizes = ((name, int(MORE_ROWS * size)),)
             if self.bench.dimensions.elements(dict(sizes)) > PLENTY or _wrong(judged) is None or not 0 < self.chance(judged, sizes) <= SPARED:
                 continue
             found = [self.fresh(judged.trial.but(sizes=sizes, family=family)) for family in (judged.trial.family, "above", "below")]

@@ -12,8 +12,8 @@ import torch
 from precheck.observe.recording.module_hooks import LOW
 from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.places.source import Frames
-from precheck.shared_changes import overrides
 from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
+from precheck.torch_support.shared_changes import overrides
 
 aten = torch.ops.aten
 

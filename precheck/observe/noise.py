@@ -16,13 +16,13 @@ from typing import Any
 import numpy
 import torch
 
-from precheck.dense_parts import with_values
 from precheck.formats import FP16, ONE_ROUNDING, Format
 from precheck.observe.shadow.comparing.numpy_views import ROOM, lent_and_seen, scratch
 from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.recipes import Recipe
 from precheck.torch_internals import in_backward, no_class_code, no_dispatch, version
+from precheck.torch_support.dense_parts import with_values
 
 _UNIFORM = ONE_ROUNDING * math.sqrt(3)  # half-width of the uniform distribution with that root mean square
 _DRAWN = 1 << 15  # 64-bit draws at a time, which fit in the cache
@@ -99,9 +99,9 @@ class Noise:
     def products(self) -> contextlib.AbstractContextManager[Any]:
         if self.gemm is None:
             return contextlib.nullcontext()
-        from precheck.emulation import GemmInputs
         from precheck.formats import TF32
         from precheck.recipes.products import RecipeProducts
+        from precheck.torch_support.emulation import GemmInputs
 
         fmt = self.gemm
         if isinstance(fmt, Recipe):

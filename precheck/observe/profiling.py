@@ -7,8 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from precheck.tensor_classes import Mode
 from precheck.torch_internals import OpOverload, modes_on, set_eval_frame, tracer, written_out
+from precheck.torch_support.tensor_classes import Mode
 
 __tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from precheck import dense_parts, float32, interrupts, sparse
-from precheck.autocast import cuda_policy_on_cpu
+from precheck import interrupts
 from precheck.observe import state
 from precheck.observe.containers import tensors
 from precheck.observe.decisions.log import DecisionLog, Recording
@@ -36,6 +35,8 @@ from precheck.observe.shadow.reference import Reference
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 from precheck.torch_internals import innermost_mode, no_dispatch, without_innermost_mode, without_modes
+from precheck.torch_support import dense_parts, float32, sparse
+from precheck.torch_support.autocast import cuda_policy_on_cpu
 
 
 @dataclasses.dataclass(slots=True)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from precheck import interrupts
-from precheck.dense_parts import cast, held, hold, holds_numbers, parts
 from precheck.torch_internals import no_class_code
+from precheck.torch_support.dense_parts import cast, held, hold, holds_numbers, parts
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from precheck.dense_parts import numbers
 from precheck.observe import state
 from precheck.observe.containers import call, leaves, mapped, scored, tensors
 from precheck.observe.decisions.log import Recording
@@ -25,6 +24,7 @@ from precheck.observe.shadow.comparing.statistics import finite_everywhere, samp
 from precheck.observe.shadow.training import optimizer_rollout
 from precheck.precisions import Precision
 from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key
+from precheck.torch_support.dense_parts import numbers
 
 _CARRYING = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimizers that carry every Inf or NaN of a gradient into its weight, with all settings. A number that is scaled, added, squared or divided by its

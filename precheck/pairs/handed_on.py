@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from precheck.dense_parts import continuous
 from precheck.observe.containers import mapped
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.couples import Couples
 from precheck.pairs.floors import relative
 from precheck.pairs.module_dataflow import Passage
+from precheck.torch_support.dense_parts import continuous
 
 Role = tuple[str, int]
 """A tensor of a call, by kind and place: ("in", 0) is the first input."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from precheck.dense_parts import continuous
 from precheck.observe.decisions.log import outputs_of
 from precheck.observe.decisions.natures import nature
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.shadow.places.source import Frames, shortened
 from precheck.torch_internals import in_backward, no_dispatch, schema, storage_key
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from types import FrameType

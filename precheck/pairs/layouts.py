@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from precheck.dense_parts import composed
+from precheck.torch_support.dense_parts import composed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

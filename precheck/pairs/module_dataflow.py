@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from precheck.dense_parts import continuous
 from precheck.observe.containers import tensors
 from precheck.observe.recording.sketch import sketch
 from precheck.pairs.capture import copied
 from precheck.pairs.held_state import Held, HeldState, leaves, objects
 from precheck.torch_internals import in_backward, is_transformed, no_dispatch, version
+from precheck.torch_support.dense_parts import continuous
 
 
 @dataclasses.dataclass(slots=True, eq=False)

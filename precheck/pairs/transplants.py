@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from precheck.dense_parts import continuous
 from precheck.observe.containers import mapped, tensors
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
@@ -22,6 +21,7 @@ from precheck.pairs.floors import relative
 from precheck.pairs.held_state import OPTIONS, Held, changed, fresh, holders, is_object, leaves
 from precheck.pairs.module_dataflow import Passage, floats, real_copy
 from precheck.pairs.sides import Side
+from precheck.torch_support.dense_parts import continuous
 from precheck.words import counted
 
 Items = list[tuple[str, Any]]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from precheck.findings import Report
     from precheck.measurement import Measurement
     from precheck.observe.job import Job
-    from precheck.selftest import Outcome
+    from precheck.selftests.checks import Outcome
 
 
 class CheckPrecision(Verdicts):
@@ -100,7 +100,7 @@ class CheckPrecision(Verdicts):
         self.keep(golden, verdict, alone=plain_id(self.item) if not self.needs_golden and not golden.exists() else "")
 
         def tried(tolerated: Collection[str]) -> list[Outcome]:
-            from precheck.selftest import selftested
+            from precheck.selftests.checks import selftested
 
             held = golden if golden.exists() else None
             return selftested(golden=held, precision=self.precision, tolerated={*tolerated, *(allow or {})}, **given)
@@ -131,8 +131,8 @@ class CheckPrecision(Verdicts):
                 report = check(golden=golden, precision=self.precision, ops=ops, depth=self.depth, allow=allow, **given)
             report.facts["golden"] = self.shown(golden)
             return report
-        from precheck.evidence import diagnose
         from precheck.measurement import job_of, measure
+        from precheck.shared_runs.evidence import diagnose
 
         report = measure(precision=self.precision, depth=self.depth, allow=allow, **given)
         if ops and not report.ops:
@@ -157,7 +157,7 @@ class CheckPrecision(Verdicts):
         """Fails the test with one line if the model runs in float32 but not in this precision. With --full-trace pytest shows the traceback."""
         __tracebackhide__ = True
         from precheck.measurement import job_of
-        from precheck.refusals import refused
+        from precheck.shared_runs.refusals import refused
 
         judged = self.precision.is_low and not self.item.config.stash[KEY].refresh
         told = refused(job_of(**given), self.precision) if judged else ""

@@ -14,13 +14,13 @@ import pytest
 from precheck.comparing import compare
 from precheck.comparing_kernels import compare_kernels
 from precheck.findings import Report
-from precheck.kernel_selftest import kernel_selftested
 from precheck.observe.job import InputError
-from precheck.pair_selftest import invariance_selftested, parity_selftested
 from precheck.plugin.naming import golden_of
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
 from precheck.precisions import resolve
+from precheck.selftests.kernels import kernel_selftested
+from precheck.selftests.pairs import invariance_selftested, parity_selftested
 from precheck.varying import vary
 from precheck.words import printable
 

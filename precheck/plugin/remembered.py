@@ -22,7 +22,7 @@ from precheck.precisions import Precision
 if TYPE_CHECKING:
     from precheck.findings import Report
     from precheck.observe.job import Job
-    from precheck.unchanged import Passed
+    from precheck.shared_runs.unchanged import Passed
 
 _MOST = 1 << 22
 """Characters of a report that is kept."""
@@ -40,8 +40,8 @@ def remembered(
     cache = getattr(item.config, "cache", None)
     if not applies(item.config, precision) or cache is None:
         return judge()
-    from precheck import unchanged
     from precheck.observe.recording.digest import noted
+    from precheck.shared_runs import unchanged
 
     place = f"precheck/{hashlib.sha256(f'{item.nodeid} {precision.name} {number}'.encode('utf8', 'surrogatepass')).hexdigest()}"
     job = asked()
@@ -69,9 +69,9 @@ def applies(config: pytest.Config, precision: Precision) -> bool:
 
 def _read(kept: Any) -> tuple[Passed, Report] | None:
     """What was kept of a check, and its report. None where there is nothing, or nothing that this version can read."""
-    from precheck import unchanged
     from precheck.report.facts import UNCHANGED
     from precheck.report.session import report_of
+    from precheck.shared_runs import unchanged
 
     try:
         entry = json.loads(kept)

@@ -24,7 +24,7 @@ from precheck.report.sensitivity import fails, failure, table
 if TYPE_CHECKING:
     from precheck.findings import Report
     from precheck.observe.job import Job
-    from precheck.selftest import Outcome
+    from precheck.selftests.checks import Outcome
 
 _FOUND = pytest.StashKey[list[dict[str, Any]]]()
 _PLAIN = pytest.StashKey["_Plain"]()
@@ -33,10 +33,10 @@ _READY = pytest.StashKey[list[dict[str, Any]]]()
 
 def store(item: pytest.Item, verb: str, number: int, precision: Precision, wishes: Expectations, tried: Callable[..., list[Outcome]]) -> None:
     """Stores whether a passed check could have failed. `tried` plants the faults, and takes `tolerated`. A test that expects an error needs none."""
-    from precheck import kernel_selftest, pair_selftest, selftest
+    from precheck.selftests import checks, kernels, pairs
 
-    faults = {"check_kernel": kernel_selftest, "check_parity": pair_selftest, "check_invariance": pair_selftest}.get(verb, selftest).FAULTS
-    _keep(item, verb, number, precision, selftest.expected(min(wishes.expected), faults) if wishes.expected else tried(tolerated=wishes.allowed))
+    faults = {"check_kernel": kernels, "check_parity": pairs, "check_invariance": pairs}.get(verb, checks).FAULTS
+    _keep(item, verb, number, precision, checks.expected(min(wishes.expected), faults) if wishes.expected else tried(tolerated=wishes.allowed))
 
 
 def _keep(item: pytest.Item, verb: str, call: int, precision: Precision, outcomes: list[Outcome]) -> None:
@@ -59,7 +59,7 @@ class _Plain:
         self.item, self.calls = item, 0
 
     def __call__(self, job: Job, precision: Precision, golden: str | Path, report: Report) -> None:
-        from precheck.selftest import selftested
+        from precheck.selftests.checks import selftested
 
         self.calls += 1
         if not report.errors:

@@ -22,7 +22,7 @@ from precheck.words import one_line
 
 if TYPE_CHECKING:
     from precheck.findings import Report
-    from precheck.selftest import Outcome
+    from precheck.selftests.checks import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)

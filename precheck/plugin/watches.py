@@ -16,7 +16,7 @@ from precheck.observe.job import InputError
 from precheck.plugin.naming import golden_of
 from precheck.plugin.settings import KEY
 from precheck.plugin.verdicts import Verdicts
-from precheck.selftest import watched
+from precheck.selftests.checks import watched
 from precheck.watching import watch
 
 

@@ -18,8 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck import ops
 from precheck.recipes import delays, quantising
 from precheck.recipes.recipe import KINDS, Kind, Quantiser, Recipe
-from precheck.tensor_classes import Mode
 from precheck.torch_internals import backward_node, in_backward, next_sequence_number, sequence_number, storage_key
+from precheck.torch_support.tensor_classes import Mode
 
 PRODUCTS = {getattr(torch.ops.aten, name).default: places for name, places in ops.DENSE_PRODUCTS.items() if name in ("mm", "addmm")}
 REMEMBERED = 1 << 17

@@ -12,8 +12,8 @@ import torch
 from precheck.recipes.blocks import Blocks, shares
 from precheck.recipes.products import PRODUCTS, Operand, Product, RecipeProducts, is_plain
 from precheck.recipes.recipe import Recipe
-from precheck.tensor_classes import Mode
 from precheck.torch_internals import storage_key
+from precheck.torch_support.tensor_classes import Mode
 
 PLACES: tuple[Product, ...] = ("forward", "input gradient", "weight gradient")
 OUTLIER = 8.0

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from precheck.analysis.chance import CHANCE, LUCK, ROWS, SPARED
+from precheck.analysis.chance import CHANCE, LUCK, MORE_ROWS, SPARED
 from precheck.analysis.noise_floor.cut_off import APART, NUMBERS
-from precheck.analysis.noise_floor.kernel_floor import BLOCK, CANCELLED, CHOICES, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
+from precheck.analysis.noise_floor.kernel_floor import (
+    ADDED_NOISE,
+    AT_ONE_ELEMENT,
+    CANCELLED_GRADIENT,
+    CHOICES,
+    ELEMENTS,
+    NEARBY,
+    ROUNDINGS_OF_TERMS,
+    SPACINGS,
+    UNSURE,
+)
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, STRANGE, VANISHING, WARN
 
-KERNELS = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE, CHOICES, APART, NUMBERS, SPARED, ROWS)
+KERNELS = (
+    AT_ONE_ELEMENT, NEARBY, FAIL, ELEMENTS, SPACINGS, ADDED_NOISE, CANCELLED_GRADIENT, ROUNDINGS_OF_TERMS, UNSURE, CHOICES, APART, NUMBERS, SPARED,
+    MORE_ROWS,
+)  # fmt: skip
 PAIRS = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK, STRANGE, VANISHING)

@@ -29,11 +29,11 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import precheck
-from precheck import autocast
 from precheck.goldens import lifecycle
 from precheck.goldens.file import write
 from precheck.measurement import job_of
 from precheck.observe import kernel_fixes
+from precheck.torch_support import autocast
 
 AGAIN = 0.002  # seconds, from the first interrupt to the second
 Verb = Callable[[], Any]

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 import precheck
-from precheck import unchanged
 from precheck.measurement import job_of
 from precheck.observe import run as runs
 from precheck.observe.recording.digest import noted
 from precheck.observe.run import Setting
+from precheck.shared_runs import unchanged
 
 PLANTED = Path(__file__).resolve().parents[1] / "planted"
 REPEATS = 3

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 import precheck
-import precheck.evidence
 import precheck.measurement
-from precheck.evidence import diagnose
+import precheck.shared_runs.evidence
 from precheck.measurement import job_of
 from precheck.precisions import resolve
+from precheck.shared_runs.evidence import diagnose
 from precheck.words import op_words
 
 
@@ -147,20 +147,20 @@ def test_at_the_depth_of_boundaries_a_passing_measurement_is_not_diagnosed(monke
 
 def test_at_the_depth_of_ops_a_failing_measurement_is_observed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    observed = precheck.evidence.observed
+    observed = precheck.shared_runs.evidence.observed
 
     def counted(*given: Any, **named: Any) -> Any:
         runs.append(given)
         return observed(*given, **named)
 
-    monkeypatch.setattr(precheck.evidence, "observed", counted)
+    monkeypatch.setattr(precheck.shared_runs.evidence, "observed", counted)
     report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true")
     assert report.errors[0].op == "aten.pow.Tensor_Scalar"
     assert len(runs) == 1
 
 
 def test_where_no_mechanism_is_known_the_rounding_behind_the_op_that_added_most_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precheck.evidence.watched_runs.RunJudge, "candidates", lambda verdict, observation: [])
+    monkeypatch.setattr(precheck.shared_runs.evidence.watched_runs.RunJudge, "candidates", lambda verdict, observation: [])
     report = precheck.measure(around(Rotated()), inputs(), precision="bf16-true")
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == ("aten._to_copy.default", "", "site"), report.summary()
@@ -174,7 +174,7 @@ def test_a_model_that_no_mode_can_watch_keeps_its_report(depth: Any, monkeypatch
     def refuses(*given: Any, **named: Any) -> None:
         raise RuntimeError("not under a dispatch mode")
 
-    monkeypatch.setattr(precheck.evidence, "observed", refuses)
+    monkeypatch.setattr(precheck.shared_runs.evidence, "observed", refuses)
     report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true", depth=depth)
     assert report.errors[0].op == ""
     assert report.facts["diagnosis"] == "none: RuntimeError: not under a dispatch mode"

@@ -19,7 +19,8 @@ A line for every module, taken from its docstring. [Architecture](architecture.m
 `rules` has the same files, so it has one line here.
 """
 FOLDERS = (
-    "", "formats", "ops", "recipes", "observe", "observe/models", "observe/recording", "observe/decisions", "observe/timing", "observe/shadow",
+    "", "shared_runs", "selftests", "torch_support", "formats", "ops", "recipes", "observe", "observe/models", "observe/recording",
+    "observe/decisions", "observe/timing", "observe/shadow",
     "observe/shadow/replaying", "observe/shadow/comparing", "observe/shadow/memory", "observe/shadow/places",
     "observe/shadow/probes", "observe/shadow/training", "observe/shadow/quantisers", "observe/shadow/quantisers/scales",
     "observe/shadow/distributed", "analysis", "analysis/propagation", "analysis/rounding", "analysis/unrepresentable", "analysis/decisions",

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from trained import AUTOCAST, cast
 
-from precheck.autocast import cuda_policy_on_cpu
+from precheck.torch_support.autocast import cuda_policy_on_cpu
 
 Left = dict[str, torch.Tensor]
 SCALE = 2.0**10

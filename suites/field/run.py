@@ -23,7 +23,7 @@ from fieldcase import Case, loaded
 from trained import differing, trained
 
 import precheck
-from precheck.autocast import cuda_policy_on_cpu
+from precheck.torch_support.autocast import cuda_policy_on_cpu
 
 WAYS = ("watch", "measure")
 PATIENCE = 400

@@ -20,7 +20,7 @@ from trained import differing
 from training import Left, Low, Training, loaded
 
 import precheck
-from precheck.autocast import cuda_policy_on_cpu
+from precheck.torch_support.autocast import cuda_policy_on_cpu
 
 
 def case_lines(case: Training, precision: str) -> list[dict[str, Any]]:

@@ -35,10 +35,10 @@ FROZEN = Absorbed(share=1.0, times=1, additions=int(absorption.UPDATES), arrived
 """An average that never moved, at every limit of the second kind."""
 RATE = 0.001
 STARVED = Absorbed(
-    share=absorption.HALF,
+    share=absorption.UNCHANGED_SHARE,
     times=absorption.TIMES,
     additions=absorption.TIMES,
-    arrived=below(absorption.ARRIVED),
+    arrived=below(absorption.LOST_UPDATE),
     intended=above(absorption.ROUNDINGS * U * RATE * absorption.TIMES),
     lost=1.0,
     drift=0.1 * U,
@@ -135,7 +135,7 @@ def test_a_sum_that_falls_short_of_any_limit_is_let_be(change: dict[str, Any]) -
 
 @pytest.mark.parametrize("change", [
     {"additions": int(absorption.UPDATES) - 1},
-    {"arrived": absorption.ARRIVED},
+    {"arrived": absorption.LOST_UPDATE},
     {"intended": below(absorption.INTENDED * U)},
 ], ids=lambda change: next(iter(change)))  # fmt: skip
 def test_updates_that_fall_short_of_any_limit_are_let_be(change: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ def test_updates_that_fall_short_of_any_limit_are_let_be(change: dict[str, Any])
     {"share": 0.49},
     {"times": absorption.TIMES - 1},
     {"times": absorption.TIMES - 1, "additions": absorption.TIMES - 1},
-    {"arrived": absorption.ARRIVED},
+    {"arrived": absorption.LOST_UPDATE},
     {"intended": below(absorption.ROUNDINGS * U * RATE * absorption.TIMES)},
     {"steady": below(absorption.STEADY)},
 ], ids=lambda change: "-".join(change))  # fmt: skip
@@ -225,7 +225,7 @@ def test_so_are_they_at_each_limit(kind: Absorbed) -> None:
 
 @pytest.mark.parametrize("change", [
     {"share": 0.5},
-    {"lost": absorption.ARRIVED},
+    {"lost": absorption.LOST_UPDATE},
     {"intended": U},
     {"additions": 2},
 ], ids=lambda change: next(iter(change)))  # fmt: skip
@@ -369,7 +369,7 @@ def test_the_message_has_the_number_that_is_beyond_its_limit() -> None:
     assert summed.measured > (summed.limit or 0.0) == absorption.ROUNDINGS
     assert "0% of what the first 8 updates should add arrived" in frozen.message
     assert frozen.measured is not None
-    assert frozen.measured < (frozen.limit or 0.0) == absorption.ARRIVED
+    assert frozen.measured < (frozen.limit or 0.0) == absorption.LOST_UPDATE
 
 
 def noted(absorbed: Absorbed, name: str = "add_.Tensor", step: int = 1, **facts: Any) -> list[str]:
@@ -390,7 +390,7 @@ def test_too_few_additions_are_told_with_the_steps_that_would_tell() -> None:
     assert "100 steps would tell" in message  # by then it was to move by two roundings
 
 
-@pytest.mark.parametrize("change", [{"share": 0.49}, {"arrived": absorption.ARRIVED}, {"intended": 0.0}])
+@pytest.mark.parametrize("change", [{"share": 0.49}, {"arrived": absorption.LOST_UPDATE}, {"intended": 0.0}])
 def test_what_moves_is_not_waited_for(change: dict[str, Any]) -> None:
     assert noted(FEW)
     assert noted(dataclasses.replace(FEW, **change)) == []

@@ -17,11 +17,11 @@ from torch import nn
 from precheck import formats
 from precheck.analysis.decisions import choices
 from precheck.observe.shadow.op_notes import Flips
-from precheck.rules.decision_flip.rule import SHARE
+from precheck.rules.decision_flip.rule import TIED_ROWS
 
 U = formats.of_dtype("bfloat16").unit_roundoff
-LEAST = int(choices.ROWS)
-ROWS = int(LEAST / SHARE)  # of which `LEAST` are just the share that counts
+LEAST = int(choices.CHANGED_ROWS)
+ROWS = int(LEAST / TIED_ROWS)  # of which `LEAST` are just the share that counts
 TIED = Flips(LEAST, ROWS, LEAST)
 BLURRED = Flips(LEAST, int(LEAST / choices.BLURRED), 0, choices.BLUR * U)
 

@@ -30,7 +30,7 @@ def overflowed(name: str = "mul.Tensor", **facts: Any) -> tuple[Graph, Any]:
     return graph, graph.op(name, given("float16"), makes=INF, **facts)
 
 
-@pytest.mark.parametrize(("drift", "accused"), [(nonfinite.WRONG, False), (above(nonfinite.WRONG), True)])
+@pytest.mark.parametrize(("drift", "accused"), [(nonfinite.HARMED, False), (above(nonfinite.HARMED), True)])
 def test_a_finite_consumer_heals_it_if_it_is_right_to_a_quarter(drift: float, accused: bool) -> None:
     graph, infinite = overflowed()
     graph.op("clamp.default", infinite, makes={"dtype": "float16", "drift": drift})
@@ -337,7 +337,7 @@ def test_nan_from_what_the_reference_has_too_is_called_nan() -> None:
 FLOOD: dict[str, Any] = {"dtype": "float16", "zeros": 40, "largest_zeroed": TINIEST / 4, "drift": 0.9, "norm": 1e-6}
 
 
-@pytest.mark.parametrize(("zeroed", "flooded"), [(below(zeros.LOST), False), (zeros.LOST, True)])
+@pytest.mark.parametrize(("zeroed", "flooded"), [(below(zeros.LOST_TENSOR), False), (zeros.LOST_TENSOR, True)])
 def test_a_tensor_half_of_which_is_flushed_is_lost_if_the_user_keeps_it(zeroed: float, flooded: bool) -> None:
     """Below that it has an error of the op's own, as subnormal numbers have."""
     graph = Graph()
@@ -355,7 +355,7 @@ def test_a_part_that_is_flushed_is_an_error_of_the_op_except_in_gradients(zeroed
     assert graph.rules() == ([("underflow", 1)] if accused else [])
 
 
-@pytest.mark.parametrize(("drift", "accused"), [(zeros.LOST, False), (above(zeros.LOST), True)])
+@pytest.mark.parametrize(("drift", "accused"), [(zeros.LOST_TENSOR, False), (above(zeros.LOST_TENSOR), True)])
 def test_what_is_flushed_harms_by_what_it_ends_up_in(drift: float, accused: bool) -> None:
     graph = Graph()
     flushed = graph.op("mul.Tensor", given("float16", norm=1e-3), makes=FLOOD | {"zeroed": 1.0})
@@ -381,7 +381,7 @@ def starved(zeroed: float, norm: float = 1e-9) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize(("zeroed", "accused"), [(zeros.LOST, False), (above(zeros.LOST), True)])
+@pytest.mark.parametrize(("zeroed", "accused"), [(zeros.LOST_TENSOR, False), (above(zeros.LOST_TENSOR), True)])
 def test_a_gradient_more_than_half_of_which_is_flushed_is_starved(zeroed: float, accused: bool) -> None:
     assert (starved(zeroed).rules() == [("gradient-underflow", 1)]) is accused
 

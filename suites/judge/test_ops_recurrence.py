@@ -18,7 +18,7 @@ from precheck import formats
 from precheck.analysis import ledger
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.rounding import misroundings as rounding
-from precheck.analysis.rounding.function_errors import ADDED, OWN
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
 from precheck.observe.shadow.operations import Operation, Value
 
 RECURRENT = int(rounding.RECURRENT)
@@ -154,8 +154,8 @@ def test_of_many_sums_one_may_be_off_by_chance(offs: tuple[float, ...], found: l
 
 @pytest.mark.parametrize(("nudge", "found"), [(below, FOUND), (above, [])])
 def test_most_of_it_is_its_own(nudge: Any, found: list[tuple[str, int]]) -> None:
-    """What the loop was given, and brings with it to the end, is not. Here that is all but `OWN` of the square."""
-    graph, brought = Graph(), nudge((1 - OWN) ** 0.5) * OFF
+    """What the loop was given, and brings with it to the end, is not. Here that is all but `MADE_BY_FUNCTION` of the square."""
+    graph, brought = Graph(), nudge((1 - MADE_BY_FUNCTION) ** 0.5) * OFF
     state = graph.op("mm.default", given(), given(), source="model.py:2", makes={"drift": brought})
     for turn in range(RECURRENT + 1):
         made = {"drift": OFF if turn else brought, "alive": turn == RECURRENT}

@@ -34,24 +34,24 @@ AT_LEAST = pytest.mark.parametrize(("nudge", "accused"), [(below, False), (above
 
 @AT_LEAST
 def test_a_difference_that_loses_five_bits_is_a_cancellation(nudge: Any, accused: bool) -> None:
-    makes = {"drift": nudge(max(rounding.PLAIN * ROUNDED, rounding.ROUNDINGS * U))}
+    makes = {"drift": nudge(max(rounding.LOSES_FIVE_BITS * ROUNDED, rounding.ROUNDINGS * U))}
     assert judged("sub.Tensor", makes) == ([("cancellation", 1)] if accused else [])
 
 
 @AT_LEAST
 def test_a_difference_of_inputs_that_are_off_is_judged_by_what_it_adds(nudge: Any, accused: bool) -> None:
     fed = given(drift=4 * ROUNDED)
-    assert judged("add.Tensor", {"drift": nudge(rounding.PLAIN * 4 * ROUNDED)}, fed) == ([("cancellation", 1)] if accused else [])
+    assert judged("add.Tensor", {"drift": nudge(rounding.LOSES_FIVE_BITS * 4 * ROUNDED)}, fed) == ([("cancellation", 1)] if accused else [])
 
 
 @pytest.mark.parametrize(("name", "terms", "results", "accused"), [
     ("sum.dim_IntList", 2, 8, True),
-    ("sum.dim_IntList", int(differences.TERMS), 8, True),
-    ("sum.dim_IntList", int(differences.TERMS) + 1, 8, False),
+    ("sum.dim_IntList", int(differences.FEW_TERMS), 8, True),
+    ("sum.dim_IntList", int(differences.FEW_TERMS) + 1, 8, False),
     ("sum.dim_IntList", 2, int(differences.RESULTS) - 1, False),
     ("sum.dim_IntList", 1, 8, False),
     ("bmm.default", 2, 8, True),
-    ("bmm.default", int(differences.TERMS) + 1, 8, False),
+    ("bmm.default", int(differences.FEW_TERMS) + 1, 8, False),
     ("convolution.default", 2, 8, False),
 ])  # fmt: skip
 def test_a_sum_of_few_terms_is_a_difference(name: str, terms: int, results: int, accused: bool) -> None:
@@ -120,8 +120,8 @@ def test_four_bits_lost_with_elements_left_without_a_digit_is_amplified_rounding
 
 @AT_LEAST
 def test_five_bits_lost_need_no_dead_elements(nudge: Any, accused: bool) -> None:
-    for makes, fed in (({"drift": nudge(max(rounding.PLAIN * ROUNDED, rounding.PLAIN_ROUNDINGS * U))}, 0.0),
-                       ({"drift": nudge(rounding.PLAIN * U)}, U)):  # fmt: skip
+    for makes, fed in (({"drift": nudge(max(rounding.LOSES_FIVE_BITS * ROUNDED, rounding.AMPLIFIED_ROUNDINGS * U))}, 0.0),
+                       ({"drift": nudge(rounding.LOSES_FIVE_BITS * U)}, U)):  # fmt: skip
         assert judged("sin.default", makes, given(drift=fed)) == ([("amplified-rounding", 1)] if accused else [])
 
 
@@ -241,7 +241,7 @@ def test_what_is_zero_in_theory_does_not_excuse_what_it_is_made_from(nudge: Any,
     graph = Graph()
     made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
     terms = graph.op("exp.default", made, makes={"drift": 0.9, "dead": 0.9, "norm": 1.0})
-    total = graph.op("sum.dim_IntList", terms, makes={**wanders, "norm": nudge(errors.NOTHING)})
+    total = graph.op("sum.dim_IntList", terms, makes={**wanders, "norm": nudge(errors.ZERO_SUM)})
     graph.op("mul.Tensor", total, given(), makes={**wanders, "norm": 1.0, "alive": True})
     (finding,) = graph.found()
     assert (finding.rule, finding.severity) == (("unstable-reference", "note") if accused else ("amplified-rounding", "error"))
@@ -360,7 +360,7 @@ def test_float32_beside_float64_is_judged_as_float16_would_be(nudge: Any, accuse
 def product(end: dict[str, Any], **changed: Any) -> Graph:
     """A product of what was stored low, and what became of it."""
     graph = Graph()
-    facts = {"drift": above(rounding.PLAIN * ROUNDED), "dead": above(rounding.DEAD)} | changed
+    facts = {"drift": above(rounding.LOSES_FIVE_BITS * ROUNDED), "dead": above(rounding.DEAD)} | changed
     made = graph.op("bmm.default", given(norm=8.0), given(norm=8.0), makes=facts)
     graph.op("add.Tensor", made, given("float32"), makes={"dtype": "float32", "roundoff": U, "alive": True} | end)
     return graph
@@ -372,7 +372,8 @@ def test_a_product_whose_terms_cancel_is_an_error_if_it_spoils_a_result() -> Non
     assert product({"drift": above(0.5), "alive": False}).rules() == []
 
 
-@pytest.mark.parametrize("changed", [{"drift": below(rounding.PLAIN * ROUNDED)}, {"dead": below(rounding.DEAD)}, {"norm": 64.0 * below(2.0**-17)}],
+@pytest.mark.parametrize("changed", [{"drift": below(rounding.LOSES_FIVE_BITS * ROUNDED)}, {"dead": below(rounding.DEAD)},
+                                     {"norm": 64.0 * below(2.0**-17)}],
                          ids=["four bits", "digits left", "nothing left in float32 either"])  # fmt: skip
 def test_but_not_if_it_is_small_as_products_are(changed: dict[str, Any]) -> None:
     assert product({"drift": above(0.5)}, **changed).rules() == []

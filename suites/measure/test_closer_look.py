@@ -15,11 +15,11 @@ import precheck
 from precheck import measurement
 from precheck.analysis.noise_floor import noise
 from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor
-from precheck.closer_look import CloserLook, _innocent, certain, is_early, settled
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record
 from precheck.observe.run import Setting, run
 from precheck.precisions import resolve
+from precheck.shared_runs.closer_look import CloserLook, _innocent, certain, is_early, settled
 
 
 class Cancels(nn.Module):

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.dense_parts import parts
-from precheck.emulation import rounded
 from precheck.formats import TF32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import write
 from precheck.measurement import job_of
 from precheck.observe.state import rounded_to
+from precheck.torch_support.dense_parts import parts
+from precheck.torch_support.emulation import rounded
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
 LAYOUTS: dict[str, Layout] = {"coo": torch.Tensor.to_sparse, "csr": torch.Tensor.to_sparse_csr, "csc": torch.Tensor.to_sparse_csc}

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.evidence import added_up, gathered
 from precheck.observe.job import Job
 from precheck.precisions import PRECISIONS
+from precheck.shared_runs.evidence import added_up, gathered
 
 
 class Gated(nn.Module):

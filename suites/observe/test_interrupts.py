@@ -24,12 +24,13 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import precheck
-from precheck import autocast, interrupts
+from precheck import interrupts
 from precheck.measurement import job_of
 from precheck.observe.models import float32_parts
 from precheck.observe.timing.contestant import borrowed
 from precheck.precisions import resolve
 from precheck.torch_internals import nesting
+from precheck.torch_support import autocast
 
 SWITCH = """
 import signal

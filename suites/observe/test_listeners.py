@@ -13,7 +13,7 @@ from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
 from precheck.observe import listeners
 from precheck.observe.listeners import doing, telling
-from precheck.selftest import selftested
+from precheck.selftests.checks import selftested
 
 
 class Overflows(nn.Module):

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.emulation import gemm_inputs
 from precheck.formats import TF32
+from precheck.torch_support.emulation import gemm_inputs
 
 
 def complex_numbers(dtype: torch.dtype) -> list[torch.Tensor]:

@@ -85,7 +85,7 @@ def test_nearly_every_row_is_held_against_calls(calls: Calls) -> None:
 
 
 TABLES = {
-    "precheck/autocast.py": "CUDA's policy, which op runs in which dtype",
+    "precheck/torch_support/autocast.py": "CUDA's policy, which op runs in which dtype",
     "precheck/observe/shadow/replaying/attention.py": "definitions of kernels",
 }
 """Files outside the registry that may list ops, and what of these they say."""

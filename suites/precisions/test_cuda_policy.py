@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from precheck.autocast import cuda_policy_on_cpu
 from precheck.observe.recording.module_hooks import interpreted
 from precheck.precisions import resolve
 from precheck.torch_internals import has_kernel
+from precheck.torch_support.autocast import cuda_policy_on_cpu
 
 Op = Callable[[torch.Tensor], torch.Tensor]
 EYE = torch.eye(4)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from precheck import emulation
-from precheck.emulation import gemm_inputs, rounded
 from precheck.formats import E4M3FN, E5M2, TF32
 from precheck.precisions import resolve
+from precheck.torch_support import emulation
+from precheck.torch_support.emulation import gemm_inputs, rounded
 
 brief = settings(max_examples=100, deadline=None, database=None)
 floats32 = st.floats(width=32, allow_nan=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from precheck.float32 import products
+from precheck.torch_support.float32 import products
 
 BACKENDS: Any = torch.backends
 CUDA, CUDNN, ONEDNN = BACKENDS.cuda, BACKENDS.cudnn, BACKENDS.mkldnn

@@ -14,7 +14,7 @@ from torch import nn
 import precheck
 from precheck.precisions import resolve
 from precheck.recipes.products import OWN
-from precheck.smallest_set import needed, swept
+from precheck.shared_runs.smallest_set import needed, swept
 
 
 class Block(nn.Module):

@@ -13,7 +13,7 @@ from float8_by_hand import normal
 from torch import nn
 
 import precheck
-from precheck.dense_parts import address, cast, composed, parts, with_values
+from precheck.torch_support.dense_parts import address, cast, composed, parts, with_values
 
 quantization = pytest.importorskip("torchao.quantization", reason="needs torchao: pip install -c constraints.txt -e '.[torchao]'")
 CONFIGURATIONS = ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Int8DynamicActivationIntxWeightConfig", "IntxWeightOnlyConfig"]

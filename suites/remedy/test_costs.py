@@ -10,12 +10,13 @@ from faulty import Functional, Site, Stack, job, measured, squared
 from torch import nn
 
 import precheck
-from precheck import remedies, remedy_trials
+from precheck import remedies
 from precheck.measurement import Measurement
 from precheck.observe.run import run
 from precheck.precisions import resolve
 from precheck.remedies import searched
-from precheck.remedy_trials import Screening
+from precheck.shared_runs import remedy_trials
+from precheck.shared_runs.remedy_trials import Screening
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ ROOT = Path(precheck.__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"
 TORCH = "2.13."
 """The torch whose names of ops the pages show: that of constraints.txt."""
-INSIDE = {"TOGETHER", "UNCHANGED", "FINEST", "SHARED", "HALF"}
+INSIDE = {"TOGETHER", "UNCHANGED", "FINEST", "SHARED", "MADE_BY_OP"}
 """Limits of the analysis that every rule with a cause goes by: which of several ops is named, not whether there is a finding."""
 
 

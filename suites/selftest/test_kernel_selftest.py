@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from precheck.kernel_selftest import FAULTS, kernel_selftested
-from precheck.selftest import Outcome
+from precheck.selftests.checks import Outcome
+from precheck.selftests.kernels import FAULTS, kernel_selftested
 
 
 def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

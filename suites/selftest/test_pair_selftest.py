@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.pair_selftest import FAULTS, invariance_selftested, parity_selftested
-from precheck.selftest import Outcome
+from precheck.selftests.checks import Outcome
+from precheck.selftests.pairs import FAULTS, invariance_selftested, parity_selftested
 
 
 def layers() -> nn.Module:

@@ -16,7 +16,7 @@ import precheck
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
 from precheck.rules.accumulated_drift.rule import AccumulatedDrift
-from precheck.selftest import FAULTS, MARGIN, Outcome, selftested
+from precheck.selftests.checks import FAULTS, MARGIN, Outcome, selftested
 
 
 def layers() -> nn.Module:

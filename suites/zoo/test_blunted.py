@@ -22,10 +22,10 @@ from precheck.rules.decision_flip import rule as decision_flip
 NAMED = {bug.name: bug for bug in ALL}
 BLUNTED: dict[str, dict[tuple[Any, str], float]] = {
     "kl-estimate": {(rounding, "ROUNDINGS"): math.inf, (function_errors, "ROUNDED"): math.inf},
-    "mass-encoding": {(rounding, "DEAD"): math.inf, (rounding, "PLAIN"): math.inf},
-    "gradient-sum": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "ARRIVED"): -math.inf},
-    "router": {(decision_flip, "SHARE"): math.inf, (choices, "BLURRED"): math.inf},
-    "faint-loss": {(zeros, "LOST"): math.inf},
+    "mass-encoding": {(rounding, "DEAD"): math.inf, (rounding, "LOSES_FIVE_BITS"): math.inf},
+    "gradient-sum": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "LOST_UPDATE"): -math.inf},
+    "router": {(decision_flip, "TIED_ROWS"): math.inf, (choices, "BLURRED"): math.inf},
+    "faint-loss": {(zeros, "LOST_TENSOR"): math.inf},
 }
 EACH = pytest.mark.parametrize("bug", [NAMED[name] for name in BLUNTED], ids=lambda bug: bug.name)
 
@@ -63,6 +63,6 @@ def test_a_limit_of_zero_accuses_a_mended_twin(monkeypatch: pytest.MonkeyPatch) 
     """With no bits allowed to be lost at all, the subtraction of a correct softmax is accused."""
     softmax = NAMED["hand-written-softmax"].fixed
     assert not test_bugs.watched(softmax).errors
-    monkeypatch.setattr(rounding, "PLAIN", 0.0)
+    monkeypatch.setattr(rounding, "LOSES_FIVE_BITS", 0.0)
     monkeypatch.setattr(rounding, "ROUNDINGS", 0.0)
     assert test_bugs.watched(softmax).errors

@@ -19,10 +19,10 @@ MISLED = Limit(0.25, "share of the answers")
 most of what is compared is error. If chance decides, half of the answers differ. If rounding decides near a tie only, few do."""
 BRANCHES = Limit(8, "answers")
 """The fewest answers of a line that differ. A loop that ends one iteration early or late has one."""
-PLAINLY = Limit(0.01, "share of the answers")
+WRONG_ANSWERS = Limit(0.01, "share of the answers")
 """A program branches on wrong numbers if at least this share of a line's answers differ although rounding does not explain it. It is the share of
 elements without a digit that makes any other result wrong (`output_impact.DEAD`)."""
-WRONG = Limit(0.5, "relative error")
+WRONG_NUMBER = Limit(0.5, "relative error")
 """A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself."""
 PASSED = ops.MOVING | ops.SCALING | ops.REDUCTIONS | ops.EXTREMES | ops.ROOTS
 """Ops between the size of a difference and the number that is compared: a share of the state's size, the largest element, a mean, a root."""
@@ -48,12 +48,12 @@ def _asked(comparison: Operation) -> int:
 def _often(found: list[Operation], asked: int) -> bool:
     """Whether so many answers of a line differ that they are no ties: chance decides, or more is wrong than rounding explains."""
     plainly = sum(map(mistakes, found))
-    return sum(map(answers, found)) >= max(BRANCHES, MISLED * asked) or plainly >= max(BRANCHES, PLAINLY * asked)
+    return sum(map(answers, found)) >= max(BRANCHES, MISLED * asked) or plainly >= max(BRANCHES, WRONG_ANSWERS * asked)
 
 
 def misled(comparison: Operation) -> bool:
     """Whether a comparison has other answers than in the reference, since most of what it compares is error, or more than rounding explains."""
-    return (answers(comparison) > 0 and comparison.drift_in > WRONG) or mistakes(comparison) > 0
+    return (answers(comparison) > 0 and comparison.drift_in > WRONG_NUMBER) or mistakes(comparison) > 0
 
 
 def answers(comparison: Operation) -> int:
@@ -71,7 +71,7 @@ def mistakes(comparison: Operation) -> int:
 def masks_wrongly(comparison: Operation) -> bool:
     """Whether a comparison of many numbers has so many answers that rounding does not explain that it is wrong, as any other result would be."""
     seen = comparison.mistaken
-    return seen is not None and seen.total > 1 and mistakes(comparison) >= max(1, PLAINLY * seen.total)
+    return seen is not None and seen.total > 1 and mistakes(comparison) >= max(1, WRONG_ANSWERS * seen.total)
 
 
 def at_rest(comparison: Operation, before: int | None = None) -> bool:

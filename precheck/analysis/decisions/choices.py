@@ -21,10 +21,10 @@ from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation
 
-ROWS = Limit(5, "rows")
+CHANGED_ROWS = Limit(5, "rows")
 """The fewest rows whose choice changed. In healthy programs at most 1 of 32 rows changed."""
 BLURRED = Limit(0.025, "share of the rows")
-"""The smallest share of rows whose choice changed, if rounding hides the differences between their scores. It counts together with `ROWS`."""
+"""The smallest share of rows whose choice changed, if rounding hides the differences between their scores. It counts together with `CHANGED_ROWS`."""
 BLUR = Limit(16.0, "unit roundoffs")
 """Rounding hides the differences between scores if it is at least this large relative to their spread in a row. Four bits of a choice's input are
 lost then, as when all scores have a large common offset. Healthy routers and classifiers lose about one."""
@@ -39,7 +39,7 @@ def hides_differences(operation: Operation) -> bool:
 def blurred(operation: Operation) -> bool:
     """Whether a choice differs from the reference because rounding hides the differences between its scores."""
     flips = operation.flips
-    if flips is None or flips.changed < ROWS or operation.packet not in ops.EXTREMES or not operation.inputs[0].roundoff:
+    if flips is None or flips.changed < CHANGED_ROWS or operation.packet not in ops.EXTREMES or not operation.inputs[0].roundoff:
         return False
     return flips.changed / flips.total >= BLURRED and hides_differences(operation)
 

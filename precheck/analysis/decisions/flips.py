@@ -16,7 +16,7 @@ from precheck.analysis.noise_floor.noise import FAIL, MOST
 from precheck.observe.records import Trace
 from precheck.precisions import Precision
 
-SHARE = Limit(8.0, "unit roundoffs")
+FLIPPED_SHARE = Limit(8.0, "unit roundoffs")
 """The smallest share of a place's decisions that is reported where noise flips none. Two numbers at random within their own magnitude change their
 order with a probability of about 2 u if both are rounded. Four times as many are beyond any single rounding. Where noise flips some, these show how
 many decisions rounding can reach, and the number of all does not matter."""
@@ -41,8 +41,8 @@ class Place:
     def doubtful(self, precision: Precision) -> bool:
         """Whether more noise runs might show too many flips."""
         within_reach = self.expected * MOST / self.samples
-        shown = self.flipped > most_by_chance(round(within_reach), MOST) if self.expected else self.flipped > SHARE * precision.roundoff * self.total
-        return shown and self.flipped > FAIL * self.expected / self.samples
+        explained = most_by_chance(round(within_reach), MOST) if self.expected else FLIPPED_SHARE * precision.roundoff * self.total
+        return self.flipped > max(explained, FAIL * self.expected / self.samples)
 
     def unsettled(self, precision: Precision) -> bool:
         """Whether the noise runs so far do not decide. Too many flips beside few noise runs have a probability of `CHANCE` already."""

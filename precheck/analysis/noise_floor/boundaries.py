@@ -12,10 +12,10 @@ from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.observe.records import Record, Trace
 from precheck.precisions import Precision
 
-UNSTABLE = Limit(0.25, "share of the error")
+REFERENCE_OFF = Limit(0.25, "share of the error")
 """The largest distance of float32 from float64, as a share of the run's error. If float32 itself is further off, it is no valid reference for that
 tensor."""
-PLAIN = Limit(2.0, "times its limit")
+TOO_LARGE_TO_HEAL = Limit(2.0, "times its limit")
 """A larger error is reported even if later layers heal it. Thousands of rows that lose the same small term have one common error, while independent
 noise averages out: 1.3 times the limit in the attention of YOLOS over 4197 tokens."""
 NEAR = Limit(16.0, "times")

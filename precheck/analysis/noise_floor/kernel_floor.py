@@ -11,27 +11,24 @@ import torch
 from precheck import formats
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.cut_off import CUT_OFF, TWICE, cut_off
-from precheck.analysis.noise_floor.noise import REASSOCIATED
-from precheck.dense_parts import continuous
+from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED
+from precheck.torch_support.dense_parts import continuous
 
-OWN = Limit(2, "times the largest distance of the reference or its noise runs")
+AT_ONE_ELEMENT = Limit(2, "times the largest distance of the reference or its noise runs")
 """The error that is allowed at one element. Projects allow twice the error of the reference itself."""
 NEARBY = Limit(4, "times the root mean square distance in the element's row and column")
 """The error that is allowed at an element where the few noise runs happened to be close. A normal distribution is beyond four standard deviations
 once in 16 000 times."""
-BLOCK = Limit(3, "times the distance of the noise runs in a block")
-"""The limit for the error of a block, the same as for a tensor's drift in noise floors (`analysis.noise`). Noise runs round stochastically, which has
-twice the variance of rounding to nearest."""
 ELEMENTS = Limit(32, "elements")
 """The fewest elements of a row, column or tensor whose root mean square says more than its single elements."""
-ROUNDINGS = Limit(8, "roundings of float32")
+ADDED_NOISE = Limit(8, "roundings of float32")
 """The noise that a noise run adds to each input and intermediate. Measured: tiled attention needs as much where a gradient cancels to 0."""
 SPACINGS = Limit(1.5, "spacings of the stored format")
 """The distance by which two correct implementations may store a result apart: each rounds it once, and some store it twice."""
 
-CANCELLED = Limit(1 / 16, "share of its terms")
+CANCELLED_GRADIENT = Limit(1 / 16, "share of its terms")
 """A gradient counts as cancelled if less than this share of its terms is left. Four of a format's eight or more bits are lost then."""
-TERMS = Limit(4, "roundings of the terms of a gradient that cancels")
+ROUNDINGS_OF_TERMS = Limit(4, "roundings of the terms of a gradient that cancels")
 """The error that is allowed for a gradient whose terms cancel. It has two terms. The kernel stores each, and autograd stores each again when it adds
 them: four roundings."""
 CHOICES = Limit(4, "times that each choice was seen")
@@ -77,7 +74,7 @@ class Floor:
 
     def bound(self) -> torch.Tensor:
         """The distance from the exact result that is allowed at each element."""
-        return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms() + self._jumps()
+        return AT_ONE_ELEMENT * self.widest + NEARBY * self._nearby() + self._stored() + self._terms() + self._jumps()
 
     def parted(self, parts: torch.Tensor | None) -> None:
         """Sets the size of the parts that autograd adds up to the candidate's gradient."""
@@ -126,7 +123,7 @@ class Floor:
 
     def _terms(self) -> torch.Tensor:
         """The error that is allowed at an element of a gradient because kernels store the terms of its sum."""
-        own = torch.zeros((), dtype=torch.float64) if self.parts is None else TERMS * self._format().unit_roundoff * self.parts
+        own = torch.zeros((), dtype=torch.float64) if self.parts is None else ROUNDINGS_OF_TERMS * self._format().unit_roundoff * self.parts
         return torch.maximum(own, self._guessed())
 
     def _guessed(self) -> torch.Tensor:
@@ -134,14 +131,14 @@ class Floor:
         if self.terms is None:
             return torch.zeros((), dtype=torch.float64)
         fmt = self._format()
-        one = TERMS * fmt.unit_roundoff * self.terms
+        one = ROUNDINGS_OF_TERMS * fmt.unit_roundoff * self.terms
         return one if self.sums is None else torch.maximum(one, _fine(fmt) * self.sums)
 
     def _cancelled(self) -> torch.Tensor:
         """The same for elements of blocks, but only where the terms cancel. Elsewhere these roundings are independent, as others are."""
         none = torch.zeros((), dtype=torch.float64)
         large = torch.maximum(none if self.terms is None else self.terms, none if self.parts is None else self.parts)
-        return torch.where(self.exact.abs() < CANCELLED * large, self._terms(), 0.0)
+        return torch.where(self.exact.abs() < CANCELLED_GRADIENT * large, self._terms(), 0.0)
 
     def _nearby(self) -> torch.Tensor:
         """An element's expected distance, from its row and its column: their product over the whole, as in a matrix of rank one, but at least the
@@ -225,8 +222,8 @@ def _blocks(floor: Floor, far: torch.Tensor, known: torch.Tensor) -> tuple[str, 
     """The block (the tensor, a row or a column) whose root mean square is furthest beyond that of the noise runs and the reference, and its ratio."""
     if far.numel() < ELEMENTS:
         return "", 0.0
-    stored = floor._stored().square() / 9 + floor._cancelled().square() + floor._jumps().square()
-    allowed = BLOCK**2 * (floor.square / max(floor.runs, 1)) + stored
+    stored = floor._stored().square() / FAIL**2 + floor._cancelled().square() + floor._jumps().square()
+    allowed = FAIL**2 * (floor.square / max(floor.runs, 1)) + stored
     seen, limit = far.square().reshape(-1, far.shape[-1]), torch.where(known, allowed, 0.0).reshape(-1, far.shape[-1])
     best = ("the tensor", _root(seen.sum(), limit.sum()))
     for axis, what in ((1, "row"), (0, "column")):

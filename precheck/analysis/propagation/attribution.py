@@ -156,7 +156,7 @@ class Attribution:
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
         picked = (each.outputs[0] for each in self._after(cause) if each.base in ops.MOVING)
-        return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
+        return any(causes.subnormal(made) >= causes.MADE_BY_OP * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
         """The op that amplifies the rounding of `cause` most: the one with the largest ratio of the error after it to the error before it."""

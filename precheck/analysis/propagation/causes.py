@@ -17,7 +17,7 @@ from precheck.analysis.propagation.provenance import determined, elements, passe
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
-HALF = Limit(0.5, "share of the error")
+MADE_BY_OP = Limit(0.5, "share of the error")
 """An op made an error if its own rounding is at least this share of it. Squares add up, so the inputs brought the other √(1 - ½²)."""
 ADDING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.CUTS
 """Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
@@ -32,7 +32,7 @@ LINEAGE = 512
 def amplified(operation: Operation) -> Value | None:
     """The input whose error an op amplifies: that with the largest error. If another has half as much, and the op is not linear in it, that one."""
     passed = ops.LINEAR_IN.get(operation.base, frozenset())
-    steep = [value for place, value in enumerate(operation.inputs) if place not in passed and value.drift >= HALF * operation.drift_in]
+    steep = [value for place, value in enumerate(operation.inputs) if place not in passed and value.drift >= MADE_BY_OP * operation.drift_in]
     return max(steep or operation.inputs, key=lambda value: value.drift, default=None)
 
 
@@ -98,7 +98,7 @@ def stores_subnormal(operation: Operation, value: Value) -> bool:
     """Whether a cast of wide numbers makes most of an error, since they are subnormal in its format. (Weights and inputs are converted as the
     precision demands.) Any other op that only moves or picks elements passes errors on: each element keeps the error that it had.
     """
-    return casts_wide(operation) and not operation.converts and subnormal(value) >= HALF * value.drift
+    return casts_wide(operation) and not operation.converts and subnormal(value) >= MADE_BY_OP * value.drift
 
 
 def terms_cancel(operation: Operation) -> bool:
@@ -110,7 +110,7 @@ def terms_cancel(operation: Operation) -> bool:
 def rule_for(cause: Operation) -> str:
     """The rule for a rounding: `cancellation`, `absorption` (a sum that swallows what it adds, or is stored so low), or `amplified-rounding`."""
     value = cause.outputs[0]
-    if cause.absorbed is not None and cause.absorbed.share >= HALF:
+    if cause.absorbed is not None and cause.absorbed.share >= MADE_BY_OP:
         return "absorption"
     if terms_cancel(cause):
         return "cancellation"
@@ -167,10 +167,10 @@ def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
     """Whether an op made most of a value's error itself, and not `source`, the input that carries most. The first condition that holds decides."""
     if operation.base in ops.MOVING | ops.CHOSEN and (not value.low or only_moved(operation, value)):
         return False  # nor does the smallest of n numbers change by more than the number that changes most
-    summed, stored = operation.base in ops.SUMS, storage_error(value) >= HALF * value.drift
+    summed, stored = operation.base in ops.SUMS, storage_error(value) >= MADE_BY_OP * value.drift
     if operation.base in ops.SCALING and len(operation.inputs) == 1 and elements(source) > elements(value):
         return stored  # a part of the input times a number: more than one rounding is the part's error
-    if operation.base in ops.DECOMPOSED and any((made.local or 0.0) >= HALF * made.drift > 0 for made in operation.outputs):
+    if operation.base in ops.DECOMPOSED and any((made.local or 0.0) >= MADE_BY_OP * made.drift > 0 for made in operation.outputs):
         return True  # all results of a decomposition have one error, which shows in those that are not well determined
     if operation.base in ops.REDUCTIONS and not summed and stored:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
@@ -178,7 +178,7 @@ def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
         return True  # a cancellation
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
-        carried = min(carried, math.sqrt(1 - HALF**2) * total)  # the result is a part of the input, and the part's error is not known
+        carried = min(carried, math.sqrt(1 - MADE_BY_OP**2) * total)  # the result is a part of the input, and the part's error is not known
     if operation.base in ops.ROOTS and not stored:
         return False  # it halves the relative error of each element, and only makes small elements count for more
     if operation.base == "mul":  # two numbers off by a and b make a product off by a + b + ab
@@ -186,7 +186,7 @@ def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
     cancelled = summed and chance.smallest(elements(value)) * carried**2 > total**2  # errors of one origin: the sum has less than its terms
-    return stored and (cancelled or carried <= math.sqrt(1 - HALF**2) * total)
+    return stored and (cancelled or carried <= math.sqrt(1 - MADE_BY_OP**2) * total)
 
 
 def before_copies(value: Value) -> Value:
@@ -217,9 +217,9 @@ def _parts(value: Value) -> set[Value]:
     return {each for each in sources if each.maker is None or each.maker.base not in ops.CONSTANTS - ops.MOVING}
 
 
-def ancestors(values: Iterable[Value]) -> set[Value]:
-    """The values and all that they were computed from, the nearest `LINEAGE` of them."""
-    walk = Walk(values, LINEAGE)
+def ancestors(values: Iterable[Value], most: int = LINEAGE) -> set[Value]:
+    """The values and all that they were computed from, the nearest `most` of them."""
+    walk = Walk(values, most)
     for value in walk:
         walk.follow(value.maker.inputs if value.maker is not None else ())
     return walk.reached
@@ -233,19 +233,17 @@ def common(operation: Operation, cause: Operation) -> bool:
 
 def _made_of(value: Value, other: Value) -> bool:
     """Whether `value` was made from `other` by adding or cutting. Scaling counts only with a cut, as in a remainder x - b * round(x / b)."""
-    waiting, seen = [(value, False, False)], {value}
-    while waiting and len(seen) < NEARBY:
-        made, scaled, cut = waiting.pop(0)
-        maker = made.maker
+    walk, ways = Walk([value], NEARBY), {value: (False, False)}
+    for made in walk:
+        maker, (scaled, cut) = made.maker, ways[made]
         if maker is None or maker.base not in ADDING | ops.SCALING:
             continue
         scaled, cut = scaled or maker.base in ops.SCALING, cut or maker.base in ops.CUTS
         for source in maker.inputs:
             if (source is other or before_copies(source) is other) and (cut or not scaled):
                 return True
-            if source not in seen:
-                seen.add(source)
-                waiting.append((source, scaled, cut))
+            ways.setdefault(source, (scaled, cut))
+        walk.follow(maker.inputs)
     return False
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Set
 
 from precheck import ops
-from precheck.analysis.decisions.branches import MISLED, WRONG, by_chance, masks_wrongly
+from precheck.analysis.decisions.branches import MISLED, WRONG_NUMBER, by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
@@ -116,7 +116,7 @@ def _joins_wrong(value: Value) -> bool:
     """Whether a value joins terms that are off by more than half of themselves. An error is measured of a tensor as a whole, where large terms hide
     that of small ones. But each term is a result of its own. A term that float32 does not determine, such as the cosine of a right angle, is none."""
     terms = value.maker.inputs if value.maker is not None and value.maker.base in ("stack", "cat") else ()
-    wrong = (term for term in terms if term.drift > WRONG and (term.maker is None or determined(term.maker, term)))
+    wrong = (term for term in terms if term.drift > WRONG_NUMBER and (term.maker is None or determined(term.maker, term)))
     return sum(map(elements, wrong)) >= DEAD * elements(value) > 0
 
 
@@ -284,7 +284,7 @@ def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     walk = Walk([value])
     for made in walk:
         reading = [reader for reader in consumers(made, readers) if reader.phase == "forward"]
-        if made.drift > WRONG and (any(reader.reads for reader in reading) or (made.alive and not reading)):
+        if made.drift > WRONG_NUMBER and (any(reader.reads for reader in reading) or (made.alive and not reading)):
             return True
         walk.follow(result for reader in reading for result in reader.outputs)
     return False

@@ -33,7 +33,7 @@ def largest(value: Value) -> float:
     return formats.of_dtype(value.dtype).max if value.low else math.inf
 
 
-FINEST = Limit(2.0**-11, "unit roundoff")
+FINEST = Limit(formats.FP16.unit_roundoff, "unit roundoff")
 """The unit roundoff of float16, the finest format for which the limits on relative errors were measured. A float32 run beside float64 may have as
 many float32 roundings without harm. It is judged by what would be harm in float16."""
 

@@ -21,7 +21,7 @@ from precheck.formats.tiles import ROW, TENSOR
 
 BLOCKS = (16, 32, 64, 128)
 """The numbers of columns in a group, in existing formats."""
-UNLIKE = Limit(0.6, "cosine")
+OTHER_WEIGHT = Limit(0.6, "cosine")
 """If the cosine between a weight and its quantised form is smaller, it is another weight. Ternary weights of a Gaussian reach 0.9, binary ones
 0.8."""
 FOUND = Limit(0.8, "cosine")
@@ -36,7 +36,7 @@ OFFSET = Limit(1.0, "standard deviations of the rounding error")
 """The largest mean error of a block. A zero point that is off by one makes √12."""
 BIAS = Limit(0.02, "relative error")
 """The largest error of a bias, which is not quantised. A bias that is stored and added in bfloat16 is off by 0.003."""
-SHARE = Limit(1 / 16, "share of the blocks")
+WRONG_BLOCKS = Limit(1 / 16, "share of the blocks")
 """The smallest share of wrong blocks that is reported. Single blocks that are all zero, or that hold one outlier, are no sign of a bug."""
 KERNEL = Limit(3.0, "times what rounding explains")
 """The largest error of a layer whose kernel quantises its input. What rounding explains is measured on this very input: storing the result, and
@@ -70,7 +70,7 @@ def fitted(weight: torch.Tensor, quantised: torch.Tensor) -> Fit:
     """Compares two matrices of real numbers, outputs by inputs. `quantised` is dequantised."""
     weight, quantised = weight.double(), quantised.double()
     error = float((quantised - weight).norm() / weight.norm().clamp_min(1e-300))
-    if likeness(weight, quantised) < UNLIKE:
+    if likeness(weight, quantised) < OTHER_WEIGHT:
         return Fit(error, _reordered(weight, quantised) or _scaled(weight, quantised) or _other(weight, quantised))
     return Fit(error, _scaled(weight, quantised))
 
@@ -117,7 +117,7 @@ def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, 
     off = judged & ((factor - 1).abs() > allowed + DEVIATIONS * (apart * alone).norm(dim=1) / width)
     by_chance = ((counts / many[:, None] - centre[:, None] * apart / width[:, None]) * alone).norm(dim=1)
     shifted = judged & (offset.abs() > OFFSET * deviation + DEVIATIONS * by_chance)
-    least = max(SHARE * float(judged.sum()), 1.0)
+    least = max(WRONG_BLOCKS * float(judged.sum()), 1.0)
     if int(off.sum()) >= least:
         found = factor[off]
         detail = f"{int(off.sum())} of {len(off)} {what} are {float(found.min()):.3g} to {float(found.max()):.3g} times what they were"
@@ -147,7 +147,7 @@ def _reordered(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
     for what, change in _orders(weight.shape):
         again = change(quantised)
         if again.shape == weight.shape and (found := likeness(weight, again)) > FOUND:
-            return Misfit("order", f"{what}: changed back, it is {100 * found:.0f}% the weight", likeness(weight, quantised), float(UNLIKE))
+            return Misfit("order", f"{what}: changed back, it is {100 * found:.0f}% the weight", likeness(weight, quantised), float(OTHER_WEIGHT))
     return None
 
 
@@ -178,8 +178,9 @@ def _other(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit:
     alike, rotated = likeness(weight, quantised), _angles(weight, quantised)
     if rotated > FOUND:
         detail = f"the angles between its rows are the weight's ({100 * rotated:.0f}%), and its numbers are not ({100 * max(alike, 0.0):.0f}%)"
-        return Misfit("rotation", detail, alike, float(UNLIKE))
-    return Misfit("order", f"{100 * max(alike, 0.0):.0f}% of it is the weight, and no common order of packing brings it back", alike, float(UNLIKE))
+        return Misfit("rotation", detail, alike, float(OTHER_WEIGHT))
+    detail = f"{100 * max(alike, 0.0):.0f}% of it is the weight, and no common order of packing brings it back"
+    return Misfit("order", detail, alike, float(OTHER_WEIGHT))
 
 
 def _angles(weight: torch.Tensor, quantised: torch.Tensor) -> float:

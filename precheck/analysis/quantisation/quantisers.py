@@ -14,7 +14,7 @@ from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.quantisers import code_notes as notes
 
-CANCELLED = Limit(2.0**-6, "relative error")
+SCALES_LEFT = Limit(2.0**-6, "relative error")
 """The largest distance between the data and its codes times their scales, with all rounding left out. Scales that are kept in bfloat16 explain 2^-9
 each."""
 CLIPPED = Limit(3.0, "times what rounding costs the tensor")
@@ -24,7 +24,7 @@ eighth and lose less by it than by rounding."""
 MISREAD = Limit(2.0, "times what rounding costs the data")
 """The largest distance between the data and what is decoded from its codes, both sorted. By the rearrangement inequality it is at most what rounding
 costs, 1, if it is the same data in whatever order. Scales that are kept in a narrow format add to it."""
-SEEN = Limit(0.02, "share of the norm")
+LEAST_CLIPPED = Limit(0.02, "share of the norm")
 """Clipping that takes a smaller share is not reported. One rounding to e4m3 takes 0.026."""
 MOSTLY = Limit(0.5, "share of a line's casts")
 """The scale of a line does not fit if at least this share of its casts clip. If fewer clip, the scale lags behind data that grows."""
@@ -34,7 +34,7 @@ middle one of a line's calls. Eight bits then are worth no more than four. A sca
 VANISHED = Limit(2.0**-4, "share of the sum")
 """The largest part of a sum of numbers of one sign that may be lost since small ones become zero. Rounding takes no more than that of a normal number
 in e4m3."""
-SKEWED = Limit(0.1, "steps")
+MEAN_ERROR = Limit(0.1, "steps")
 """The largest mean error of a quantiser. Rounding to nearest has up to 0.02, towards zero or away from it (Gaussian data over 7 steps). Stochastic
 rounding has none."""
 MOST = 64
@@ -70,11 +70,11 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
 def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
     """The rule for a note, what was measured and its limit, and the severity beyond that. Clipping is an error if most calls of a line clip, and a
     delayed scale if it is wrong more often than chance explains: it must lag behind when data grows."""
-    rounding = max(float(SEEN), CLIPPED * getattr(seen, "rounding", 0.0))
+    rounding = max(float(LEAST_CLIPPED), CLIPPED * getattr(seen, "rounding", 0.0))
     if isinstance(seen, notes.Uncancelled):
-        return "wrong-scale", seen.off, CANCELLED, "warning" if seen.whole and not seen.fault else "error"
+        return "wrong-scale", seen.off, SCALES_LEFT, "warning" if seen.whole and not seen.fault else "error"
     if isinstance(seen, notes.Unrotated):
-        return "wrong-scale", seen.off, CANCELLED, "error"
+        return "wrong-scale", seen.off, SCALES_LEFT, "error"
     if isinstance(seen, notes.Dead | notes.Wrapped | notes.Mixed):
         return "wrong-scale", seen.share, 0.0, "error"
     if isinstance(seen, notes.Unfolded):
@@ -84,9 +84,9 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
     if isinstance(seen, notes.Changed):
         return "wrong-scale", seen.off, rounding, "error"
     if isinstance(seen, notes.Misread):
-        return "wrong-scale", seen.off, max(float(SEEN), MISREAD * seen.rounding), "error"
+        return "wrong-scale", seen.off, max(float(LEAST_CLIPPED), MISREAD * seen.rounding), "error"
     if isinstance(seen, notes.Flushed):
-        return "clipping", seen.lost, SEEN, "error"
+        return "clipping", seen.lost, LEAST_CLIPPED, "error"
     if isinstance(seen, notes.Coarse) and seen.lost > rounding and -math.log2(seen.share) >= WASTED * seen.bits:
         return "clipping", seen.lost, rounding, "error"
     if isinstance(seen, notes.Clipped):
@@ -97,7 +97,7 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
     if isinstance(seen, notes.Vanished):
         return "biased-rounding", seen.lost, VANISHED, "error"
     if isinstance(seen, notes.Skewed) and abs(seen.mean) > DEVIATIONS * seen.chance:
-        return "biased-rounding", abs(seen.mean), SKEWED, "error"
+        return "biased-rounding", abs(seen.mean), MEAN_ERROR, "error"
     if isinstance(seen, notes.Repeated) and seen.calls >= AGAIN:
         return "biased-rounding", seen.grown, REPEATED, "error"
     return "", 0.0, 0.0, "error"

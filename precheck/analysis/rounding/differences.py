@@ -12,7 +12,7 @@ import math
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
-from precheck.analysis.decisions.branches import WRONG
+from precheck.analysis.decisions.branches import WRONG_NUMBER
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
@@ -24,11 +24,11 @@ from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.function_errors import owns
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-TERMS = Limit(4, "terms")
+FEW_TERMS = Limit(4, "terms")
 """A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane."""
 DIGITS = Limit(8.0, "times")
-"""Each of two differences in a row counts from three bits. Both together lose six, one more than `PLAIN`."""
-PLAIN = Limit(32.0, "times")
+"""Each of two differences in a row counts from three bits. Both together lose six, one more than `LOSES_FIVE_BITS`."""
+LOSES_FIVE_BITS = Limit(32.0, "times")
 """An op or a subtraction with this amplification loses five bits. Healthy ones reach 16.2, at a scalar. Weights of losses and standard deviations
 seldom make a difference so many times larger."""
 ALIKE = Limit(0.25, "share of the elements")
@@ -46,7 +46,7 @@ def reduced(operation: Operation, value: Value) -> bool:
     are small beside their terms, but not all. Or one rounding has grown a million times by then. Numbers cancel to a g-th of their size, in one sum
     or in several in a row, with a chance of 1/g.
     """
-    few = elements(value) >= RESULTS and 1 < _terms(operation, value) <= TERMS
+    few = elements(value) >= RESULTS and 1 < _terms(operation, value) <= FEW_TERMS
     return few or CHANCE * value.drift >= value.rounded > 0
 
 
@@ -76,7 +76,7 @@ def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Oper
     if not subtracts or not any(source.kept_low for source in operation.inputs):
         return 0.0
     gain = amplification(operation, value)
-    return gain * _amplified_before(operation, value, known) if DIGITS <= gain < PLAIN else gain
+    return gain * _amplified_before(operation, value, known) if DIGITS <= gain < LOSES_FIVE_BITS else gain
 
 
 def _amplified_before(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
@@ -103,7 +103,7 @@ def _shrunk(term: Value) -> float:
     largest, made = term, [term]
     while len(made) < NEARBY and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
         before = max(causes.computed_from(made[-1].maker), key=causes.absolute, default=None)
-        if before is None or before in made or before.shape != term.shape or causes.absolute(before) < causes.HALF * causes.absolute(term):
+        if before is None or before in made or before.shape != term.shape or causes.absolute(before) < causes.MADE_BY_OP * causes.absolute(term):
             break
         made.append(before)
         largest = max(largest, before, key=lambda each: each.norm)
@@ -123,7 +123,7 @@ def picked(operation: Operation, value: Value, readers: Readers) -> tuple[Operat
     if value.dead < GARBAGE and not (operation.base in ops.CHOOSING_OR_FILLING and _by_place(source, readers)):
         return None
     gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
-    small = gain >= PLAIN and elements(value) * math.log(gain) >= -math.log(CHANCE)
+    small = gain >= LOSES_FIVE_BITS and elements(value) * math.log(gain) >= -math.log(CHANCE)
     return (made, gain) if small and made is not None and made.base in ops.SUMS else None
 
 
@@ -133,19 +133,17 @@ def _by_place(source: Value, readers: Readers) -> bool:
     maker = causes.before_copies(source).maker
     if maker is None or not all(each.low for each in (*maker.inputs, *maker.outputs)):
         return False
-    before, after = Walk([source], NEARBY), Walk([source], NEARBY)
-    for each in before:
-        before.follow(each.maker.inputs if each.maker is not None else ())
-    for each in after:
-        after.follow(made for reader in readers.get(each, ()) for made in reader.outputs)
-    read = (reader for each in before.reached | after.reached for reader in readers.get(each, ()))
+    after = Walk([source], NEARBY)
+    for _, reader in after.with_readers(readers):
+        after.follow(reader.outputs)
+    read = (reader for each in causes.ancestors([source], NEARBY) | after.reached for reader in readers.get(each, ()))
     return not any(reader.base in ops.COMPARED or reader.packet in ops.EXTREMES for reader in read)
 
 
 def of_computed_terms(operation: Operation, value: Value) -> bool:
     """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit: most elements have none, or all are off by more
     than half of their norm. No term may be a number that was only stored low."""
-    lost = value.dead >= GARBAGE or (value.dead >= ALIKE and value.drift > WRONG)
+    lost = value.dead >= GARBAGE or (value.dead >= ALIKE and value.drift > WRONG_NUMBER)
     if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or not lost or not determined(operation, value):
         return False
     return bool(operation.inputs) and not any(source.kept_low or source.low for source in operation.inputs)
@@ -170,10 +168,10 @@ def lost_at(operation: Operation, observation: Observation, readers: Readers) ->
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:
-    """Whether later products make a difference at least `PLAIN` times larger, as a difference quotient does."""
+    """Whether later products make a difference at least `LOSES_FIVE_BITS` times larger, as a difference quotient does."""
     walk = Walk([value], NEARBY)
     for _, reader in walk.with_readers(readers):
-        if reader.base in ops.SCALING and any(result.norm >= PLAIN * value.norm for result in reader.outputs):
+        if reader.base in ops.SCALING and any(result.norm >= LOSES_FIVE_BITS * value.norm for result in reader.outputs):
             return True
         walk.follow(reader.outputs if reader.base in ops.MOVING | ops.SCALING else ())
     return False

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, constant, effective_roundoff, rounded_bound
-from precheck.analysis.rounding.differences import PLAIN, amplification
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
 from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
 from precheck.analysis.rounding.function_errors import ROUNDED, Calls, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
@@ -32,7 +32,7 @@ SHAKEN = Limit(0.1, "share of the elements")
 """The sensitivity of a later value counts if at least this share of its elements have no correct digit."""
 DIGIT = Limit(2.0**-11, "relative error")
 """The smallest error of the disturbed copy that counts. A smaller error is the disturbance itself."""
-NOTHING = Limit(2.0**-20, "norm of a sum over that of its terms")
+ZERO_SUM = Limit(2.0**-20, "norm of a sum over that of its terms")
 """A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a sum
 is rounding error whatever its terms are."""
 NEAR = 8
@@ -53,10 +53,10 @@ class Errors:
         self.origins, self.observation, self.readers = origins, Observation(), Readers()
         self.suspects: list[Fact] = []  # facts whose harm is not known yet
         self.explanations: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: explained by something else
-        self.mild: set[Value] = set()  # values that descend from a small difference
-        self.nothing: set[Value] = set()  # values that are zero in theory, and what has its error from them
+        self.small_differences: set[Value] = set()  # values that are made from a small difference of wide numbers
+        self.zero_in_theory: set[Value] = set()  # values that are zero in theory, and what has its error from them
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
-        self.returned: set[Fact] = set()  # facts on errors that a function handed on, and that float32 determined there
+        self.handed_on: set[Fact] = set()  # facts on errors that a function handed on, and that float32 determined there
         self.exemptions: dict[Fact, tuple[Value, list[Exempting]]] = {}
         self._about(self.observation, self.readers)
 
@@ -67,12 +67,12 @@ class Errors:
         for operation in observation.judged:
             above = inherited = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
             excused = self._excused(operation)
-            self.returned.update(fact for value in operation.inputs if self.explanations.get(value) for fact in self._handed(value, operation))
+            self.handed_on.update(fact for value in operation.inputs if self.explanations.get(value) for fact in self._handed(value, operation))
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
                 above = self.explanations[value] = tuple(fact for fact in inherited if not self._ends(fact, operation, value))
-                self.mild.update({value} if excused else ())
+                self.small_differences.update({value} if excused else ())
                 self._whole_numbers(operation, value)
                 self._borrowed_epsilon(operation, value)
                 if place == 0 and not above:
@@ -98,8 +98,8 @@ class Errors:
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values, which no later op can read."""
         self.explanations = {value: above for value, above in self.explanations.items() if above and value in values}
-        self.mild &= values
-        self.nothing &= values
+        self.small_differences &= values
+        self.zero_in_theory &= values
         self.observation, self.readers = Observation(), {}
         self._about(self.observation, self.readers)
 
@@ -110,7 +110,7 @@ class Errors:
 
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains the error of the inputs. It does not if they are right again up to a few roundings."""
-        known = any(value in self.mild for value in operation.inputs)
+        known = any(value in self.small_differences for value in operation.inputs)
         return known and operation.drift_in > DOUBTFUL * max(map(effective_roundoff, operation.inputs))
 
     def _suspect(self, fact: Fact, value: Value, *exemptions: Exempting, explained_by: tuple[Fact | None, ...] | None = None) -> None:
@@ -141,7 +141,7 @@ class Errors:
             self._suspect(fact, value, *excuses, explained_by=(*self.explanations[value], None))  # an excused one explains nothing
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
-        limit = ROUNDINGS * 2.0**-8
+        limit = ROUNDINGS * formats.BF16.unit_roundoff
         if operation.own_epsilon and value.drift >= limit:
             fact = BorrowedEpsilon(rule="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
             self._suspect(fact, value, explained_by=(*self.explanations[value], None))
@@ -156,12 +156,12 @@ class Errors:
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
             return
-        if not value.roundoff or value.drift <= 4 * effective_roundoff(value):
+        if not value.roundoff or value.drift <= DOUBTFUL * effective_roundoff(value):
             return
         if shaken(value) and self._zero_in_theory(operation, value):
-            self.nothing.add(value)
+            self.zero_in_theory.add(value)
         elif shaken(value) and value.dead > SHAKEN:
-            self.unstable.update(fact for fact in above if fact is not None and fact not in self.returned)
+            self.unstable.update(fact for fact in above if fact is not None and fact not in self.handed_on)
         if value in self.spoiled:
             return  # downstream of what is suspected already
         if above:
@@ -176,8 +176,8 @@ class Errors:
     def _unexplained(self, operation: Operation, value: Value) -> None:
         """Judges an error that no earlier fact explains."""
         fact = _of_constant(self.misroundings.of(operation, value))
-        chained = fact is not None and fact.how == "a difference" and fact.gain >= PLAIN > amplification(operation, value)
-        fact = fact if chained or value not in self.mild else None
+        chained = fact is not None and fact.how == "a difference" and fact.gain >= LOSES_FIVE_BITS > amplification(operation, value)
+        fact = fact if chained or value not in self.small_differences else None
         own = None
         if operation.call and (fact is None or (fact.healed and not self.misroundings.healed(value))):
             own = self.calls.error(operation, value)
@@ -185,7 +185,7 @@ class Errors:
             self._suspect(own, value, self.calls.stays)
             self.unstable.update([own] if shaken(value) else [])
             return
-        if value in self.mild and not chained:
+        if value in self.small_differences and not chained:
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
@@ -194,7 +194,7 @@ class Errors:
             explained_by = () if fact.healed else (fact,)  # what is made good explains nothing that follows from it
             self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
-            self.mild.update({value} if small_difference() else ())
+            self.small_differences.update({value} if small_difference() else ())
 
     def _in_step(self, operation: Operation, value: Value) -> None:
         """Judges an error in an optimizer's step that no earlier fact explains: numbers that the step loses, or a share that was rounded to 1."""
@@ -231,9 +231,9 @@ class Errors:
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
-        cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= NOTHING * max(term.norm for term in operation.inputs)
+        cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= ZERO_SUM * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if shaken(source)]
-        return cancels or (bool(sources) and self.nothing.issuperset(sources))
+        return cancels or (bool(sources) and self.zero_in_theory.issuperset(sources))
 
 
 def _of_constant(fact: Misrounded | None) -> Misrounded | None:

@@ -17,8 +17,9 @@ from precheck.analysis.propagation.attribution import drift
 from precheck.analysis.propagation.output_impact import ROUNDINGS, amounts, ends_wrong, hidden, measured
 from precheck.analysis.propagation.provenance import FINEST, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.remainders import takes_from_codes
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.probes.additions import takes_back, takes_from_codes
+from precheck.observe.shadow.signed_terms import takes_back
 
 Exempting = Callable[[Fact, Value, Readers], bool]
 

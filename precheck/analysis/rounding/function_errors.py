@@ -23,10 +23,10 @@ from precheck.analysis.propagation.attribution import Attempts, Attribution, Spl
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.remainders import takes_from_codes
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
-from precheck.observe.shadow.probes.additions import takes_from_codes
 from precheck.words import of_norm
 
 ADDED = Limit(4.0, "unit roundoffs")
@@ -34,12 +34,12 @@ ADDED = Limit(4.0, "unit roundoffs")
 have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
 ROUNDED = Limit(13.0, "unit roundoffs")
 """The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
-32 times 0.42 unit roundoffs, as for one op (`differences.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
+32 times 0.42 unit roundoffs, as for one op (`differences.LOSES_FIVE_BITS`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
 OWNED = Limit(0.5, "share of the square of the error")
 """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets that of its terms, too."""
-OWN = Limit(0.75, "share of the square of the error")
+MADE_BY_FUNCTION = Limit(0.75, "share of the square of the error")
 """A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
-COARSE = Limit(2.0**-8, "unit roundoff")
+COARSE = Limit(formats.BF16.unit_roundoff, "unit roundoff")
 """The unit roundoff for the error of a subnormal number, or of one that became zero: bfloat16's, since a subnormal number has as few bits."""
 
 Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
@@ -87,7 +87,7 @@ class Calls:
         count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
         line = operation.call, operation.name, operation.blamed
-        if not self._its_own(operation, value, 0.0 if given else OWN) or not self.attempts.due(line):
+        if not self._its_own(operation, value, 0.0 if given else MADE_BY_FUNCTION) or not self.attempts.due(line):
             return None
         splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
@@ -240,7 +240,7 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
     if cause is None or made.of_line(cause) >= OWNED:
         return cause is not None
     theirs = (share for each, share in made.shares.items() if attribution.written(each) and attribution.same_function(each, cause, functions))
-    return cause.blamed in functions and sum(theirs) >= OWN
+    return cause.blamed in functions and sum(theirs) >= MADE_BY_FUNCTION
 
 
 def _asked(made: Attribution) -> bool:

@@ -17,8 +17,9 @@ from precheck.analysis.propagation.causes import ADDING, before_copies, computed
 from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.misroundings import FELT
+from precheck.analysis.rounding.remainders import remainder_of
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.probes.additions import remainder_of, takes_back
+from precheck.observe.shadow.signed_terms import takes_back
 
 SCALING = ops.SCALING | ops.BLENDS
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
@@ -53,12 +54,6 @@ class State:
         return max(self.passed.values())
 
 
-@dataclasses.dataclass(slots=True)
-class _Way:
-    value: Value
-    operations: tuple[Operation, ...]
-
-
 class Iterations:
     """Follows the states of a run, in order and part by part."""
 
@@ -85,16 +80,17 @@ class Iterations:
         way = _back(operation, value)
         if way is None:
             return
-        last, old = way.value, self.states.get(way.value)
-        products = [each for each in _products(operation, last) if each not in way.operations]
+        last, between = way
+        old = self.states.get(last)
+        products = [each for each in _products(operation, last) if each not in between]
         called = _called(operation, products)
         another = old is not None and bool(old.weights) and old.weights != called
         passed = old.passed if old else {last.maker.instruction: 1} if last.maker is not None else {}
         self.states[value] = State(
             (old.stores if old else 0) + 1, {**passed, operation.instruction: passed.get(operation.instruction, 0) + 1}, last,
-            (old.lines if old else frozenset()) | {each.blamed for each in way.operations},
-            bool(old and old.scaled) or any(each.base in SCALING for each in way.operations),
-            bool(old and old.compensated) or any(_with_remainder(each) for each in way.operations),
+            (old.lines if old else frozenset()) | {each.blamed for each in between},
+            bool(old and old.scaled) or any(each.base in SCALING for each in between),
+            bool(old and old.compensated) or any(map(_with_remainder, between)),
             bool(old and old.network) or (bool(products) and not called) or (bool(called) and another),
             called,
         )  # fmt: skip
@@ -153,22 +149,21 @@ def _handed(operation: Operation, size: int) -> Iterator[Value]:
     return (source for source in inputs if elements(source) >= size and (not turned or source.shape == operation.outputs[0].shape))
 
 
-def _back(operation: Operation, value: Value) -> _Way | None:
-    """The way back from a value to the result of the same op in the iteration before. None if the value is not made from it."""
+def _back(operation: Operation, value: Value) -> tuple[Value, tuple[Operation, ...]] | None:
+    """The result of the same op in the iteration before, and the ops from there to a value. None if the value is not made from it."""
     size, key = elements(value), _key(operation)
-    waiting = [_Way(source, (operation,)) for source in _handed(operation, size)]
-    seen = {way.value for way in waiting}
-    while waiting and len(seen) < NEARBY:
-        way = waiting.pop(0)
-        maker = way.value.maker
+    ways: dict[Value, tuple[Operation, ...]] = dict.fromkeys(_handed(operation, size), (operation,))
+    walk = Walk(ways, NEARBY)
+    for each in walk:
+        maker = each.maker
         if maker is None or maker is operation:
             continue
-        if _key(maker) == key and elements(way.value) == size:
-            return way
+        if _key(maker) == key and elements(each) == size:
+            return each, ways[each]
         if _direct(maker):
-            fresh = [each for each in _handed(maker, size) if each not in seen]
-            seen.update(fresh)
-            waiting += [_Way(each, (*way.operations, maker)) for each in fresh]
+            for source in _handed(maker, size):
+                ways.setdefault(source, (*ways[each], maker))
+                walk.follow([source])
     return None
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes, output_impact
@@ -22,17 +22,17 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
-from precheck.analysis.rounding.differences import PLAIN, amplification, difference_before
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
-from precheck.analysis.unrepresentable.zeros import LOST
+from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 AMPLIFICATION = Limit(16.0, "times")
 """An op with this amplification loses four bits. It counts together with `DEAD`, since sharp softmaxes reach 14.6."""
-PLAIN_ROUNDINGS = Limit(16.0, "unit roundoffs")
-"""The smallest error that counts together with `PLAIN`. Any op may have it, so it is twice that of a sum."""
+AMPLIFIED_ROUNDINGS = Limit(16.0, "unit roundoffs")
+"""The smallest error that counts together with `LOSES_FIVE_BITS`. Any op may have it, so it is twice that of a sum."""
 FELT = Limit(2.0**-6, "relative error")
 """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of bfloat16,
 with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input."""
@@ -42,7 +42,7 @@ with batch norm, before training, one correct rounding for each op makes 0.38 of
 STARVED = Limit(0.25, "share of the elements")
 """An underflow does harm if so many elements of a later result have no correct digit."""
 FAIR = Limit(0.05, "share of the norm")
-"""Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.WRONG` calls wrong."""
+"""Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.HARMED` calls wrong."""
 
 How = Literal["a difference", "picked", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 _RULE: dict[How, str] = {
@@ -94,15 +94,15 @@ class Misroundings:
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
-        normal = causes.subnormal(value) < causes.HALF * value.drift  # else the format has no number as small as the result, whatever its terms are
+        normal = causes.subnormal(value) < causes.MADE_BY_OP * value.drift  # else the format has no number as small as the result
         far = normal and roundings >= ROUNDINGS
-        if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= PLAIN and not as_stored(operation, value):
+        if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= LOSES_FIVE_BITS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if far and gain >= PLAIN and differences.of_computed_terms(operation, value):
+        if far and gain >= LOSES_FIVE_BITS and differences.of_computed_terms(operation, value):
             if cause := differences.lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := differences.picked(operation, value, self.readers):
-            return self._fact("picked", operation, value, lost[1], PLAIN, cause=lost[0], severity=self._severity(value), gain=lost[1])
+            return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=lost[0], severity=self._severity(value), gain=lost[1])
         if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
@@ -115,18 +115,18 @@ class Misroundings:
         """The fact on an error that is neither a difference's, nor that of zeros among the inputs, nor a kernel's own."""
         stored = any(source.kept_low for source in operation.inputs)
         spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
-        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
-            return self._fact("a product", operation, value, gain, PLAIN)
+        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= LOSES_FIVE_BITS and stored and determined(operation, value):
+            return self._fact("a product", operation, value, gain, LOSES_FIVE_BITS)
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
-        brought = (value.local or 0.0) < causes.HALF * value.drift and value.norm > 0  # else the op itself made the error, which is within its limit
-        plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and (operation.base not in ops.CENTRED or value.drift >= FELT)
+        brought = (value.local or 0.0) < causes.MADE_BY_OP * value.drift and value.norm > 0  # else the op itself made it, within its limit
+        plainly = roundings >= AMPLIFIED_ROUNDINGS and gain >= LOSES_FIVE_BITS and (operation.base not in ops.CENTRED or value.drift >= FELT)
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and not differences.normalises(operation) and (loses_digits or plainly):
             return self._amplifying(operation, value, gain, loses_digits=loses_digits)
-        if spread and causes.subnormal(value) >= causes.HALF * value.drift:  # its inputs have their digits; its wide spacing lost them
+        if spread and causes.subnormal(value) >= causes.MADE_BY_OP * value.drift:  # its inputs have their digits; its wide spacing lost them
             return self._fact("subnormal", operation, value, value.dead, GARBAGE, severity=self._severity(value, below=True))
         return self._gradual(operation, value) if spread else None
 
@@ -179,16 +179,16 @@ class Misroundings:
 
     def _amplifying(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
-        below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.HALF * value.drift
+        below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.MADE_BY_OP * value.drift
         severity: Severity = "note" if self.healed(value) else self._severity(value, below=below and value.zeroed < FAIR)  # see `nonfinite`
         if below:
-            judged = value.zeroed >= (FAIR if operation.phase == "backward" else LOST)  # by `zeros`: a flood, or a gradient that wants a loss scale
+            judged = value.zeroed >= (FAIR if operation.phase == "backward" else LOST_TENSOR)  # by `zeros`
             read = value.alive or self.readers.get(value)
-            return self._fact("subnormal", operation, value, gain, PLAIN) if severity == "error" and read and not judged else None
+            return self._fact("subnormal", operation, value, gain, LOSES_FIVE_BITS) if severity == "error" and read and not judged else None
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
         if loses_digits:
             return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
-        return self._fact("amplified", operation, value, gain, PLAIN, cause=cause, severity=severity, gain=gain)
+        return self._fact("amplified", operation, value, gain, LOSES_FIVE_BITS, cause=cause, severity=severity, gain=gain)
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
@@ -228,7 +228,7 @@ class Misroundings:
         """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op
         in float32, returns the op of a torch module if that stored most of the error."""
         made = cause.outputs[0]
-        if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.HALF * made.drift:
+        if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.MADE_BY_OP * made.drift:
             return cause
         term = causes.worst_term(cause) if cause.base in ops.SUMS else max(cause.inputs, key=attribution.drift)
         most = self._storing(cause, term, bool)[0]
@@ -280,7 +280,7 @@ class Misroundings:
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         rule, cause = zero_origin(starving[0])
-        if rule != "underflow" or rms(value) < 2.0**-14:  # fp16's smallest normal
+        if rule != "underflow" or rms(value) < formats.FP16.min_normal:
             return None
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 

@@ -14,8 +14,8 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import NEARBY, Walk
-from precheck.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.torch_support.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
 
 WIDE = frozenset({"float32", "float64"})
 LOW = frozenset({"bfloat16", "float16"})

@@ -26,7 +26,7 @@ from precheck.analysis.propagation.provenance import determined, effective_round
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.errors import shaken
 from precheck.analysis.rounding.exemptions import off_by_one_spacing
-from precheck.analysis.rounding.function_errors import ADDED, OWN
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.loop_states import Iterations, State
 from precheck.analysis.rounding.misroundings import FELT, RECURRENT
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -138,17 +138,17 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
     factors = _repeated_factors(written, states, readers) if value.drift >= FELT else {}
     coherent = not value.low or value.drift > INDEPENDENT * math.sqrt(state.stores + 1) * value.roundoff
     own = min(1.0, sum(of_state.values()))
-    if of_state and value.low and coherent and own < OWN and value.norm:  # the shares are those of independent roundings
+    if of_state and value.low and coherent and own < MADE_BY_FUNCTION and value.norm:  # the shares are those of independent roundings
         own = max(own, 1 - min(1.0, _of_terms(value, states) / (value.drift * value.norm)) ** 2)
-    if value.maker is None or max(own, sum((of_state | factors).values())) < OWN:
+    if value.maker is None or max(own, sum((of_state | factors).values())) < MADE_BY_FUNCTION:
         return []
-    if factors and (coherent or sum(factors.values()) >= OWN):
+    if factors and (coherent or sum(factors.values()) >= MADE_BY_FUNCTION):
         cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
             rule="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
             limit=FELT, iterations=state.iterations, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
-    if own < OWN or not value.low:
+    if own < MADE_BY_FUNCTION or not value.low:
         return []
     cause = split.cause(of_state.__contains__) or value.maker
     return [Carried(

@@ -22,12 +22,12 @@ from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import GROWN, INTERPOLATING, Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import normalised
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements
-from precheck.analysis.rounding.function_errors import ADDED, OWN, remaining
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, remaining
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NOT_STEEP = ops.SUMS | ops.REDUCTIONS | ops.MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
 """Ops whose result may have a large error for other reasons: terms cancel, elements are moved or cut, or a small gap is a divisor."""
-FEW = Limit(16, "times")
+TIMES_FEWER = Limit(16, "times")
 """Numbers are few if they were made from at least this many times as many elements. To store them in float32 then costs at most an eighth of reading
 those elements."""
 
@@ -95,7 +95,7 @@ class Steepness:
         needless = {each for each, count in few.items() if count}
         cause = made.cause(needless.__contains__)
         theirs = sum(share for each, share in made.shares.items() if each in needless)
-        if cause is None or theirs < OWN or normalised(value, self.readers):
+        if cause is None or theirs < MADE_BY_FUNCTION or normalised(value, self.readers):
             self.attempts.failed(line)
             return None
         return Exponent(
@@ -106,7 +106,7 @@ class Steepness:
     def _written(self, made: Attribution) -> Operation | None:
         """The cast of a computed wide value on the line that made the error, in a function that computes with the result."""
         cause = made.cause(attribution.written)
-        if cause is None or made.of_line(cause) < OWN:
+        if cause is None or made.of_line(cause) < MADE_BY_FUNCTION:
             return None
         return next((each for each in made.shares if each.line == cause.line and self._goes_on(each)), None)
 
@@ -142,7 +142,7 @@ def _narrowing(operation: Operation) -> bool:
 
 def _converted(made: Attribution) -> Operation | None:
     """The conversion of a tensor that the model holds, if its rounding made the error."""
-    return next((each for each, share in made.shares.items() if share >= OWN and each.converts == "held" and _narrowing(each)), None)
+    return next((each for each, share in made.shares.items() if share >= MADE_BY_FUNCTION and each.converts == "held" and _narrowing(each)), None)
 
 
 def _needless(cause: Operation) -> int:
@@ -153,7 +153,7 @@ def _needless(cause: Operation) -> int:
     if cause.base in ops.REDUCTIONS and remaining(cause, made) < 1 and made.drift > 2 * max(cause.drift_in, causes.storage_error(made)):
         return 0  # not storing it has made most of its error: the terms of the sum cancel
     if cause.base in ops.AVERAGES:  # these add up in float32, and round at the end
-        few = elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
+        few = elements(made) == 1 or elements(made) * TIMES_FEWER <= max(elements(source) for source in cause.inputs)
     else:
         few = bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in ops.MOVING
     return elements(made) if few else 0
@@ -166,4 +166,4 @@ def _picked(cause: Operation, readers: Readers) -> int:
         return 0
     taking = [reader for reader in readers.get(made, ()) if reader.phase in ("forward", "data")]
     taken = sum(elements(part) for reader in taking for part in reader.outputs)
-    return taken if all(reader.base in ops.MOVING for reader in taking) and taken * FEW <= elements(made) else 0
+    return taken if all(reader.base in ops.MOVING for reader in taking) and taken * TIMES_FEWER <= elements(made) else 0

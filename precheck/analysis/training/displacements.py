@@ -22,10 +22,10 @@ from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.training.step_records import State, Update
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}
-LOST = Limit(0.5, "share of the intended update")
+LOST_UPDATE = Limit(0.5, "share of the intended update")
 """An update is lost if a smaller share of it arrives. With pure bfloat16, at learning rates where training suffers, 0.00 (norm weights) and 0.20
 (matrices) arrived. With healthy optimizers 0.81 and more did. Half is between them."""
-LUCK = Limit(0.4, "share of the intended update")
+FORGIVEN = Limit(0.4, "share of the intended update")
 """The largest share that is forgiven as chance. Stochastic rounding of few elements over few steps may move nothing."""
 UPDATES = Limit(8, "updates")
 """The fewest updates after which the share that arrived is reported, or a value stands still. After fewer, stochastic rounding may give any share."""
@@ -34,7 +34,7 @@ INTENDED = Limit(2.0, "unit roundoffs")
 it. (The remainder of a Kahan summation is nothing but rounding error, and in the reference it does not move.)"""
 AIMLESS = Limit(0.5, "relative error")
 """If a gradient is further from float32's, it is another gradient. The step made from it is not lost: it was never the intended one."""
-NOTHING = Limit(2.0**6, "times")
+ONLY_ROUNDING = Limit(2.0**6, "times")
 """If a gradient is this many times larger than float32's, it is nothing but rounding. A gradient that is zero in exact arithmetic is as large as the
 format's roundoff, 2^13 (float16) or 2^16 (bfloat16) times float32's. The limit is about half of these digits. Gradients that only changed direction,
 since inputs were rounded, kept their size within a factor of 1.5."""
@@ -55,12 +55,12 @@ class Displacement:
 
     @property
     def lost(self) -> bool:
-        return self.arrived + self.uncertainty < LOST
+        return self.arrived + self.uncertainty < LOST_UPDATE
 
 
 def lost(row: Mapping[str, Any]) -> bool:
     """Whether an update is lost, by its row in `Report.updates`."""
-    return bool(row["arrived"] + row["uncertainty"] < LOST)
+    return bool(row["arrived"] + row["uncertainty"] < LOST_UPDATE)
 
 
 def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
@@ -74,7 +74,7 @@ def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float
     """
     rows = list(rows)
     unlike = [row for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS]
-    turned = {row.record.name for row in unlike if row.record.norm < NOTHING * row.reference.norm and row.record.name in aged}
+    turned = {row.record.name for row in unlike if row.record.norm < ONLY_ROUNDING * row.reference.norm and row.record.name in aged}
     aimless = {row.record.name for row in unlike} - turned
     last: dict[str, ComparedTensor] = {}
     for row in rows:
@@ -94,7 +94,7 @@ def _displacement(row: ComparedTensor) -> Displacement:
     sketching = (moved.norm / meant.norm) * math.sqrt(1 / WIDTH)  # standard deviation of <a, b> from sketches is |a||b|/sqrt(k)
     spacing = formats.of_dtype(moved.dtype).epsilon * moved.weight_norm
     stochastic = math.sqrt(spacing / (meant.norm * moved.numel)) if meant.norm else 0.0
-    return Displacement(moved, meant, arrived, 4 * sketching + min(4 * stochastic, LUCK))
+    return Displacement(moved, meant, arrived, 4 * sketching + min(4 * stochastic, FORGIVEN))
 
 
 def _moved_elsewhere(row: ComparedTensor) -> bool:
@@ -102,7 +102,7 @@ def _moved_elsewhere(row: ComparedTensor) -> bool:
     elements does not move, all that moves was meant. A weight that moves back does not do so by chance."""
     moved, meant, count = row.record, row.reference, math.sqrt(row.record.numel)
     found, far = _displacement(row), moved.norm / meant.norm
-    chance = found.lost and found.arrived + found.uncertainty >= 0 and far**2 - found.arrived >= LOST and LOST <= far <= 1 / LOST
+    chance = found.lost and found.arrived + found.uncertainty >= 0 and far**2 - found.arrived >= LOST_UPDATE and LOST_UPDATE <= far <= 1 / LOST_UPDATE
     return chance and not rounded_away(moved.dtype, moved.weight_norm / count, meant.norm / count / moved.step)
 
 
@@ -126,11 +126,11 @@ def is_lost(update: Update) -> bool:
     """Whether an update is lost. Stochastic rounding makes a share of 1 ± luck arrive. Less than that is no effect of stochastic rounding."""
     share = update_share(update)
     drift = update.gradient_drift if update.moved else update.first_drift  # where nothing moved, the loss itself makes later gradients wrong
-    if not update.wanted or drift >= AIMLESS or share >= LOST:
+    if not update.wanted or drift >= AIMLESS or share >= LOST_UPDATE:
         return False
     if update.aged is not None:
         return True
-    return not update.held and (share + _luck(update) < 1 or share + LUCK < LOST)
+    return not update.held and (share + _luck(update) < 1 or share + FORGIVEN < LOST_UPDATE)
 
 
 def update_share(update: Update) -> float:

@@ -19,12 +19,12 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.provenance import bounded, descendants, is_alias, largest, placed, underflow_threshold, zero_origin
 from precheck.analysis.unrepresentable import zeros
-from precheck.analysis.unrepresentable.zeros import LOST
+from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 from precheck.words import digits
 
-WRONG = Limit(0.25, "relative error")
+HARMED = Limit(0.25, "relative error")
 """Inf or NaN does harm if a result made from it is at least this far off: not one digit of the result is right."""
 FILLS = Limit(3, "different numbers")
 """A mask of -Inf stands for at most so many different numbers in the reference: its constant, and sums of two or three such masks. Data that overflow
@@ -147,7 +147,7 @@ def _harms(reader: Operation) -> bool:
     for value in reader.outputs:
         if value.nans:
             return True
-        if not value.nonfinite and reader.base not in ops.MOVING and value.drift > WRONG and computes:
+        if not value.nonfinite and reader.base not in ops.MOVING and value.drift > HARMED and computes:
             return True  # if it only moves numbers, a finite result is made of finite ones alone, and has the errors of these
         if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
             continue
@@ -181,9 +181,9 @@ def made_by(root: Value, observation: Observation) -> Fact:
     if operation.base.removesuffix("_backward") in ops.POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
-            return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
+            return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=HARMED, how="failed guard", root=root)
         cause = _stored(moved_by(operation, observation) or operation, observation.functions)
-        return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
+        return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=HARMED, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
@@ -214,7 +214,7 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
 def _zero(operation: Operation) -> Value | None:
     """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost."""
     lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not bounded(operation)]
-    if not lost or lost[0].zeroed >= LOST:
+    if not lost or lost[0].zeroed >= LOST_TENSOR:
         return lost[0] if lost else None
     unguarded = (source for source in lost if zero_origin(source)[0] == "vanished-constant")
     return next(unguarded, lost[-1 if operation.base == "div" else 0])

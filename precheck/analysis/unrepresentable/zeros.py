@@ -23,7 +23,7 @@ from precheck.analysis.propagation.provenance import (
 from precheck.analysis.propagation.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-LOST = Limit(0.5, "share of the norm")
+LOST_TENSOR = Limit(0.5, "share of the norm")
 """A tensor is lost if at least this share became zero, in it or in a result that is made from it."""
 
 
@@ -67,17 +67,17 @@ class Floods:
             if observation.undecided(value) and not readers.get(value):
                 self.unread.append((operation, value))
             elif _drowns(value, readers):
-                found.append(Flooded(rule="underflow", operation=operation, measured=value.zeroed, limit=LOST, value=value))
+                found.append(Flooded(rule="underflow", operation=operation, measured=value.zeroed, limit=LOST_TENSOR, value=value))
         return found
 
 
 def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
     """Whether an op of the forward pass has made a tensor mostly zero, since its format cannot hold the numbers."""
-    if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
+    if not value.low or value.zeroed < LOST_TENSOR or value.maker is not operation or operation.phase != "forward" or value in spoiled:
         return False
     if value.largest_zeroed > smallest_normal(value):
         return False  # the format can hold them: rounding has moved them across a threshold, such as a ReLU's
-    if operation.drift_in >= LOST:
+    if operation.drift_in >= LOST_TENSOR:
         return False  # the numbers were lost before: a bias without a gradient, which Adam moves by chance
     return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
 
@@ -89,10 +89,10 @@ def _drowns(value: Value, readers: Readers) -> bool:
     for lost in walk:
         reading = readers.get(lost, ())
         results = [made for reader in reading if reader.base not in ops.ADDENDS or has_part(reader, lost) for made in reader.outputs]
-        wrong = (made for made in results if made.drift > LOST > made.zeroed and (made.alive or not hidden(made, readers)))
+        wrong = (made for made in results if made.drift > LOST_TENSOR > made.zeroed and (made.alive or not hidden(made, readers)))
         if any(wrong) or (lost.alive and all(is_alias(reader, lost) for reader in reading)):
             return True
-        walk.follow(made for made in results if made.zeroed >= LOST)
+        walk.follow(made for made in results if made.zeroed >= LOST_TENSOR)
     return False
 
 
@@ -120,7 +120,7 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
         told.add(cause)
         found.append(
             Starved(
-                rule="gradient-underflow", operation=cause, measured=flushed.zeroed, limit=LOST,
+                rule="gradient-underflow", operation=cause, measured=flushed.zeroed, limit=LOST_TENSOR,
                 severity="warning" if scale > 1 else "error", parameter=name, scale=scale,  # the scaler may still grow until it fits
                 dead=0.0 if flushed is value else value.dead,
             )
@@ -143,11 +143,11 @@ def _asked_for(observation: Observation) -> list[tuple[str, Value, float]]:
 
 def _flushed_before(value: Value) -> Value | None:
     """The gradient that became mostly zero: this one, or one that it was made from and that left most of its elements without a correct digit."""
-    if value.zeroed > LOST:
+    if value.zeroed > LOST_TENSOR:
         return value
     held: Value | None = value
-    while value.dead > LOST and held is not None and held.maker is not None and held.maker.derived and held.drift >= value.drift:
-        if held.zeroed > LOST:
+    while value.dead > LOST_TENSOR and held is not None and held.maker is not None and held.maker.derived and held.drift >= value.drift:
+        if held.zeroed > LOST_TENSOR:
             return held
         held = held.maker.drifting
     return None

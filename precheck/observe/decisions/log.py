@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from precheck.dense_parts import continuous
 from precheck.observe.containers import tensors
 from precheck.observe.decisions.marks import Marked, Path, arguments
 from precheck.observe.decisions.modes import DecisionMode
@@ -31,6 +30,7 @@ from precheck.observe.shadow.places.source import Frames
 from precheck.observe.shadow.replaying.attention import unseeing_rows
 from precheck.observe.shadow.replaying.replay import OpCall, plan
 from precheck.torch_internals import in_backward, storage_key
+from precheck.torch_support.dense_parts import continuous
 
 aten = torch.ops.aten
 Key = tuple[str, str, tuple[int, ...], int]

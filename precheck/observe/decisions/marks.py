@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.memory.storages import Storages
+from precheck.torch_support.dense_parts import continuous
 
 Path = tuple[int, ...]
 """The place of a tensor among an op's arguments, and its index if it is in a list there."""

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.dense_parts import composed, continuous
 from precheck.observe.decisions.log import (
     DecisionLog,
     Key,
@@ -32,6 +31,7 @@ from precheck.observe.shadow.places.source import Frames
 from precheck.observe.shadow.replaying.attention import without_rows
 from precheck.observe.shadow.replaying.replay import OpCall, chosen, plan
 from precheck.torch_internals import in_backward, schema
+from precheck.torch_support.dense_parts import composed, continuous
 
 HALVES = {**dict.fromkeys(LOW, torch.float32), torch.complex32: torch.complex64}
 LOWER = {torch.float32: HALVES, torch.float64: {**dict.fromkeys((*LOW, torch.float32), torch.float64), **dict.fromkeys(WIDE, torch.complex128)}}

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from precheck import float32, ops
+from precheck import ops
 from precheck.observe.recording.module_hooks import Position
 from precheck.observe.shadow.places.source import Frames, shortened
-from precheck.tensor_classes import Mode
 from precheck.torch_internals import in_backward, without_modes
+from precheck.torch_support import float32
+from precheck.torch_support.tensor_classes import Mode
 
 _FACTORS = {getattr(torch.ops.aten, name): places for name, places in ops.MATRIX_PRODUCTS.items()}
 

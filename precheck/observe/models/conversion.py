@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-from precheck.dense_parts import address
 from precheck.observe import state
+from precheck.torch_support.dense_parts import address
 
 Table = tuple[torch.nn.Module, str]
 """A buffer: its module, and its name there."""

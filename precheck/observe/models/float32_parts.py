@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from precheck.dense_parts import address
 from precheck.observe import state
+from precheck.torch_support.dense_parts import address
 
 
 def each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from precheck.shared_changes import Shared
+from precheck.torch_support.shared_changes import Shared
 
 OBSERVING = 200
 """Frames between a verb and the model, and between an op and the innermost function that observes it. At most 60 were counted."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from precheck.shared_changes import Shared
+from precheck.torch_support.shared_changes import Shared
 
 _stance: Any = None
 _compile: Any = None  # torch.compile, while another function is in its place

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precheck.dense_parts import holds_numbers
 from precheck.observe.containers import tensors
 from precheck.observe.recording import call_events
 from precheck.observe.recording.recorder import Recorder
 from precheck.observe.shadow.places.source import Frames
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import in_backward, is_transformed, no_class_code, version
+from precheck.torch_support.dense_parts import holds_numbers
 
 if TYPE_CHECKING:
     from precheck.observe.recording.module_hooks import Position

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import torch
 
-from precheck.dense_parts import holds_numbers
 from precheck.observe.containers import tensors
 from precheck.observe.models.stack_depth import room
 from precheck.observe.models.uncompiled import uncompiled
@@ -24,6 +23,7 @@ from precheck.observe.recording.recorder import Recorder, Witness
 from precheck.observe.records import Trace
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import in_backward, is_transformed, script_optimized, scripts_compiled_anew, storage_key, version
+from precheck.torch_support.dense_parts import holds_numbers
 
 LOW = (torch.bfloat16, torch.float16)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from precheck.formats import Format
-from precheck.tensor_classes import Mode
+from precheck.torch_support.tensor_classes import Mode
 
 
 class Reach(Mode):

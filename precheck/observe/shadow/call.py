@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.comparing import measuring
 from precheck.observe.shadow.comparing.statistics import compare
 from precheck.observe.shadow.memory.cells import Cell
@@ -17,6 +16,7 @@ from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.probes import casts, draws, flips, masks, partial_writes, perturbation
 from precheck.observe.shadow.replaying.replay import OpCall, addressable, tensors_in, with_written
 from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow

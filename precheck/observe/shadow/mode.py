@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from precheck import emulation
-from precheck.dense_parts import continuous
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.recording.exponents import Exponents
@@ -45,6 +43,8 @@ from precheck.observe.shadow.training.losses import Backwards, Losses
 from precheck.observe.shadow.training.scaler_hooks import Scalers
 from precheck.observe.shadow.training.updates import Updates
 from precheck.torch_internals import active_modes, call_kernel, kernel_key, located, modes_on, nesting, no_dispatch, without_modes
+from precheck.torch_support import emulation
+from precheck.torch_support.dense_parts import continuous
 from precheck.words import dtype_name
 
 __tracebackhide__ = True  # pytest leaves out this module's frames, which lie between the user's line and torch's error
@@ -61,22 +61,21 @@ class Shadow(UncompiledMode):
         judge: Judge | None = None,
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
-        self.tracker, self.replay, self.low = tracker, Replay(reference, low), low
-        self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
+        self.low, self.replay, self.memory = low, Replay(reference, low), Memory()  # runs an op again; keeps what came of it: the shadows
+        self.tracker, self.lines = tracker, Lines()  # find an op's module, step and line
+        self.function_replay = FunctionReplay(self.lines.frames)  # runs a call of a user's function again
+        self.observation, self.progress = Observation(), Progress()  # what is written down
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
-        self.function_replay = FunctionReplay(self.lines.frames)
-        self.scales, self.progress = Scales(), Progress()
-        self.window = Window(self.observation, self.memory, judge)
-        self.backwards = Backwards(self.memory, self.scales)
-        self.exponents, self.losses = Exponents(self.memory, self.scales), Losses(self.memory, self.scales)
-        self.scalers = Scalers(tracker, self.scales, self.backwards, self.described)
+        self.window = Window(self.observation, self.memory, judge)  # gives the judge the oldest operations, and drops them
+        self.lock, self.any_perturbed, self.noise = threading.RLock(), False, dict[torch.device, torch.Generator]()  # noise: for perturbed shadows
+        self.scales = Scales()  # here begin the observers of single subjects: of training,
+        self.backwards, self.losses = Backwards(self.memory, self.scales), Losses(self.memory, self.scales)
+        self.exponents, self.scalers = Exponents(self.memory, self.scales), Scalers(tracker, self.scales, self.backwards, self.described)
         self.updates = Updates(self.memory, low, tracker.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
-        self.lock, self.noise = threading.RLock(), dict[torch.device, torch.Generator]()
-        self.stale_casts, self.accumulation = stale_casts.Casts(self), Accumulation(self.memory)
-        self.any_perturbed = False  # whether any cell has a perturbed shadow
-        self.collectives, self.codes, self.delayed_scales = Collectives(self), Codes(self), DelayedScales(self)
-        self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()
+        self.stale_casts, self.accumulation = stale_casts.Casts(self), Accumulation(self.memory)  # of casts and sums,
         self.round_trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
+        self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()  # of where a number comes from,
+        self.codes, self.delayed_scales, self.collectives = Codes(self), DelayedScales(self), Collectives(self)  # of quantisers, of other ranks
         self.executor: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
         tracker.on_gradient, tracker.on_call = self.gradient, self._called
         tracker.on_step.append(self._step_begins)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck import float32
 from precheck.formats import TF32
 from precheck.observe import state
 from precheck.observe.containers import call, mapped, scored, tensors
@@ -19,6 +18,7 @@ from precheck.observe.records import Trace
 from precheck.observe.run import low, prepare, rnn_kernels, undisturbed
 from precheck.observe.training import Training
 from precheck.precisions import Precision
+from precheck.torch_support import float32
 
 TF32_SINCE = (8, 0)
 """The compute capability from which tensor cores support tf32. Older devices compute in float32 even if tf32 is allowed."""

@@ -18,27 +18,26 @@ from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.causes import SWALLOWED
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
-from precheck.analysis.training.displacements import INTENDED, UPDATES
+from precheck.analysis.training.displacements import INTENDED, LOST_UPDATE, UPDATES
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
-from precheck.observe.shadow.probes.additions import takes_back
+from precheck.observe.shadow.probes.accumulation import ABSORBING
+from precheck.observe.shadow.signed_terms import takes_back
 from precheck.rules.advice import added_wide, since, widened
 from precheck.rules.rule import Candidate, Rule
 
 TIMES = Limit(4, "additions in a row")
 """The fewest additions in a row that left at least half of the elements unchanged. One may be chance, and rounding to even makes two."""
-ARRIVED = Limit(0.5, "share of the displacement")
-"""If a smaller share arrives, most of the intended change is lost."""
-HALF = Limit(0.5, "share of the elements")
-"""An addition may have been absorbed if it leaves at least this share unchanged."""
+UNCHANGED_SHARE = Limit(ABSORBING, "share of the elements")
+"""An addition may have been absorbed if it leaves at least this share unchanged. The shadow follows an accumulator from such an addition on."""
 STEADY = Limit(0.75, "share of the way")
 """Updates that have one direction: what they add up to is at least this share of the sum of their sizes. Four independent ones make half of it."""
 ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
-FEW = Limit(16, "elements")
+FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
 
 class Absorption(Rule):
-    limits = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, STEADY, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, SWALLOWED)
 
     def __init__(self) -> None:
         self.open: dict[str, Operation] = {}  # for each line, the last addition to a value that stands still after too few additions
@@ -86,16 +85,16 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or absorbed.carried
     moves = absorbed.intended >= INTENDED * u
-    if absorbed.share >= HALF and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
+    if absorbed.share >= UNCHANGED_SHARE and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
         text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
         if operation.derived:
             which = "several backward passes in .grad" if operation.in_place else "a tensor that is used many times"
             text = f"autograd adds up the gradients of {which}: {text}"
         return Candidate("absorption", read_at(operation), text, absorbed.drift / u, ROUNDINGS)
-    if kept and operation.phase != "backward" and absorbed.additions >= UPDATES and absorbed.arrived < ARRIVED and moves:
+    if kept and operation.phase != "backward" and absorbed.additions >= UPDATES and absorbed.arrived < LOST_UPDATE and moves:
         share = 100 * max(0.0, absorbed.arrived)
         text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
-        return Candidate("absorption", operation, text, absorbed.arrived, ARRIVED)
+        return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
     return _starved(operation, value, absorbed) or _merged(operation, value, absorbed, readers)
 
 
@@ -106,10 +105,10 @@ def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidat
     the rate, however often it is updated. The updates have one direction, so the differences are not the noise that an average is to remove.
     """
     rate, updates, u = _rate(operation), absorbed.additions, effective_roundoff(value)
-    if not 0 < rate < 1 or not operation.in_place or operation.phase == "backward" or operation.in_optimizer or elements(value) < FEW:
+    if not 0 < rate < 1 or not operation.in_place or operation.phase == "backward" or operation.in_optimizer or elements(value) < FEWEST_ELEMENTS:
         return None
     apart = absorbed.intended / (rate * updates)
-    still = absorbed.share >= HALF and absorbed.times == updates >= TIMES and absorbed.arrived < ARRIVED
+    still = absorbed.share >= UNCHANGED_SHARE and absorbed.times == updates >= TIMES and absorbed.arrived < LOST_UPDATE
     if not still or absorbed.steady < STEADY or apart < ROUNDINGS * u:
         return None
     text = (
@@ -134,7 +133,7 @@ def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
     """Whether a stored value has stood still so far, after too few additions for a verdict."""
     first = absorbed.first if absorbed.first is not None else operation
     kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
-    still = absorbed.share >= HALF and absorbed.arrived < ARRIVED and value.low and elements(value) >= FEW
+    still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < LOST_UPDATE and value.low and elements(value) >= FEWEST_ELEMENTS
     return kept and still and operation.phase == "forward" and not operation.in_optimizer and absorbed.intended > 0
 
 
@@ -161,11 +160,12 @@ def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
     adding = copied or operation.base in ops.ADDITIONS
     if not adding or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
-    small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEW
+    small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEWEST_ELEMENTS
     kept = _written_back if copied else _kept
-    if small and absorbed.share > HALF and absorbed.lost > ARRIVED and kept(operation, value, readers) and not remainder_kept(value, readers):
+    lost = absorbed.share > UNCHANGED_SHARE and absorbed.lost > LOST_UPDATE
+    if small and lost and kept(operation, value, readers) and not remainder_kept(value, readers):
         text = f"{100 * absorbed.lost:.0f}% of what is added is lost: {100 * absorbed.share:.0f}% of the elements do not change"
-        return Candidate("absorption", operation, text, absorbed.lost, ARRIVED)
+        return Candidate("absorption", operation, text, absorbed.lost, LOST_UPDATE)
     return None
 
 

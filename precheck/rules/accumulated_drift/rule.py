@@ -13,15 +13,16 @@ from collections.abc import Iterator, Sequence, Set
 from precheck.analysis import chance
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label, module_of
-from precheck.analysis.noise_floor.boundaries import PLAIN
+from precheck.analysis.noise_floor.boundaries import TOO_LARGE_TO_HEAL
 from precheck.analysis.noise_floor.drift import ComparedTensor, Sorted, share
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, read_at
-from precheck.analysis.rounding.function_errors import ADDED, OWN
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.misroundings import RECURRENT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Carried
 from precheck.findings import Finding, Severity
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
 from precheck.precisions import Precision
@@ -29,16 +30,14 @@ from precheck.rules.advice import added_wide, widened
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import digits, of_norm, percents
 
-EVEN = 0.42
-"""The root mean square of the error of a sum of constant size, in √n unit roundoffs: roundings are even within half a spacing."""
 CERTAIN = 1000
-"""Samples that `EVEN` counts as the mean of. It is derived, so chance has no part in it."""
+"""Samples that `ONE_ROUNDING` counts as the mean of. It is derived, so chance has no part in it."""
 SAID = 1e-4
 """Smaller errors are described as "less than 0.01%"."""
 
 
 class AccumulatedDrift(Rule):
-    limits = (WARN, FAIL, REASSOCIATED, PLAIN, GARBAGE, RECURRENT, ADDED, OWN, INDEPENDENT, chance.CHANCE, ROUNDINGS)
+    limits = (WARN, FAIL, REASSOCIATED, TOO_LARGE_TO_HEAL, GARBAGE, RECURRENT, ADDED, MADE_BY_FUNCTION, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)
@@ -102,9 +101,9 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     (value,), u = operation.outputs, operation.outputs[0].roundoff
     if any(reader.summed is not None and reader.base == operation.base for reader in readers.get(value, ())):
         return None  # not complete yet
-    independent = max(INDEPENDENT, EVEN * chance.largest(elements(value), CERTAIN, 1)) * math.sqrt(sums.terms) * max(1.0, sums.between)
+    independent = max(INDEPENDENT, ONE_ROUNDING * chance.largest(elements(value), CERTAIN, 1)) * math.sqrt(sums.terms) * max(1.0, sums.between)
     limit = max(ROUNDINGS, independent) * u
-    if not limit < sums.off < math.inf or sums.off**2 < OWN * value.drift**2:
+    if not limit < sums.off < math.inf or sums.off**2 < MADE_BY_FUNCTION * value.drift**2:
         return None
     text = (f"this tensor is used {sums.terms} times, so it has {sums.terms} gradients. Autograd adds them up in {value.dtype}, and that alone "
             f"puts the sum {percent(sums.off)}% off ({sums.off / u:.1f} unit roundoffs)")  # fmt: skip
@@ -125,7 +124,7 @@ def _first(guilty: Sequence[ComparedTensor]) -> ComparedTensor:
 
 
 def _plain(row: ComparedTensor) -> bool:
-    return row.r > PLAIN * row.allowed
+    return row.r > TOO_LARGE_TO_HEAL * row.allowed
 
 
 def _drift(row: ComparedTensor, precision: Precision, severity: Severity, *, others: int) -> Finding:

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.analysis.decisions.branches import BRANCHES, MISLED, PLAINLY
+from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG_ANSWERS
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.attribution import own_error
-from precheck.analysis.propagation.causes import HALF
+from precheck.analysis.propagation.causes import MADE_BY_OP
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
-from precheck.analysis.rounding.differences import ALIKE, PLAIN
+from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
-from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.rounding.misroundings import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, RECURRENT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
-from precheck.analysis.rounding.steep_functions import FEW, Exponent, Steep
+from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
 from precheck.words import digits, of_norm, percents, portion, short
 
-MISSING = Limit(8, "numbers")
+MISSING_NUMBERS = Limit(8, "numbers")
 """The fewest numbers of the reference that lie more than eight unit roundoffs beyond the end of the run's tail. Rounding moves no number so far. By
 chance, one or two numbers of a draw may lie there."""
 
 
 class AmplifiedRounding(Rule):
     limits = (
-        DEAD, AMPLIFICATION, PLAIN, ALIKE, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, PLAINLY,
-        BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, INDEPENDENT, RECURRENT, MISSING,
+        DEAD, AMPLIFICATION, LOSES_FIVE_BITS, ALIKE, AMPLIFIED_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, WRONG_ANSWERS,
+        BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
@@ -42,11 +42,11 @@ class AmplifiedRounding(Rule):
         yield from super().among(part)
         for operation in part.observation.judged:
             tail = operation.tail
-            if tail is not None and tail.beyond >= MISSING:
+            if tail is not None and tail.beyond >= MISSING_NUMBERS:
                 dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
                 text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {digits(tail.end, 3)} of it in {dtype}, and in "
                         f"float32 {tail.beyond} of {tail.total} numbers lie beyond that, up to {digits(tail.farthest, 3)}")  # fmt: skip
-                yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING)
+                yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING_NUMBERS)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Exponent):
@@ -80,7 +80,7 @@ class AmplifiedRounding(Rule):
 def _rounding(fact: Misrounded) -> str:
     """The error that an op amplifies. It is the blamed op's rounding only if no op between the two has enlarged it."""
     own, read = own_error(fact.operation, fact.operation.outputs[0]), fact.shown.drift_in
-    if own < HALF * read:
+    if own < MADE_BY_OP * read:
         return f"its rounding leads to an error of {portion(read)}, which"
     return f"its rounding ({of_norm(own) if own > 1 else percents(own)})"
 

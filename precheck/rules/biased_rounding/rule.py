@@ -10,13 +10,13 @@ from __future__ import annotations
 from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.quantisation.quantisers import AGAIN, REPEATED, SKEWED, VANISHED, remark_of
+from precheck.analysis.quantisation.quantisers import AGAIN, MEAN_ERROR, REPEATED, VANISHED, remark_of
 from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
 from precheck.rules.rule import Candidate, Rule
 
 
 class BiasedRounding(Rule):
-    limits = (SKEWED, DEVIATIONS, REPEATED, AGAIN, VANISHED)
+    limits = (MEAN_ERROR, DEVIATIONS, REPEATED, AGAIN, VANISHED)
 
     def words(self, fact: Fact) -> str:
         seen = remark_of(fact)

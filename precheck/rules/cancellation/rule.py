@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
-from precheck.analysis.decisions.branches import BRANCHES, MISLED, PLAINLY, WRONG
+from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG_ANSWERS, WRONG_NUMBER
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.attribution import GROWN
 from precheck.analysis.propagation.causes import RESULTS
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import given_back, percent, placed
-from precheck.analysis.rounding.differences import ALIKE, DIGITS, PLAIN, TERMS
+from precheck.analysis.rounding.differences import ALIKE, DIGITS, FEW_TERMS, LOSES_FIVE_BITS
 from precheck.analysis.rounding.errors import UNSTABLE
-from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
@@ -25,8 +25,8 @@ from precheck.rules.rule import Candidate, Rule, adds, difference
 
 class Cancellation(Rule):
     limits = (
-        PLAIN, ROUNDINGS, CHANCE, DIGITS, ALIKE, TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG, MISLED, PLAINLY, BRANCHES, ADDED, ROUNDED,
-        OWNED, OWN, GROWN, PART,
+        LOSES_FIVE_BITS, ROUNDINGS, CHANCE, DIGITS, ALIKE, FEW_TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG_NUMBER, MISLED, WRONG_ANSWERS, BRANCHES,
+        ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, GROWN, PART,
     )  # fmt: skip
 
     def words(self, fact: Fact) -> str:

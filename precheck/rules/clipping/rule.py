@@ -11,7 +11,7 @@ from collections.abc import Set
 from precheck.analysis.chance import CHANCE
 from precheck.analysis.facts import Fact
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.quantisation.quantisers import CLIPPED, MOSTLY, SEEN, WASTED, remark_of
+from precheck.analysis.quantisation.quantisers import CLIPPED, LEAST_CLIPPED, MOSTLY, WASTED, remark_of
 from precheck.observe.shadow.quantisers.code_notes import Clipped, Coarse, Flushed, Late
 from precheck.ops import CASTS
 from precheck.rules.rule import Candidate, Rule
@@ -19,7 +19,7 @@ from precheck.words import digits
 
 
 class Clipping(Rule):
-    limits = (CLIPPED, SEEN, MOSTLY, WASTED, CHANCE)
+    limits = (CLIPPED, LEAST_CLIPPED, MOSTLY, WASTED, CHANCE)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Drops the finding on a cast without a scale where `underflow` reports the same cast."""

@@ -24,7 +24,7 @@ BEHIND = Limit(10.0, "decibels")
 FAINT = Limit(10.0, "decibels")
 """A layer with a larger ratio of signal to noise is not reported, however good the other layers are. The noise is less than a third of the
 product."""
-MISSING = Limit(0.1, "share of a product's energy")
+MISSING_ENERGY = Limit(0.1, "share of a product's energy")
 """The largest share of a product that may come from elements which the recipe rounds to zero. Their part is missing in every step, whatever the
 random draw. Training does not average it out, and the layer explains that much less of the variance. From a tenth, recipes fail in
 docs/formats.md."""
@@ -32,7 +32,7 @@ PHASES: dict[str, Phase] = {"forward": "forward", "input gradient": "backward", 
 
 
 class CoarseRecipe(Rule):
-    limits = (DROWNED, BEHIND, FAINT, MISSING)
+    limits = (DROWNED, BEHIND, FAINT, MISSING_ENERGY)
 
 
 def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
         own, missing = place.decibels(recipe), place.share_lost(recipe)
         if own < DROWNED:
             yield _finding(place, recipe, own, others, "error", DROWNED)
-        elif missing >= MISSING:
+        elif missing >= MISSING_ENERGY:
             yield _lacking(place, recipe, missing)
         elif others and own < min(statistics.median(others) - BEHIND, FAINT):
             yield _finding(place, recipe, own, others, "warning", FAINT)
@@ -52,7 +52,7 @@ def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
 
 def _lacking(place: Place, recipe: str, missing: float) -> Finding:
     text = f"{_layer(place)}: {recipe} rounds elements to zero that make up {missing:.0%} of {_product(place)}, in every step{_outlier(place)}"
-    return _worded(place, text, "error", missing, MISSING)
+    return _worded(place, text, "error", missing, MISSING_ENERGY)
 
 
 def _finding(place: Place, recipe: str, own: float, others: list[float], severity: Severity, limit: Limit) -> Finding:

@@ -14,9 +14,8 @@ from precheck import ops
 from precheck.analysis import chance
 from precheck.analysis.decisions import choices, flips
 from precheck.analysis.decisions.branches import BRANCHES
-from precheck.analysis.decisions.choices import BLUR, BLURRED, ROWS
-from precheck.analysis.decisions.flips import SHARE as OF_DECISIONS
-from precheck.analysis.decisions.flips import Place
+from precheck.analysis.decisions.choices import BLUR, BLURRED, CHANGED_ROWS
+from precheck.analysis.decisions.flips import FLIPPED_SHARE, Place
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.noise import FAIL
@@ -31,7 +30,7 @@ from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Rule
 from precheck.words import module_words, op_words, percents
 
-SHARE = Limit(0.005, "share of the rows")
+TIED_ROWS = Limit(0.005, "share of the rows")
 """The smallest share of rows whose top-k changed because of ties. In healthy programs at most 1 of 32 rows changed."""
 SWAPPED = Limit(1 / 8, "share of what a row chooses")
 """The smallest share of a row's choice that ties must swap to do harm: one of eight experts, beams or candidates. Among twenty neighbours, fifty
@@ -48,7 +47,7 @@ make a quarter of a unit roundoff, or half of one if their sum is less than one.
 
 class DecisionFlip(Rule):
     limits = (
-        ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, chance.CHANCE, FAIL, SKEWED, choices.CLEAR, BRANCHES,
+        CHANGED_ROWS, TIED_ROWS, SWAPPED, MOST, BLURRED, BLUR, FLIPPED_SHARE, chance.CHANCE, FAIL, SKEWED, choices.CLEAR, BRANCHES,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
@@ -72,14 +71,14 @@ class DecisionFlip(Rule):
 
 def _meant(operation: Operation, flips: Flips) -> bool:
     """Whether enough rows choose differently, and the program uses which ones are chosen."""
-    if operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
+    if operation.phase == "backward" or not operation.inputs or (flips.changed < CHANGED_ROWS and not _replaced(operation, flips)):
         return False
     return not choices.by_value(operation) and (operation.base not in ops.ORDERED or choices.ordered_by_place(operation))
 
 
 def _choice(operation: Operation, flips: Flips, origins: Origins) -> Iterator[Candidate]:
     """The candidate for a choice among scores that the format made equal, or whose differences rounding hides."""
-    if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
+    if operation.inputs[0].low and (flips.ties >= CHANGED_ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= TIED_ROWS:
         if not any(map(_chosen_by_ties, operation.inputs)):
             yield _tied(operation, flips)
     elif choices.blurred(operation):
@@ -91,14 +90,14 @@ def _chosen_by_ties(bound: Value) -> bool:
     maker = causes.before_copies(bound).maker
     if maker is None or maker.base not in ops.EXTREMES or choices.by_value(maker):
         return False
-    return maker.flips is not None and maker.flips.ties >= ROWS
+    return maker.flips is not None and maker.flips.ties >= CHANGED_ROWS
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:
     """Whether few rows, even one, change so many choices that chance does not explain it: five choices, and half of the row's, since scores are equal
     that differ by less than rounding. If one row takes the last of eight choices from a tie, that is chance."""
     chosen = elements(operation.outputs[0]) / max(1, flips.total) if operation.outputs else 0.0
-    many = flips.ties * flips.swapped * chosen >= ROWS and flips.swapped >= MOST
+    many = flips.ties * flips.swapped * chosen >= CHANGED_ROWS and flips.swapped >= MOST
     return many and choices.hides_differences(operation)
 
 
@@ -136,7 +135,7 @@ def _tied(operation: Operation, flips: Flips) -> Candidate:
     cause = (causes.before_copies(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
     text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
-    return Candidate("decision-flip", cause, text, flips.ties / flips.total, SHARE, severity)
+    return Candidate("decision-flip", cause, text, flips.ties / flips.total, TIED_ROWS, severity)
 
 
 def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:

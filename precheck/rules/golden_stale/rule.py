@@ -26,7 +26,7 @@ from precheck.precisions import PRECISIONS
 from precheck.rules.rule import Rule
 from precheck.words import counted, of_norm, one_line
 
-UNLIKE = Limit(0.5, "share of an update")
+OTHER_OPTIMIZER = Limit(0.5, "share of an update")
 """If a larger share of an update differs, the optimizer has changed. Adam's first steps are the signs of gradients, and near zero a sign is chance in
 float32. A learning rate that differs by a few percent is found by its recorded value."""
 
@@ -34,7 +34,7 @@ float32. A learning rate that differs by a few percent is found by its recorded 
 class GoldenStale(Rule):
     """`checking` calls it first, since nothing can be measured against a golden of another test."""
 
-    limits = (UNLIKE, noise.FAIL, noise.REASSOCIATED)
+    limits = (OTHER_OPTIMIZER, noise.FAIL, noise.REASSOCIATED)
 
 
 
@@ -136,7 +136,7 @@ def _changed(row: ComparedTensor) -> bool:
     if row.record.nonfinite != row.reference.nonfinite:
         return True
     if row.record.kind == "update":
-        return row.failed and row.relative > UNLIKE
+        return row.failed and row.relative > OTHER_OPTIMIZER
     return row.r > row.allowed
 
 

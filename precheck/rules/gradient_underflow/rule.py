@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from precheck import formats
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.noise_floor.boundaries import FLUSHED, NOTED, lost_share, needed, quantised, starved
-from precheck.analysis.unrepresentable.zeros import LOST, Starved
+from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, Starved
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Observation
 from precheck.rules.rule import Candidate, Compared, Rule, at
 
 
 class GradientUnderflow(Rule):
-    limits = (LOST, FLUSHED, NOTED)
+    limits = (LOST_TENSOR, FLUSHED, NOTED)
 
     def __init__(self) -> None:
         self.room = ""

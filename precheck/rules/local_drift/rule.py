@@ -11,7 +11,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.function_errors import MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.findings import Finding
 from precheck.observe.decisions.selections import Selection
@@ -24,7 +24,7 @@ from precheck.rules.rule import HEALED, Candidate, Rule
 LEFT = Limit(1 / 8, "share of the error")
 """If the error of a result falls to this share when its selections are computed exactly, the selections made it. A product that really computes,
 anywhere before the result, leaves a rounding as large as the error was."""
-SEEN = Limit(16.0, "roundoffs of float32")
+BEYOND_FLOAT32 = Limit(16.0, "roundoffs of float32")
 """The smallest error that float32 does not explain. A rounding to tf32 is 8192 of them."""
 
 
@@ -33,7 +33,7 @@ WHOLE = Limit(0.5, "relative error")
 
 
 class LocalDrift(Rule):
-    limits = (ROUNDINGS, WHOLE, ROUNDED, OWNED, OWN, LEFT, SEEN)
+    limits = (ROUNDINGS, WHOLE, ROUNDED, OWNED, MADE_BY_FUNCTION, LEFT, BEYOND_FLOAT32)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "accumulated":
@@ -57,7 +57,7 @@ def by_selections(rows: Sequence[ComparedTensor], exact: Trace, selections: Sequ
     """
     for row in rows:
         was, norm, now = row.drift, row.reference.norm, exact.records.get(row.record.key)
-        if not row.record.is_result or now is None or not norm or was <= SEEN * formats.FP32.unit_roundoff * norm:
+        if not row.record.is_result or now is None or not norm or was <= BEYOND_FLOAT32 * formats.FP32.unit_roundoff * norm:
             continue
         left = distance(now.sketch, row.reference.sketch)
         if left <= LEFT * was and selections:
@@ -69,7 +69,7 @@ def by_selections(rows: Sequence[ComparedTensor], exact: Trace, selections: Sequ
                     f"or select values (an identity, a permutation, one-hot rows): float32 does them exactly, {precision} rounds what they move; "
                     f"{first.op} at {first.source} is the first of {len(selections)}",
                     phase="forward", op=first.op, module=first.module, source=first.source, step=row.record.step, tensor=row.record.name,
-                    measured=was / norm, limit=SEEN * formats.FP32.unit_roundoff, advice="index instead, or keep tf32 off there",
+                    measured=was / norm, limit=BEYOND_FLOAT32 * formats.FP32.unit_roundoff, advice="index instead, or keep tf32 off there",
                 )
             ]  # fmt: skip
     return []

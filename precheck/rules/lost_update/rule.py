@@ -16,10 +16,10 @@ from precheck.analysis.labels import module_of
 from precheck.analysis.training.displacements import (
     AIMLESS,
     BEYOND,
+    FORGIVEN,
     INTENDED,
-    LOST,
-    LUCK,
-    NOTHING,
+    LOST_UPDATE,
+    ONLY_ROUNDING,
     UPDATES,
     Displacement,
     displacements,
@@ -37,7 +37,7 @@ from precheck.words import counted, percents
 
 
 class LostUpdate(Rule):
-    limits = (LOST, LUCK, AIMLESS, NOTHING, UPDATES, INTENDED, BEYOND)
+    limits = (LOST_UPDATE, FORGIVEN, AIMLESS, ONLY_ROUNDING, UPDATES, INTENDED, BEYOND)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)
@@ -72,7 +72,7 @@ def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, 
 
     `aged`: for each parameter, the share that arrives if the optimizer runs alone on a few elements, and after how many steps.
     """
-    found = sorted((d for d in every if d.lost and aged.get(d.record.name, (0.0, 0))[0] < LOST), key=lambda d: d.arrived)
+    found = sorted((d for d in every if d.lost and aged.get(d.record.name, (0.0, 0))[0] < LOST_UPDATE), key=lambda d: d.arrived)
     if not found:
         return []
     worst = found[0].record
@@ -82,7 +82,7 @@ def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, 
     return [
         Finding(
             "lost-update", "error", text, phase="optimizer", module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name,
-            measured=found[0].arrived, limit=LOST, advice="" if numbers.explained else UNEXPLAINED,
+            measured=found[0].arrived, limit=LOST_UPDATE, advice="" if numbers.explained else UNEXPLAINED,
         )
     ]  # fmt: skip
 
@@ -103,7 +103,7 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     further = horizon((worst.aged, worst.horizon) if worst.aged is not None else None, worst.steps)
     text = worded(worst.parameter, share, worst.steps, numbers, further, len(found), len(observation.updates))
     advice = "" if numbers.explained else UNEXPLAINED
-    return [Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter, advice=advice)]
+    return [Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter, advice=advice)]
 
 
 def _undecayed(observation: Observation) -> Iterator[Candidate]:
@@ -120,7 +120,7 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
                 f"{percents(_meant(worst))} smaller in {worst.steps} steps. One step is {_meant(worst) / worst.steps:.2g} of a weight, and "
                 f"{worst.dtype} "
                 f"drops what is below {_roundoff(worst):.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
-        yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
+        yield Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter)
 
 
 def _multiplied(observation: Observation) -> Iterator[Candidate]:
@@ -138,7 +138,7 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
             f"{percents(worst.intended)}, but changed no bit: {worst.dtype} rounds each product to the old weight; {len(enough)} such parameters in "
             "all")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
-    yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)
+    yield Undecayed("lost-update", operation, text, 0.0, LOST_UPDATE, tensor=name)
 
 
 def _meant(update: Update) -> float:
@@ -155,7 +155,7 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
 
     def missing(update: Update, state: State) -> float:
         enough = state.steps >= UPDATES and state.intended >= INTENDED * _roundoff(update) and update.gradient_drift < AIMLESS
-        return max(0.0, LOST - state.arrived) if enough else 0.0
+        return max(0.0, LOST_UPDATE - state.arrived) if enough else 0.0
 
     for name, update in worst_states(observation.updates, missing).items():
         state = update.states[name]
@@ -163,7 +163,7 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
         of = update.parameter or "a parameter"
         text = (f"optimizer state {name} of {of}: {share:.0%} of the change that {state.steps} steps intended arrived: a running "
                 f"average with small steps stands still in {update.dtype}")  # fmt: skip
-        yield Candidate("lost-update", placed_at(update, state), text, share, LOST, tensor=update.parameter)
+        yield Candidate("lost-update", placed_at(update, state), text, share, LOST_UPDATE, tensor=update.parameter)
 
 
 UNEXPLAINED = "look in the optimizer's step: it may add 0, as after a division by Inf, or write to copies of these weights"

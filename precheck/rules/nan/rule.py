@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from precheck import ops
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label
-from precheck.analysis.unrepresentable.nonfinite import FILLS, WRONG, Broken
+from precheck.analysis.unrepresentable.nonfinite import FILLS, HARMED, Broken
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened
@@ -19,7 +19,7 @@ from precheck.words import digits
 
 
 class NotANumber(Rule):
-    limits = (WRONG, FILLS)
+    limits = (HARMED, FILLS)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.noise_floor.boundaries import NEAR
 from precheck.analysis.unrepresentable.exceptions import Unstorable
-from precheck.analysis.unrepresentable.nonfinite import FILLS, WRONG, Broken
+from precheck.analysis.unrepresentable.nonfinite import FILLS, HARMED, Broken
 from precheck.findings import Finding
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
@@ -19,7 +19,7 @@ from precheck.words import digits
 
 
 class Overflow(Rule):
-    limits = (WRONG, FILLS, NEAR)
+    limits = (HARMED, FILLS, NEAR)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "beyond the format":

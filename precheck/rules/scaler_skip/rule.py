@@ -21,12 +21,12 @@ from precheck.words import digits
 
 IN_A_ROW = Limit(4, "skips in a row")
 """The fewest skips in a row that are reported. When the scaler tries a larger scale it doubles it, so a single step back is enough."""
-FEW = Limit(3, "skips")
+FEWEST_SKIPS = Limit(3, "skips")
 """The fewest skips after which the growth may be too frequent. Fewer give no rate."""
 
 
 class ScalerSkip(Rule):
-    limits = (IN_A_ROW, OFTEN, FEW)
+    limits = (IN_A_ROW, OFTEN, FEWEST_SKIPS)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from skips(part.observation)
@@ -78,7 +78,7 @@ def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
 
 def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: int) -> list[Candidate]:
     """A candidate for a scale that grows beyond what is safe again and again."""
-    if len(skipped) < FEW or len(skipped) <= OFTEN * count(rest):
+    if len(skipped) < FEWEST_SKIPS or len(skipped) <= OFTEN * count(rest):
         return []
     steps = "step" if interval == 1 else f"{interval} steps"
     text = (f"{len(skipped)} of {count(rest)} steps skipped: the scale grows every {steps} beyond what is safe, "

@@ -12,12 +12,12 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import percent, placed
-from precheck.analysis.rounding.differences import PLAIN
-from precheck.analysis.rounding.function_errors import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.rounding.misroundings import FAIR, PLAIN_ROUNDINGS, STARVED, Misrounded
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS
+from precheck.analysis.rounding.function_errors import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.misroundings import AMPLIFIED_ROUNDINGS, FAIR, STARVED, Misrounded
 from precheck.analysis.training.displacements import placed_at, worst_states
-from precheck.analysis.unrepresentable.nonfinite import WRONG, Broken
-from precheck.analysis.unrepresentable.zeros import LOST, Flooded
+from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
+from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, Flooded
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
@@ -32,7 +32,7 @@ _SMALL = "numbers become subnormal or zero here"
 
 class Underflow(Rule):
     limits = (
-        WRONG, LOST, FAIR, STARVED, GARBAGE, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
+        HARMED, LOST_TENSOR, FAIR, STARVED, GARBAGE, LOSES_FIVE_BITS, AMPLIFIED_ROUNDINGS, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, COARSE, EMPTIED,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:

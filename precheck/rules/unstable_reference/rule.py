@@ -11,17 +11,17 @@ from collections.abc import Iterator, Set
 
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
-from precheck.analysis.noise_floor.boundaries import UNSTABLE as CONTRADICTED
+from precheck.analysis.noise_floor.boundaries import REFERENCE_OFF
 from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor, Sorted, share
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
-from precheck.analysis.rounding.errors import DIGIT, NOTHING, SHAKEN, UNSTABLE
+from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE, ZERO_SUM
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.words import digits, of_norm
 
 
 class UnstableReference(Rule):
-    limits = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT, NOTHING)
+    limits = (WARN, FAIL, REASSOCIATED, REFERENCE_OFF, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT, ZERO_SUM)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Turns candidates on values that float32 does not determine into notes."""

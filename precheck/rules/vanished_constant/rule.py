@@ -8,11 +8,11 @@ from precheck import formats, ops
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed, reached
-from precheck.analysis.rounding.differences import PLAIN
-from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS
+from precheck.analysis.rounding.function_errors import MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.rounding.misroundings import FELT, RECURRENT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
-from precheck.analysis.unrepresentable.nonfinite import WRONG, Broken
+from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
 from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.observe.shadow.op_notes import LostBound
 from precheck.observe.shadow.operations import Operation
@@ -22,7 +22,7 @@ from precheck.words import digits
 
 
 class VanishedConstant(Rule):
-    limits = (WRONG, PLAIN, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, ROUNDED, OWNED, OWN)
+    limits = (HARMED, LOSES_FIVE_BITS, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, ROUNDED, OWNED, MADE_BY_FUNCTION)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)

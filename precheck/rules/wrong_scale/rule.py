@@ -13,8 +13,8 @@ import math
 from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.quantisation.quantised_layers import BIAS, FACTOR, FOUND, KERNEL, OFFSET, SHARE, UNLIKE, Fit
-from precheck.analysis.quantisation.quantisers import CANCELLED, CLIPPED, MISREAD, SEEN, remark_of
+from precheck.analysis.quantisation.quantised_layers import BIAS, FACTOR, FOUND, KERNEL, OFFSET, OTHER_WEIGHT, WRONG_BLOCKS, Fit
+from precheck.analysis.quantisation.quantisers import CLIPPED, LEAST_CLIPPED, MISREAD, SCALES_LEFT, remark_of
 from precheck.findings import Finding
 from precheck.observe.shadow.places.source import shortened
 from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
@@ -22,7 +22,7 @@ from precheck.rules.rule import Candidate, Rule
 
 
 class WrongScale(Rule):
-    limits = (CANCELLED, CLIPPED, MISREAD, SEEN, UNLIKE, FOUND, FACTOR, OFFSET, DEVIATIONS, SHARE, BIAS, KERNEL)
+    limits = (SCALES_LEFT, CLIPPED, MISREAD, LEAST_CLIPPED, OTHER_WEIGHT, FOUND, FACTOR, OFFSET, DEVIATIONS, WRONG_BLOCKS, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         seen = remark_of(fact)

@@ -26,7 +26,6 @@ from verdicts import Margin, Verdict, line, verdict_of
 
 from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.checking import Checking
-from precheck.evidence import Evidence
 from precheck.findings import Report
 from precheck.goldens import file, lifecycle
 from precheck.judge import compared_runs
@@ -34,6 +33,7 @@ from precheck.measurement import job_of
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
 from precheck.precisions import Precision, resolve
+from precheck.shared_runs.evidence import Evidence
 
 MODELS, NETWORKS = (Path(__file__).parents[2] / name for name in ("models", "planted"))
 LONG = ("lstm", "pretraining", "style_gan")

@@ -58,7 +58,7 @@ def summed(pairs: Sequence[tuple[str, ComparedTensor]]) -> Movement:
         len(rows), sum(not row.drift and row.record.norm == row.reference.norm for _, row in rows),
         float(numpy.median(ratios)), float(numpy.quantile(ratios, 0.99)), furthest[1].r, _place(*furthest),
         nearest[1].r / nearest[1].allowed, _place(*nearest),
-        sum(row.record.kind == "update" and row.failed and row.relative > staleness.UNLIKE for _, row in pairs),
+        sum(row.record.kind == "update" and row.failed and row.relative > staleness.OTHER_OPTIMIZER for _, row in pairs),
     )  # fmt: skip
 
 

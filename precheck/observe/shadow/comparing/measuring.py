@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck import cuda_blocks, emulation, ops
+from precheck import ops
 from precheck.formats import FORMATS, ONE_ROUNDING
 from precheck.observe.shadow.comparing.fetching import SAMPLE as FETCHED
 from precheck.observe.shadow.comparing.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replaying import eigenvectors
+from precheck.torch_support import cuda_blocks, emulation
 from precheck.words import dtype_name
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.distributed import ranks as company
 from precheck.observe.shadow.distributed.exchange import Exchange, works
 from precheck.observe.shadow.distributed.ranks import Ranks
 from precheck.observe.shadow.replaying.replay import OpCall, addressable, tensors_in
 from precheck.torch_internals import awaited, finished_work, in_backward
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow

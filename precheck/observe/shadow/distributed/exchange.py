@@ -16,8 +16,8 @@ from precheck.observe.shadow.distributed import ranks as company
 from precheck.observe.shadow.distributed.ranks import Ranks
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
-from precheck.tensor_classes import Mode
 from precheck.torch_internals import awaited, group_named, located
+from precheck.torch_support.tensor_classes import Mode
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow

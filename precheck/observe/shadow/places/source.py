@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from precheck import autocast
+import precheck
 from precheck.observe.models.conversion import rounded
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
+from precheck.torch_support import autocast
 
 if TYPE_CHECKING:
     from types import FrameType
 
-PRECHECK = str(Path(autocast.__file__).resolve().parent) + os.sep
+PRECHECK = str(Path(precheck.__file__).resolve().parent) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep  # torchvision lies beside it
 OPTIMIZERS = str(Path(TORCH) / "optim") + os.sep
 RUNNER = str(Path("observe") / "training.py")

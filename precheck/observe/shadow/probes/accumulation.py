@@ -23,6 +23,7 @@ from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, s
 from precheck.observe.shadow.memory.cells import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.probes import additions, stored_states
+from precheck.observe.shadow.signed_terms import takes_back
 from precheck.observe.shadow.training.decayed_weights import DecayedWeights
 from precheck.observe.shadow.training.gradients import Gradients
 
@@ -84,7 +85,7 @@ class Accumulation:
         if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:
-            if additions.takes_back(call.operation):
+            if takes_back(call.operation):
                 _compensated(call)
             for tensor, value in _floating(outputs, values):
                 if id(tensor) in call.before:
@@ -93,7 +94,7 @@ class Accumulation:
         operand = self._operand(call, outputs[0]) if values[0].low else None
         if operand is None and not any(cell is not None and cell.accumulator is not None for cell in call.cells):
             return
-        if additions.takes_back(call.operation):
+        if takes_back(call.operation):
             _compensated(call)
             return
         if operand is None:

@@ -5,23 +5,19 @@ The shadow does not show this: it adds the shadows of the terms, and the run's t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.comparing.statistics import sampled
-from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_written
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-QUANTISER = 64
-"""Values that are looked at between a number and what a quantiser has made of it."""
 OnSamples = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 """Applies the op to a sample of the accumulator and samples of the other operands."""
 
@@ -47,94 +43,6 @@ def on_samples(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[
         return with_written(result, op.written())[0] if planned.mutable else result[0]
 
     return [tensor if tensor.dim() == 0 else sampled(tensor, limit) for tensor, mine in zip(operands, own, strict=True) if not mine], made
-
-
-def takes_back(operation: Operation) -> bool:
-    """Whether a sum subtracts a term from a sum that contains it, as Kahan summation computes its remainder, or a number's own rounding from it.
-
-    (s + y) - s is the part of y that arrived in the sum. It is no accumulator, whatever s is. (s + y) + y is no such sum.
-    """
-    if _own_rounding(operation):
-        return True
-    for value, sign in _signed(operation):
-        maker = value.maker
-        if maker is None or maker is operation:
-            continue
-        before = [(_copied(term), sign * each) for term, each in _signed(maker)]
-        if any((_copied(term), -each) in before for term, each in _signed(operation) if term is not value):
-            return True
-    return False
-
-
-def _own_rounding(operation: Operation) -> bool:
-    """Whether an op subtracts a number from its own copy in another format, which is zero in the reference. Neighbours in one tensor differ there."""
-    terms = _difference(operation)
-    nothing = all(made.drift == math.inf for made in operation.outputs)
-    return nothing and terms is not None and terms[0] is not terms[1] and _copied(terms[0]) is _copied(terms[1])
-
-
-def takes_from_codes(operation: Operation) -> bool:
-    """Whether an op subtracts a number from what a quantiser has made of it, or the reverse: x and (x / s).to(float8) * s, by any scales and bounds.
-
-    A straight-through gradient makes this difference, and so does error feedback. The difference is what rounding to codes has lost.
-    """
-    terms = _difference(operation)
-    if terms is None:
-        return False
-    first, second = map(_copied, terms)
-    return _made_of_codes(first, second) or _made_of_codes(second, first)
-
-
-def _made_of_codes(made: Value, given: Value) -> bool:
-    """Whether `made` is `given`, scaled, rounded to a float of eight bits and scaled back."""
-    waiting, met = [(made, False)], set[tuple[Value, bool]]()
-    while waiting and len(met) < QUANTISER:
-        value, coded = waiting.pop()
-        if coded and _copied(value) is given:
-            return True
-        maker = value.maker
-        if maker is not None and (value, coded) not in met and maker.base in ops.SCALING | ops.WHOLE_COPIES | ops.BOUNDS_BELOW:
-            waiting += [(each, coded or value.dtype.startswith("float8")) for each in maker.inputs]
-        met.add((value, coded))
-    return False
-
-
-def remainder_of(operation: Operation) -> Value | None:
-    """The sum t = s + y whose remainder an op makes: (s - t) + y, or (t - s) - y. What t has lost is then known, and may be added later."""
-    given = _terms(operation)
-    takers = [maker for value in given if (maker := value.maker) is not None and takes_back(maker)]
-    totals = ((total, _terms(maker)) for maker in takers for total in _terms(maker))
-    return max((total for total, others in totals if (added := _terms(total.maker)) & given and added & others), key=_number, default=None)
-
-
-def _number(value: Value) -> int:
-    return value.maker.number if value.maker is not None else 0
-
-
-def _terms(operation: Operation | None) -> set[Value]:
-    """The terms of a sum, before copies."""
-    return set() if operation is None else {_copied(value) for value, _ in _signed(operation)}
-
-
-def _difference(operation: Operation) -> tuple[Value, Value] | None:
-    """The two terms of an op that subtracts one from the other. None if it does something else."""
-    terms = _signed(operation)
-    return (terms[0][0], terms[1][0]) if len(terms) == 2 and terms[0][1] != terms[1][1] else None
-
-
-def _signed(operation: Operation) -> list[tuple[Value, int]]:
-    """The terms of a sum with their signs. Negative: the second operand of `sub`, the first of `rsub`, the second under `alpha=-1`."""
-    if operation.base not in ops.SUMS:
-        return []
-    taken = {"sub": 1, "rsub": 0}.get(operation.base, 1 if -1 in operation.scalars else None)
-    return [(value, -1 if place == taken else 1) for place, value in enumerate(operation.inputs)]
-
-
-def _copied(value: Value) -> Value:
-    """The value of which this one is a copy, or the value itself."""
-    while value.maker is not None and value.maker.base in ops.WHOLE_COPIES and len(value.maker.inputs) == 1 and not value.maker.converts:
-        value = value.maker.inputs[0]
-    return value
 
 
 class _Place(int):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.observe.shadow.comparing.statistics import WHOLES, norm
 from precheck.observe.shadow.op_notes import Flips, LostBound, Mistaken
 from precheck.observe.shadow.probes.masks import MASKED
@@ -33,7 +33,7 @@ ABOVE = frozenset({("ge", 0), ("lt", 0), ("le", 1), ("gt", 1)})
 the bound, and all others whether it is the bound."""
 ENDS = (0.0, 1.0, -1.0)
 """Numbers that shares, masks and probabilities are exactly: those at which they end."""
-FINEST = 2.0**-11
+FINEST = formats.FP16.unit_roundoff
 """The finest unit roundoff that answers are judged by: float16's. A smaller error of what is compared does no harm, whatever format it is in."""
 ROUNDINGS = 8.0
 """How many unit roundoffs a few ordinary ops make, as `output_impact.ROUNDINGS`."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.comparing.statistics import WHOLES, norm, ratio, sampled, share
 from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
@@ -19,6 +18,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.probes import bounds, draws, masks
 from precheck.observe.shadow.replaying import eigenvectors
 from precheck.observe.shadow.replaying.replay import OpCall, chosen
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

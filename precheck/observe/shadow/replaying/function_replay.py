@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.comparing import measuring
 from precheck.observe.shadow.comparing.statistics import SAMPLE, apart, norm, sampled
 from precheck.observe.shadow.memory.cells import Memory
@@ -26,6 +25,7 @@ from precheck.observe.shadow.places.source import Frames
 from precheck.observe.shadow.probes import flips
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import MODULE_CALLS, storage_key
+from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from types import FrameType

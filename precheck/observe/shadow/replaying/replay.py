@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.replaying import attention
 from precheck.torch_internals import NO_DISPATCH, has_kernel, once_an_op, overload, schema
+from precheck.torch_support.dense_parts import continuous
 
 LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
 COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.dense_parts import continuous
 from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.observe.shadow.training.operands import CLOSE, digits, guards, is_number, matters, nothing, part, quotient, same
 from precheck.observe.shadow.training.step_records import ScalingEvent
 from precheck.torch_internals import in_backward, storage_key
+from precheck.torch_support.dense_parts import continuous
 
 WHOLE_SHARES = 1024
 """Division by the scale times an integer up to this is unscaling too: it also takes the mean over micro-batches."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from precheck import emulation
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_notes import Late
 from precheck.recipes.delays import Delayed
+from precheck.torch_support import emulation
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow

@@ -37,6 +37,7 @@ JOINING = ops.ADDITIONS | ops.JOINED | {"where"}
 INVERTING = {name for name, power in ops.POWERS.items() if power < 0} | {"pow"}
 """Ops on a factor after which a product may be a quotient."""
 FUSED = {"addmm", "baddbmm"}
+"""Products that add their first operand."""
 FEWEST = 8
 """Numbers of a vector that may be a factor for each channel."""
 

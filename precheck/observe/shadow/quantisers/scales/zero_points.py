@@ -22,6 +22,7 @@ from precheck import ops
 from precheck.observe.shadow.memory.storages import whole
 from precheck.observe.shadow.quantisers import straight_through
 from precheck.observe.shadow.quantisers.code_copies import LIKE, Track, distance, on_copies
+from precheck.observe.shadow.quantisers.scales.scale_folding import FUSED
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import counts
 from precheck.observe.shadow.replaying.replay import OpCall
 
@@ -110,8 +111,6 @@ def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor
     return made
 
 
-FUSED = {"addmm", "baddbmm"}
-"""Products that add their first operand."""
 
 
 def other(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:

@@ -17,8 +17,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from precheck import cuda_blocks
-from precheck.shared_changes import overrides
+from precheck.torch_support import cuda_blocks
+from precheck.torch_support.shared_changes import overrides
 
 LOW = """_convolution convolution conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot
     lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell""".split()

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from precheck.sparse import LAYOUTS, coalesced
 from precheck.torch_internals import no_class_code
+from precheck.torch_support.sparse import LAYOUTS, coalesced
 
 STORES_CODES = 2
 """Floating formats of fewer bytes an element (float8 and below) hold codes, which mean nothing without a scale."""

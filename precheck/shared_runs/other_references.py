@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 import torch
 
 from precheck.analysis.noise_floor import drift
-from precheck.analysis.noise_floor.boundaries import UNSTABLE
+from precheck.analysis.noise_floor.boundaries import REFERENCE_OFF
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
@@ -44,7 +44,7 @@ class OtherReferences:
         found: set[str] = set()
         if any(flipped for flipped, _ in beside.flips.values()):
             near = drift.compare(low, self.deciding, {}, self.precision, samples=1)
-            found = {row.record.key for row in near if row.record.key in rows and row.drift < UNSTABLE * rows[row.record.key].drift}
+            found = {row.record.key for row in near if row.record.key in rows and row.drift < REFERENCE_OFF * rows[row.record.key].drift}
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if early else self.job
         setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.log, functions=self.functions), early=early)
         try:
@@ -52,4 +52,4 @@ class OtherReferences:
         except Exception:  # some models do not run in float64
             return found
         own = {row.record.key: row.drift for row in drift.compare(beside, exact, {}, self.precision, samples=1)}
-        return found | {key for key, row in rows.items() if own.get(key, 0.0) > UNSTABLE * row.drift}
+        return found | {key for key, row in rows.items() if own.get(key, 0.0) > REFERENCE_OFF * row.drift}

@@ -14,7 +14,6 @@ from collections.abc import Callable, Container
 import torch
 
 from precheck.analysis.noise_floor import drift
-from precheck.closer_look import FIRST_LOOK, is_early
 from precheck.findings import Finding, Report
 from precheck.judge.compared_runs import report_on
 from precheck.measurement import Measurement
@@ -26,7 +25,8 @@ from precheck.observe.records import Trace
 from precheck.observe.run import low, run
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.precisions import Precision, resolve
-from precheck.smallest_set import SpentError
+from precheck.shared_runs.closer_look import FIRST_LOOK, is_early
+from precheck.shared_runs.smallest_set import SpentError
 from precheck.words import counted
 
 PATIENCE, LEAST = 5.0, 0.1

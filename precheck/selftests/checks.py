@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from precheck import garbage_collector, interrupts
-from precheck.analysis.training.displacements import LOST
+from precheck.analysis.training.displacements import LOST_UPDATE
 from precheck.checking import Checking
 from precheck.findings import Report
 from precheck.goldens.file import read
@@ -28,15 +28,15 @@ from precheck.observe.models import faults
 from precheck.observe.models.faults import Change, Effect
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision, resolve
-from precheck.sensitivity import Place, Sensitivity
+from precheck.selftests.sensitivity import Place, Sensitivity
 from precheck.words import counted
 
 Status = Literal["caught", "unnoticed", "allowed", "same", "inapplicable"]
 FAULTS = ("lost update", "skipped step", "overflow", "drift", "zeroed", "shuffled", "stale")
 
 MARGIN = 4.0
-"""The size of a planted drift, in limits. Twice the limit is an error even where later layers heal it (`boundaries.PLAIN`). A sketch gives a distance
-to within a third at worst (5 standard deviations of 6 %), and noise floors differ from run to run by less."""
+"""The size of a planted drift, in limits. Twice the limit is an error even where later layers heal it (`TOO_LARGE_TO_HEAL`). A sketch gives a
+distance to within a third at worst (5 standard deviations of 6 %), and noise floors differ from run to run by less."""
 
 
 STEP = 8.0
@@ -175,17 +175,17 @@ class _SelfTest:
         steps = counted(rows[0].record.step, "step")
         if not any(row.reference.norm for row in rows):
             text = f"no parameter moves in {steps}, so that one that does not arrive changes nothing"
-            return Outcome(fault, "unnoticed", text, "raise the learning rate above 0, or leave the optimizer out", 0.0, LOST)
+            return Outcome(fault, "unnoticed", text, "raise the learning rate above 0, or leave the optimizer out", 0.0, LOST_UPDATE)
         judged = self.sensitivity.judged_updates
         if not judged and self.precision.is_low and not any(row.record.dtype in ("bfloat16", "float16") for row in rows):
             text = f"no rule judges steps taken in float32, where rounding loses none, so one that is lost otherwise passes under {self.precision}"
             return Outcome(fault, "inapplicable", f"{text}; the golden tells (--precision=32-true), and so does bf16-true")
         if not judged:
             text = f"rounding drowns what {steps} mean to do to every parameter, so that none is judged"
-            return Outcome(fault, "unnoticed", text, "raise the learning rate, or steps=", 0.0, LOST)
+            return Outcome(fault, "unnoticed", text, "raise the learning rate, or steps=", 0.0, LOST_UPDATE)
         told = f"no step of {judged[0]} arrives (it moves by {{size}} of its norm in the first); limit: half of the update lost"
         advice = "raise the learning rate, or steps=: what is lost is no more than rounding may lose"
-        return self._tried(fault, lambda effect: faults.update_lost(self.job, judged[0], effect), told, limit=LOST, advice=advice)
+        return self._tried(fault, lambda effect: faults.update_lost(self.job, judged[0], effect), told, limit=LOST_UPDATE, advice=advice)
 
     def _skipped(self) -> Outcome:
         fault = "skipped step"

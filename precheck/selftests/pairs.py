@@ -23,7 +23,7 @@ from precheck.observe.models import faults
 from precheck.pairs.sides import Planted
 from precheck.pairs.verdicts import Judged
 from precheck.precisions import Precision
-from precheck.selftest import Outcome, Status, first_of, percent, scaled
+from precheck.selftests.checks import Outcome, Status, first_of, percent, scaled
 from precheck.varying import Parts, Varied
 
 FAULTS = ("zeroed", "shuffled", "scaled", "stale")

@@ -183,7 +183,7 @@ def is_early(record: Record) -> bool:
 
 def harmful(guilty: Iterable[ComparedTensor]) -> bool:
     """Whether one of these rows is an error in any case: it is a result or the loss, or it is far beyond its limit (`boundaries.drifted`)."""
-    return any(row.record.is_result or row.record.kind == "loss" or row.r > boundaries.PLAIN * row.allowed for row in guilty)
+    return any(row.record.is_result or row.record.kind == "loss" or row.r > boundaries.TOO_LARGE_TO_HEAL * row.allowed for row in guilty)
 
 
 def certain(rows: list[ComparedTensor], made: int, planned: int) -> bool:
@@ -197,7 +197,7 @@ def certain(rows: list[ComparedTensor], made: int, planned: int) -> bool:
     least = first.r / math.sqrt((made + (planned - made) * luck**2) / planned)
     needed = noise.allowed(first.errors, planned)
     plain = first.record.is_result or first.record.kind in ("loss", "parameter-gradient")
-    return first.failed and least > needed * (1 if plain else boundaries.PLAIN)
+    return first.failed and least > needed * (1 if plain else boundaries.TOO_LARGE_TO_HEAL)
 
 
 def _innocent(row: ComparedTensor, before: ComparedTensor) -> bool:

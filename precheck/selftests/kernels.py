@@ -28,7 +28,7 @@ from precheck.observe.containers import call, mapped, tensors
 from precheck.observe.listeners import doing
 from precheck.observe.models import faults
 from precheck.precisions import Precision, resolve
-from precheck.selftest import Outcome, Status, first_of, percent, scaled
+from precheck.selftests.checks import Outcome, Status, first_of, percent, scaled
 
 FAULTS = ("zeroed", "shuffled", "scaled", "stale", "gradient")
 _ORDER: tuple[Status, ...] = ("caught", "allowed", "unnoticed", "same", "inapplicable")

@@ -105,7 +105,7 @@ def _below() -> list[Any]:
 def _installed() -> tuple[str, list[str]]:
     """A digest of precheck's own code, which decides on verdicts, and the versions of all installed packages."""
     found = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest(), sorted(f"{each.name} {each.version}" for each in importlib.metadata.distributions())
 

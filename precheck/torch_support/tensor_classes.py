@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from precheck.shared_changes import Shared
 from precheck.torch_internals import TorchDispatchMode, modes_on, without_modes
+from precheck.torch_support.shared_changes import Shared
 
 
 class Mode(TorchDispatchMode):

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from precheck import float32, ops
-from precheck.dense_parts import composed, with_values
+from precheck import ops
 from precheck.formats import TF32, Format
 from precheck.recipes import Recipe
 from precheck.recipes.delays import Delayed
 from precheck.recipes.products import RecipeProducts
-from precheck.tensor_classes import Mode
+from precheck.torch_support import float32
+from precheck.torch_support.dense_parts import composed, with_values
+from precheck.torch_support.tensor_classes import Mode
 
 _open: list[Format | Recipe] = []
 _carried_out: list[RecipeProducts] = []

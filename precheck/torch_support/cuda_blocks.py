@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from precheck.shared_changes import Shared
+from precheck.torch_support.shared_changes import Shared
 
 _DEPTH = 4  # frames between a decorated function's call and a block's beginning
 

@@ -12,7 +12,7 @@ from precheck.analysis.noise_floor import drift
 from precheck.analysis.training.displacements import displacements
 from precheck.checking import Checking
 from precheck.measurement import Measurement
-from precheck.rules.golden_stale.rule import UNLIKE
+from precheck.rules.golden_stale.rule import OTHER_OPTIMIZER
 
 LUCKY = 30
 """Tensors of up to this many elements are allowed more than `noise.FAIL`, so that their limits show chance and not the check."""
@@ -67,7 +67,7 @@ class Sensitivity:
         if self.precision.is_low:
             return [each.record.name for each in sorted(displacements(self.looks[-1]), key=lambda each: -each.uncertainty)]
         drowned = {row.record.name: float("inf") if row.undetermined else _allowed(row) for row in self.updates if row.reference.norm}
-        return sorted((name for name, share in drowned.items() if share < UNLIKE), key=lambda name: -drowned[name])
+        return sorted((name for name, share in drowned.items() if share < OTHER_OPTIMIZER), key=lambda name: -drowned[name])
 
     @property
     def gradients(self) -> list[str]:

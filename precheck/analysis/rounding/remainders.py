@@ -1,0 +1,49 @@
+"""Recognises what a difference leaves of a number: the remainder of a compensated sum, and what rounding to codes has lost."""
+
+from __future__ import annotations
+
+from precheck import ops
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.signed_terms import before_whole_copies, difference_of, signed_terms, takes_back
+
+
+def takes_from_codes(operation: Operation) -> bool:
+    """Whether an op subtracts a number from what a quantiser has made of it, or the reverse: x and (x / s).to(float8) * s, by any scales and bounds.
+
+    A straight-through gradient makes this difference, and so does error feedback. The difference is what rounding to codes has lost.
+    """
+    terms = difference_of(operation)
+    if terms is None:
+        return False
+    first, second = map(before_whole_copies, terms)
+    return _made_of_codes(first, second) or _made_of_codes(second, first)
+
+
+def _made_of_codes(made: Value, given: Value) -> bool:
+    """Whether `made` is `given`, scaled, rounded to a float of eight bits and scaled back."""
+    walk = Walk([(made, False)], NEARBY)
+    for value, coded in walk:
+        if coded and before_whole_copies(value) is given:
+            return True
+        maker = value.maker
+        if maker is not None and maker.base in ops.SCALING | ops.WHOLE_COPIES | ops.BOUNDS_BELOW:
+            walk.follow((each, coded or value.dtype.startswith("float8")) for each in maker.inputs)
+    return False
+
+
+def remainder_of(operation: Operation) -> Value | None:
+    """The sum t = s + y whose remainder an op makes: (s - t) + y, or (t - s) - y. What t has lost is then known, and may be added later."""
+    given = _terms(operation)
+    takers = [maker for value in given if (maker := value.maker) is not None and takes_back(maker)]
+    totals = ((total, _terms(maker)) for maker in takers for total in _terms(maker))
+    return max((total for total, others in totals if (added := _terms(total.maker)) & given and added & others), key=_number, default=None)
+
+
+def _number(value: Value) -> int:
+    return value.maker.number if value.maker is not None else 0
+
+
+def _terms(operation: Operation | None) -> set[Value]:
+    """The terms of a sum, before copies."""
+    return set() if operation is None else {before_whole_copies(value) for value, _ in signed_terms(operation)}
