@@ -55,6 +55,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
 
 def _stores_own(call: Call, output: torch.Tensor) -> bool:
     """Whether an op stores low what a model has computed: in a forward pass, in what autograd follows, in a backward pass or in an optimizer's step.
+    So is one number that the program has written down.
 
     What is computed elsewhere may be data, which are known to a rounding. What is stored in eight bits is a code.
     """
@@ -62,7 +63,7 @@ def _stores_own(call: Call, output: torch.Tensor) -> bool:
     if torch.finfo(output.dtype).bits <= 8 or source.dtype in call.mode.low:
         return False
     within = bool(call.mode.tracker.stack) or source.requires_grad or call.operation.phase in ("backward", "optimizer")
-    return within and (maker is not None or bool(call.mode.wide.computed.get(source)))
+    return call.mode.wide.own(source, within) or (within and maker is not None)
 
 
 def _below_normal(value: Value, low: torch.dtype) -> bool:
