@@ -166,7 +166,9 @@ def straight_through(x: torch.Tensor) -> torch.Tensor:
     return x + (x.bfloat16().float() - x).detach()
 
 
-@pytest.mark.parametrize("healthy", [halves, halves_on_two_lines, straight_through, lambda x: x.bfloat16().float() - 1, lambda x: (x - 1).bfloat16().float()])
+@pytest.mark.parametrize(
+    "healthy", [halves, halves_on_two_lines, straight_through, lambda x: x.bfloat16().float() - 1, lambda x: (x - 1).bfloat16().float()]
+)
 def test_a_rounding_that_is_meant_is_left_in_peace_in_a_block(healthy: Callable[[torch.Tensor], Any]) -> None:
     """The rest of a rounding, data that are rounded, and a result that is rounded once."""
     x = 1 + torch.rand(512, generator=torch.Generator().manual_seed(0)) / 50

@@ -1,8 +1,8 @@
 """Casts and copies: the result shares the shadow of its source, unless the program rounds on purpose.
 
 A cast to a low format and back on one line rounds on purpose if it rounds data or makes codes, and then the reference rounds too. What a model
-computes is judged like any other number that is stored low. So are a cast that a float32 run does not make (`evidence.imposed`), and one of the line's
-own result of the iteration before, which is a state.
+computes is judged like any other number that is stored low. So are a cast that a float32 run does not make (`evidence.imposed`), and one of what the
+line gave an iteration before, which is a state.
 """
 
 from __future__ import annotations
