@@ -1,4 +1,4 @@
-"""A cast to a low format and back on one line: meant where a float32 run makes it too, and a bug where only low precision brings it."""
+"""A cast to a low format and back on one line: it is meant for data, and judged like any store for what a model computes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,38 @@ class Offsets(torch.nn.Module):
         return (x + 100.3).to(dtype).float() - 100.3  # culprit
 
 
-def test_a_round_trip_that_only_low_precision_brings_is_a_bug() -> None:
+@pytest.mark.parametrize("hard_coded", [False, True])
+def test_a_round_trip_that_a_difference_amplifies_is_a_bug(hard_coded: bool) -> None:
+    """Whether or not a float32 run makes it as well: then it is wrong in float32 too."""
     torch.manual_seed(0)
-    report = precheck.measure(Offsets(hard_coded=False), torch.randn(64, 8), precision="bf16-mixed")
+    report = precheck.measure(Offsets(hard_coded=hard_coded), torch.randn(64, 8), precision="bf16-mixed")
     line = Path(__file__).read_text(encoding="utf8").splitlines().index("        return (x + 100.3).to(dtype).float() - 100.3  # culprit") + 1
     assert report.errors, report.summary()
     assert report.errors[0].source.endswith(f"test_round_trips.py:{line}")
     assert re.search(rf"amplified \d+ times by aten.sub.Tensor at \S*test_round_trips.py:{line}", report.summary())
 
 
-def test_a_round_trip_that_float32_makes_as_well_is_meant() -> None:
+def odds(chance: torch.Tensor) -> torch.Tensor:
+    """Of outcomes that are nearly certain: most digits of 1 - p are lost when p is rounded."""
+    chance = chance.bfloat16().float()
+    return chance / (1 - chance)
+
+
+def test_a_round_trip_in_a_loss_is_judged_and_one_of_data_is_meant() -> None:
+    """Both are outside of all modules. Autograd follows what a model computes, and data are computed without it."""
     torch.manual_seed(0)
-    report = precheck.measure(Offsets(hard_coded=True), torch.randn(64, 8), precision="bf16-mixed")
-    assert report.errors == [], report.summary()
+    layer, x = torch.nn.Linear(8, 8), torch.randn(64, 8)
+    with precheck.watch() as told:
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = layer(x)
+        odds(torch.sigmoid(4 + 0.3 * scores.float())).mean().backward()
+    assert told.errors, told.summary()
+    assert "bfloat16" in told.errors[0].message
+    assert told.errors[0].source.rpartition(":")[0].endswith("test_round_trips.py")
+    with precheck.watch() as silent:
+        data = odds(torch.sigmoid(4 + 0.3 * torch.randn(64, 8)))
+        layer(data).mean().backward()
+    assert silent.findings == [], silent.summary()
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
@@ -135,12 +154,21 @@ def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return first, (x - first) * 256
 
 
+def halves_on_two_lines(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x = x * 1.1
+    low = x.bfloat16()
+    first = low.float()
+    return first, (x - first) * 256
+
+
 def straight_through(x: torch.Tensor) -> torch.Tensor:
     x = x.exp()
     return x + (x.bfloat16().float() - x).detach()
 
 
-@pytest.mark.parametrize("healthy", [halves, straight_through, lambda x: x.bfloat16().float() - 1, lambda x: (x - 1).bfloat16().float()])
+@pytest.mark.parametrize(
+    "healthy", [halves, halves_on_two_lines, straight_through, lambda x: x.bfloat16().float() - 1, lambda x: (x - 1).bfloat16().float()]
+)
 def test_a_rounding_that_is_meant_is_left_in_peace_in_a_block(healthy: Callable[[torch.Tensor], Any]) -> None:
     """The rest of a rounding, data that are rounded, and a result that is rounded once."""
     x = 1 + torch.rand(512, generator=torch.Generator().manual_seed(0)) / 50

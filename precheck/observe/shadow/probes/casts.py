@@ -1,7 +1,8 @@
 """Casts and copies: the result shares the shadow of its source, unless the program rounds on purpose.
 
-A cast to a low format and back on one line rounds on purpose, as data are rounded so. If a float32 run does not make it (`evidence.imposed`), or
-if it rounds its own result of the iteration before, which is a state, the reference does not round.
+A cast to a low format and back on one line rounds on purpose if it rounds data or makes codes, and then the reference rounds too. What a model
+computes is judged like any other number that is stored low. So are a cast that a float32 run does not make (`evidence.imposed`), and one of what the
+line gave an iteration before, which is a state.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ if TYPE_CHECKING:
 def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     """Whether a cast is the way back of `x.bfloat16().float()` on one line. Then the rounding is on purpose and the reference rounds too."""
     mode, before, cell = call.mode, call.floats[0], call.cells[0]
+    if output.dtype in mode.low:
+        mode.wide.stores(output, _stores_own(call, output))
+        return False
     there = None if cell is None else cell.value.maker
-    if cell is None or there is None or before.dtype not in mode.low or output.dtype in mode.low or not output.is_floating_point():
+    if cell is None or there is None or before.dtype not in mode.low or not output.is_floating_point():
         return False
     if call.operation.derived or there.derived or mode.lines.frames.widening(3):
         return False  # autocast's own casts, and autograd's: an LSTM's gradients under autocast are cast down and up on one forward line
     if cell.value.wholes_moved >= 2 or cell.value.nonfinite or _below_normal(cell.value, before.dtype):
         return False  # nobody rounds counts and positions on purpose, and neither Inf nor a number with fewer bits than the format has is a rounding
+    if mode.wide.stored.get(before):
+        return False
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
     if not one_line or _turn_before(there, call.operation) or call.operation.source in (mode.observation.imposed or ()):
         return False
@@ -45,6 +51,19 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     mode.memory.drop(output)
     mode.memory.seed(output, mode.replay.wide(output.dtype), value)  # its error is zero, but what follows from it is measured
     return True
+
+
+def _stores_own(call: Call, output: torch.Tensor) -> bool:
+    """Whether an op stores low what a model has computed: in a forward pass, in what autograd follows, in a backward pass or in an optimizer's step.
+    So is one number that the program has written down.
+
+    What is computed elsewhere may be data, which are known to a rounding. What is stored in eight bits is a code.
+    """
+    source, maker = call.floats[-1], call.inputs[-1].maker
+    if torch.finfo(output.dtype).bits <= 8 or source.dtype in call.mode.low:
+        return False
+    within = bool(call.mode.tracker.stack) or source.requires_grad or call.operation.phase in ("backward", "optimizer")
+    return call.mode.wide.own(source, within) or (within and maker is not None)
 
 
 def _below_normal(value: Value, low: torch.dtype) -> bool:

@@ -25,6 +25,7 @@ class WideNumbers:
         self.drawn: Storages[bool] = Storages()
         self.computed: Storages[bool] = Storages()
         self.written: Storages[bool] = Storages()
+        self.stored: Storages[bool] = Storages()  # low tensors that hold what a model has computed wide
 
     def draws(self, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads random numbers."""
@@ -46,6 +47,13 @@ class WideNumbers:
         """Notes a tensor that is made from one Python number. Such a number is a constant of the program, while a list may be data."""
         if isinstance(numbers, float):
             self.written.put(tensor, True)
+
+    def stores(self, low: torch.Tensor, own: bool) -> None:
+        """Notes whether a low tensor now holds what the model has computed wide."""
+        if own:
+            self.stored.put(low, True)
+        elif self.stored:
+            self.stored.drop(low)
 
     def own(self, tensor: torch.Tensor, within: bool) -> bool:
         """Whether the program has made these numbers, and not only stored them. `within`: inside a module's forward pass."""
