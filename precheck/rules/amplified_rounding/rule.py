@@ -15,10 +15,10 @@ from precheck.analysis.propagation.attribution import own_error
 from precheck.analysis.propagation.causes import HALF
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
-from precheck.analysis.rounding.differences import ALIKE, PLAIN
+from precheck.analysis.rounding.differences import ALIKE, PLAIN, RECURRENT
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import ADDED, OWN, OWNED, ROUNDED, OwnError
-from precheck.analysis.rounding.misroundings import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, RECURRENT, Misrounded
+from precheck.analysis.rounding.misroundings import AMPLIFICATION, FELT, PLAIN_ROUNDINGS, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
 from precheck.analysis.rounding.steep_functions import FEW, Exponent, Steep
 from precheck.rules.advice import kept

@@ -8,9 +8,9 @@ from precheck import formats, ops
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed, reached
-from precheck.analysis.rounding.differences import PLAIN
+from precheck.analysis.rounding.differences import PLAIN, RECURRENT
 from precheck.analysis.rounding.function_errors import OWN, OWNED, ROUNDED, OwnError, coarse_number
-from precheck.analysis.rounding.misroundings import FELT, RECURRENT, Misrounded
+from precheck.analysis.rounding.misroundings import FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
 from precheck.analysis.unrepresentable.nonfinite import WRONG, Broken
 from precheck.analysis.unrepresentable.zeros import Missed

@@ -67,8 +67,8 @@ class Raft:
         self.place = self.place + seconds * self.speed  # culprit: raft-far-from-home
 
 
-def floated(kind: torch.dtype, ticks: int = 160) -> torch.Tensor:
-    """How far four rafts have gone in eight seconds, where a server has put its players. Along the axes, if at all."""
+def floated(kind: torch.dtype, ticks: int = 120) -> torch.Tensor:
+    """How far four rafts have gone in six seconds, where a server has put its players. Along the axes, if at all."""
     start = torch.tensor([[370_114.0, 63.0, 368_902.0]], dtype=kind).expand(4, 3)
     raft = Raft(start, torch.zeros(4, 3, dtype=kind))
     push = torch.tensor([0.09, 0.0, 0.05], dtype=kind) * (1 + 0.4 * normal(4, 1, seed=333).to(kind))
@@ -91,7 +91,7 @@ class Oscillator:
         return sound[index] * (1 - part) + sound[(index + 1) % len(sound)] * part
 
 
-def held(kind: torch.dtype, samples: int = 150) -> torch.Tensor:
+def held(kind: torch.dtype, samples: int = 70) -> torch.Tensor:
     """A chord of four notes that is held. Its pitches drop."""
     sound = torch.sin(2 * math.pi * torch.arange(96) / 96).to(kind)
     oscillator = Oscillator(1_130_016, torch.tensor([0.5312, 0.6691, 0.7958, 1.0624], dtype=kind))
@@ -160,7 +160,7 @@ class Biquad:
         return result
 
 
-def drifts(kind: torch.dtype, samples: int = 300) -> torch.Tensor:
+def drifts(kind: torch.dtype, samples: int = 150) -> torch.Tensor:
     """The drift of three gyroscopes, as a filter of half a hertz sees it beside eight thousand samples a second. Too much."""
     biquad = Biquad(0.5, 8000.0, kind)
     still = torch.tensor([3.1, -7.4, 12.6], dtype=kind)
@@ -168,17 +168,19 @@ def drifts(kind: torch.dtype, samples: int = 300) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("way-to-the-next-fix", "mapbox/mapbox-gl-native#3556", ("amplified-rounding", "cancellation", "nan"), "aten.acos.default",
+    Bug("way-to-the-next-fix", "mapbox/mapbox-gl-native#3556", ("amplified-rounding", "cancellation", "nan"), "aten.add.Tensor",
         lambda: walked(SINGLE), lambda: walked(DOUBLE), precision="32-true"),
     Bug("corners-of-a-far-model", "specklesystems/speckle-server#710", ("cancellation", "amplified-rounding", "local-drift"), "aten.mm.default",
-        lambda: drawn(SINGLE), lambda: drawn(DOUBLE), precision="32-true"),
+        lambda: drawn(SINGLE), lambda: drawn(DOUBLE), precision="32-true",
+        expected_miss="a product that cancels to less than 2^-17 of its terms is taken for what no reference determines, even beside float64"),
     Bug("raft-far-from-home", "Creators-of-Aeronautics/Simulated-Project#550", ("absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: floated(SINGLE), lambda: floated(DOUBLE), precision="32-true"),
     Bug("note-that-is-held", "vsariola/sointu#164", ("absorption", "accumulated-drift", "cancellation", "amplified-rounding"), "aten.add.Tensor",
         lambda: held(SINGLE), lambda: held(DOUBLE), precision="32-true"),
-    Bug("flow-in-a-quiet-market", "cinar/indicator#410", ("absorption", "cancellation", "accumulated-drift"), "aten.add.Tensor",
+    Bug("flow-in-a-quiet-market", "cinar/indicator#410", ("absorption", "cancellation", "accumulated-drift", "amplified-rounding"),
+        "aten.add.Tensor",
         lambda: money_flow(SINGLE), lambda: money_flow(DOUBLE), precision="32-true"),
-    Bug("movements-of-a-sleeper", "wadpac/GGIR#326", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("movements-of-a-sleeper", "wadpac/GGIR#326", ("cancellation", "amplified-rounding"), "aten.cumsum.default",
         lambda: movements(SINGLE), lambda: movements(DOUBLE), precision="32-true"),
     Bug("drift-of-a-gyroscope", "betaflight/betaflight#380", ("cancellation", "amplified-rounding", "accumulated-drift"), "aten.rsub.Scalar",
         lambda: drifts(SINGLE), lambda: drifts(DOUBLE), precision="32-true"),

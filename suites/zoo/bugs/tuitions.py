@@ -26,7 +26,7 @@ class Adam:
         self.theta = self.theta - self.rate * first / (second.sqrt() + 1e-8)
 
 
-def fitted(kind: torch.dtype, steps: int = 60) -> torch.Tensor:
+def fitted(kind: torch.dtype, steps: int = 30) -> torch.Tensor:
     """The means and the log-spreads of six patients' doses, from a first guess that is too sure. It stays."""
     doses = (4 + normal(6, 20, seed=341)).to(kind)
     adam = Adam(torch.stack([torch.zeros(6, dtype=kind), torch.full((6,), -27.0, dtype=kind)]), 0.2)
@@ -117,10 +117,12 @@ def trained_on(careful: bool) -> torch.Tensor:
 BUGS = (
     Bug("step-after-a-steep-slope", "FeRx-NLME/ferx-core#1112", ("overflow",), "aten.mul.Tensor",
         lambda: fitted(SINGLE), lambda: fitted(DOUBLE), precision="32-true"),
-    Bug("actions-at-their-bounds", "rail-berkeley/hil-serl#6", ("overflow", "nan", "cancellation", "amplified-rounding"), "aten.atanh.default",
+    Bug("actions-at-their-bounds", "rail-berkeley/hil-serl#6", ("overflow", "nan", "cancellation", "amplified-rounding"), "aten._to_copy.default",
         lambda: cloned(SINGLE), lambda: cloned(DOUBLE), precision="32-true"),
     Bug("lesson-that-is-forgotten", "ARahim3/mlx-tune#15", ("absorption", "amplified-rounding", "cancellation"), "aten.round.default",
-        lambda: taught(4), lambda: taught(16), precision="32-true"),
+        lambda: taught(4), lambda: taught(16), precision="32-true",
+        expected_miss="to round weights to four bits again after a step is taken for what its user wishes: the quantiser is right on what it gets"),
     Bug("chances-of-chosen-words", "meta-pytorch/torchforge#237", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: trained_on(careful=False), lambda: trained_on(careful=True)),
+        lambda: trained_on(careful=False), lambda: trained_on(careful=True),
+        expected_miss="the difference is right to a few roundings of bfloat16, no more than that of the logits, which the precision asks for"),
 )  # fmt: skip
