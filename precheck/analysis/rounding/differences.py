@@ -98,10 +98,16 @@ def difference_before(term: Value, known: dict[Value, Operation]) -> Operation |
     return first if first is not None and first.base in ops.SUMS and attribution.written(first) else None
 
 
-def since(stored: Operation | None, term: Value) -> float:
-    """How many times larger the relative error of a term is than the rounding of the op that made most of it. 0 if that is not known."""
-    own = attribution.own_error(stored, stored.outputs[0]) if stored is not None else 0.0
-    return term.drift / own if own else 0.0
+def of_parts(term: Value) -> tuple[Operation | None, Operation | None]:
+    """The difference of two parts of one tensor, such as a running sum, that a term is a multiple of, and the user's op that made that tensor."""
+    value, passed = term, 0
+    while value.maker is not None and value.maker.inputs and value.maker.base in ops.SCALING | ops.MOVING and passed < NEARBY:
+        value, passed = max(value.maker.inputs, key=attribution.drift), passed + 1
+    first = value.maker
+    if first is None or first.base not in ops.SUMS or len(first.inputs) != 2:
+        return None, None
+    one, other = map(causes.before_copies, first.inputs)
+    return (first, one.maker) if one is other and one.maker is not None and attribution.written(one.maker) else (None, None)
 
 
 def of_state(operation: Operation, stored: Operation, term: Value) -> bool:

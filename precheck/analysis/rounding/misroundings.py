@@ -163,17 +163,19 @@ class Misroundings:
             if stored is not None and not value.low and not most:
                 return None  # boundaries show what many lines make together
             handed = stored is not None and (self._handed_over(stored, operation, term) or (most and differences.of_state(operation, stored, term)))
-            cause = stored if not value.low or handed else self._before(operation, term, stored if most else None)
+            cause = stored if not value.low or handed else self._before(operation, term)
         if cause is not None and attribution.same_function(cause, operation, self.observation.functions) and attribution.moments(operation, cause):
             cause = None
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
-    def _before(self, operation: Operation, term: Value, stored: Operation | None) -> Operation | None:
-        """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply. The digits of
-        an earlier difference of parts of one tensor were lost when `stored` made that tensor."""
-        first = difference_before(term, self.causes)
-        before = differences.since(stored, term) if first is None else amplification(first, first.outputs[0])
-        return (first or stored) if before >= amplification(operation, operation.outputs[0]) else None
+    def _before(self, operation: Operation, term: Value) -> Operation | None:
+        """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply. If it is of
+        parts of one tensor, its digits were lost when that tensor was stored."""
+        first, made = difference_before(term, self.causes), None
+        if first is None:
+            first, made = differences.of_parts(term)
+        more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
+        return (made or first) if more else None
 
     def _amplifying(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""

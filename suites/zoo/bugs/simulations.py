@@ -127,7 +127,7 @@ def tracked(in_logs: bool) -> torch.Tensor:
 BUGS = (
     Bug("forcing-times", "FESOM/fesom2#940", ("amplified-rounding", "cancellation", "overflow", "nan"), "aten._to_copy.default",
         lambda: forced(WIDE), lambda: forced(DOUBLE), precision="32-true"),
-    Bug("cell-areas", "ecmwf/anemoi-core#362", ("cancellation", "amplified-rounding"), "aten._to_copy.default", lambda: weighed(WIDE),
+    Bug("cell-areas", "ecmwf/anemoi-core#362", ("cancellation", "amplified-rounding"), "aten.sum.dim_IntList", lambda: weighed(WIDE),
         lambda: weighed(DOUBLE), precision="32-true"),
     Bug("summed-energies", "TinkerTools/tinker-gpu#3", ("cancellation", "absorption", "accumulated-drift"), "aten.sub.Tensor",
         lambda: stretched(False), lambda: stretched(True), precision="32-true"),
