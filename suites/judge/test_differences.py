@@ -228,3 +228,26 @@ def test_a_product_of_two_wrong_numbers_is_off_by_more_than_both() -> None:
     """(1 + a) (1 + b) is off by a + b + ab. The product of two variances that cancel makes no error itself."""
     x = 5000 + normal(200)
     assert blamed(lambda: correlation(x, x + 0.5 * normal(200, seed=3)), correlation, "spread_y =")
+
+
+def drifted(turns: int) -> torch.Tensor:
+    """How far rafts have gone from where they were put."""
+    start = 370_000 + 20_000 * uniform(64)
+    place, push = start * 1.0, 0.001 + 0.003 * uniform(64, seed=1)
+    for _ in range(turns):
+        place = place + push
+    return place - start
+
+
+def smoothed() -> torch.Tensor:
+    """How far a moving mean, by differences of running sums, is from one."""
+    sums = (1 + 0.002 * normal(60_000)).cumsum(0)
+    return (sums[10:] - sums[:-10]) / 10 - 1
+
+
+def test_what_the_turns_of_a_loop_lost_is_not_lost_where_its_state_is_read() -> None:
+    assert blamed(lambda: drifted(40), drifted, "place = place + push")
+
+
+def test_what_an_earlier_difference_of_running_sums_lost_was_lost_in_the_sums() -> None:
+    assert blamed(smoothed, smoothed, "sums =")

@@ -46,6 +46,17 @@ def test_the_origin_is_followed_along_the_input_that_is_furthest_off() -> None:
     assert traced(graph).of(made) is more.maker
 
 
+@pytest.mark.parametrize(("size", "line"), [(2.0, 1), (above(2.0), 2)])
+def test_a_sum_that_more_than_doubled_the_absolute_error_of_its_terms_is_the_origin(size: float, line: int) -> None:
+    """A half that is added to a million has one rounding before and one afterwards, and the second is a million times larger."""
+    graph = Graph()
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": 1e-3, "norm": 1.0})
+    made = graph.op("add.Tensor", cast, makes={"drift": 1e-3, "norm": size})
+    origin = traced(graph).of(made)
+    assert origin is not None
+    assert origin.number == line
+
+
 def test_what_was_given_has_no_origin() -> None:
     assert Origins().of(given()) is None
     assert Origins().of(None) is None

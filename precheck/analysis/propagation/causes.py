@@ -13,7 +13,7 @@ from precheck import formats, ops
 from precheck.analysis import chance
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
-from precheck.analysis.propagation.provenance import determined, elements, passed, rms, zero_origin
+from precheck.analysis.propagation.provenance import absolute, determined, elements, passed, rms, zero_origin
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
@@ -139,11 +139,6 @@ def lost_between(operation: Operation, term: Value, known: dict[Value, Operation
     cause = error_source(term, known)
     common = cause is not None and other.maker is not None and cause.number <= other.maker.number
     return error_source(term, since=other) if common else cause
-
-
-def absolute(value: Value) -> float:
-    """Root mean square of the error. 0 if the reference is zero, since the error is stored relative to it."""
-    return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
 
 
 def worst_term(operation: Operation) -> Value:

@@ -52,19 +52,27 @@ def rms(value: Value) -> float:
     return value.norm / math.sqrt(elements(value) or 1)
 
 
+def absolute(value: Value | None) -> float:
+    """Root mean square of the error. 0 if the reference is zero, since the error is stored relative to it."""
+    return value.drift * value.norm / math.sqrt(elements(value) or 1) if value is not None and math.isfinite(value.drift) else 0.0
+
+
 class Origins:
-    """The op that brought in each value's error: the last one that at least doubled the drift."""
+    """The op that brought in each value's error: the last one that at least doubled the drift. Of sums also the last one that at least doubled the
+    absolute error of its terms, since these add up: a million plus a rounded half has a rounding of the million, beside which that of the half is
+    nothing, but both have the same drift."""
 
     def __init__(self) -> None:
         self.known: dict[Value, Operation] = {}
 
     def trace(self, operation: Operation) -> None:
         """Follows the errors through one operation. To be called for all in order."""
-        worst = operation.drifting
+        added = operation.base in ops.SUMS
+        worst = max(operation.inputs, key=lambda value: absolute(value) if added and math.isfinite(value.drift) else value.drift, default=None)
         inherited = self.known.get(worst) if worst is not None else None
         for value in operation.outputs:
             if value.maker is operation:
-                fresh = inherited is None or value.drift > 2 * operation.drift_in
+                fresh = inherited is None or value.drift > 2 * operation.drift_in or (added and absolute(value) > 2 * absolute(worst))
                 self.known[value] = operation if fresh else inherited  # type: ignore[assignment]
 
     def of(self, value: Value | None) -> Operation | None:

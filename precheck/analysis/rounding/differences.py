@@ -19,8 +19,8 @@ from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.causes import RESULTS
 from precheck.analysis.propagation.output_impact import GARBAGE, exponentials
-from precheck.analysis.propagation.provenance import determined, elements, rms
-from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.propagation.provenance import absolute, determined, elements, rms
+from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.function_errors import owns
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -35,6 +35,9 @@ ALIKE = Limit(0.25, "share of the elements")
 """Where errors are half as large as the numbers, half of the elements have no correct digit (`GARBAGE`), if both are normally distributed. Of numbers
 of one size, such as the steps of a ramp, 32 % have none."""
 
+RECURRENT = Limit(8, "iterations")
+"""If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep network
+with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41."""
 WAVES = frozenset({"cos", "sin"})
 """Functions that swing between minus one and one. Their error is at most that of their argument, whatever they are themselves."""
 
@@ -95,6 +98,40 @@ def difference_before(term: Value, known: dict[Value, Operation]) -> Operation |
     return first if first is not None and first.base in ops.SUMS and attribution.written(first) else None
 
 
+def of_parts(term: Value) -> tuple[Operation | None, Operation | None]:
+    """The difference of two parts of one tensor, such as a running sum, that a term is a multiple of, and the user's op that made that tensor."""
+    value, passed = term, 0
+    while value.maker is not None and value.maker.inputs and value.maker.base in ops.SCALING | ops.MOVING and passed < NEARBY:
+        value, passed = max(value.maker.inputs, key=attribution.drift), passed + 1
+    first = value.maker
+    if first is None or first.base not in ops.SUMS or len(first.inputs) != 2:
+        return None, None
+    one, other = map(causes.before_copies, first.inputs)
+    return (first, one.maker) if one is other and one.maker is not None and attribution.written(one.maker) else (None, None)
+
+
+def of_state(operation: Operation, stored: Operation, term: Value) -> bool:
+    """Whether a loop's state is subtracted from a number with less than half of its error, and the turns of the loop made the error of the state.
+
+    Only the rounding with which a term is stored could be spared at the difference. n turns make √n roundings, or n if they go one way. These are in
+    the state, whatever is subtracted from it: of two or more at least half is the loop's."""
+    others = (source for source in operation.inputs if source is not term)
+    apart = all(absolute(other) < causes.MADE_BY_OP * absolute(term) for other in others)
+    return apart and term.drift >= 2 * term.rounded > 0 and _turns(stored, term) >= RECURRENT
+
+
+def _turns(stored: Operation, term: Value) -> int:
+    """How often the line of an op made the largest error on the way back from a term, up to `RECURRENT`. In sums absolute errors add up."""
+    turns, value = 0, term
+    for _ in range(FAR):
+        maker = value.maker
+        if maker is None or not maker.inputs or turns >= RECURRENT:
+            break
+        turns += (maker.line, maker.name) == (stored.line, stored.name)
+        value = causes.worst_term(maker) if maker.base in ops.SUMS else max(maker.inputs, key=attribution.drift)
+    return turns
+
+
 def _shrunk(term: Value) -> float:
     """How many times larger than a term it was before sums took parts of it away. The walk back ends where a sum has less than half of its error.
 
@@ -102,8 +139,8 @@ def _shrunk(term: Value) -> float:
     """
     largest, made = term, [term]
     while len(made) < NEARBY and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
-        before = max(causes.computed_from(made[-1].maker), key=causes.absolute, default=None)
-        if before is None or before in made or before.shape != term.shape or causes.absolute(before) < causes.MADE_BY_OP * causes.absolute(term):
+        before = max(causes.computed_from(made[-1].maker), key=absolute, default=None)
+        if before is None or before in made or before.shape != term.shape or absolute(before) < causes.MADE_BY_OP * absolute(term):
             break
         made.append(before)
         largest = max(largest, before, key=lambda each: each.norm)

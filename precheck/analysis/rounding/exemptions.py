@@ -15,7 +15,7 @@ from precheck.analysis.ledger import exempts
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import drift
 from precheck.analysis.propagation.output_impact import ROUNDINGS, amounts, ends_wrong, hidden, measured
-from precheck.analysis.propagation.provenance import FINEST, effective_roundoff, elements, rms
+from precheck.analysis.propagation.provenance import FINEST, absolute, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.remainders import takes_from_codes
 from precheck.observe.shadow.operations import Operation, Value
@@ -45,15 +45,22 @@ def unread(fact: Fact, value: Value, readers: Readers) -> bool:
     reason="a count beyond 2^24 in float32 has one rounding of float32, which does no harm unless a later op amplifies it",
 )  # fmt: skip
 def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
-    """Whole numbers in float32. Every op that reads them is right to a few roundings, and none makes other integers of them."""
+    """Whole numbers in float32. Ops that read them are right to a few roundings, or wrong by another term, and none makes other integers of them."""
     if value.roundoff >= FINEST or _numbered(value, readers):
         return False
     walk = Walk([value], NEARBY)
-    for _, reader in walk.with_readers(readers):
-        if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
+    for read, reader in walk.with_readers(readers):
+        astray = any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs)
+        if astray and not _outdone(read, reader):
             return False
         walk.follow(reader.outputs if reader.base in ops.MOVING else ())
     return True
+
+
+def _outdone(value: Value, reader: Operation) -> bool:
+    """Whether another term of a sum is more than twice as far off. Absolute errors add up in sums, so the whole numbers made less than a third of the
+    sum's error. (A running total is off by a rounding for each term that it took in.)"""
+    return reader.base in ops.SUMS and absolute(causes.worst_term(reader)) > 2 * absolute(value)
 
 
 @exempts(

@@ -16,13 +16,13 @@ from typing import Literal
 from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation import attribution, causes, output_impact
+from precheck.analysis.propagation import attribution, causes, output_impact, provenance
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
-from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification, difference_before
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
@@ -36,9 +36,6 @@ AMPLIFIED_ROUNDINGS = Limit(16.0, "unit roundoffs")
 FELT = Limit(2.0**-6, "relative error")
 """A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of bfloat16,
 with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input."""
-RECURRENT = Limit(8, "iterations")
-"""If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep network
-with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41."""
 STARVED = Limit(0.25, "share of the elements")
 """An underflow does harm if so many elements of a later result have no correct digit."""
 FAIR = Limit(0.05, "share of the norm")
@@ -165,17 +162,20 @@ class Misroundings:
             stored, most = self._storing(operation, term)
             if stored is not None and not value.low and not most:
                 return None  # boundaries show what many lines make together
-            handed = stored is not None and self._handed_over(stored, operation, term)
+            handed = stored is not None and (self._handed_over(stored, operation, term) or (most and differences.of_state(operation, stored, term)))
             cause = stored if not value.low or handed else self._before(operation, term)
         if cause is not None and attribution.same_function(cause, operation, self.observation.functions) and attribution.moments(operation, cause):
             cause = None
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
-        """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply."""
-        first = difference_before(term, self.causes)
+        """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply. If it is of
+        parts of one tensor, its digits were lost when that tensor was stored."""
+        first, made = difference_before(term, self.causes), None
+        if first is None:
+            first, made = differences.of_parts(term)
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
-        return first if more else None
+        return (made or first) if more else None
 
     def _amplifying(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
@@ -198,7 +198,7 @@ class Misroundings:
         source = causes.amplified(operation)
         if source is None:
             return None
-        if operation.base in ops.EXPONENTIALS and causes.absolute(source) > attribution.GROWN * operation.outputs[0].drift:
+        if operation.base in ops.EXPONENTIALS and provenance.absolute(source) > attribution.GROWN * operation.outputs[0].drift:
             return causes.before_copies(source).maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
@@ -272,7 +272,7 @@ class Misroundings:
         if repeats and line not in self.resting:
             self.resting[line] = self.healed(value, FAR)
         severity: Severity = "error" if repeats and not self.resting[line] else "note"
-        made = max(causes.sources(value), key=causes.absolute).maker  # a join has computed nothing
+        made = max(causes.sources(value), key=provenance.absolute).maker  # a join has computed nothing
         return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:

@@ -24,11 +24,12 @@ from precheck.analysis.propagation.causes import before_copies, computed_from
 from precheck.analysis.propagation.output_impact import hidden
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, rounded_bound
 from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.differences import RECURRENT
 from precheck.analysis.rounding.errors import shaken
 from precheck.analysis.rounding.exemptions import off_by_one_spacing
 from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.loop_states import Iterations, State
-from precheck.analysis.rounding.misroundings import FELT, RECURRENT
+from precheck.analysis.rounding.misroundings import FELT
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 INDEPENDENT = Limit(0.5, "√n unit roundoffs")

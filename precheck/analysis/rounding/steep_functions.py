@@ -21,7 +21,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import GROWN, INTERPOLATING, Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import normalised
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements
+from precheck.analysis.propagation.provenance import absolute, determined, effective_roundoff, elements
 from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, remaining
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -87,7 +87,7 @@ class Steepness:
         if operation.base not in ops.EXPONENTIALS or not written or value.nonfinite or not operation.inputs:
             return None
         argument, line = operation.inputs[0], ("exponent", operation.name, operation.blamed)
-        off = causes.absolute(argument)
+        off = absolute(argument)
         if not ADDED * effective_roundoff(argument) < off < 1 or not argument.roundoff or not self.attempts.due(line):
             return None
         made = Attribution(argument, self.observation.operations, self.splits)

@@ -140,7 +140,7 @@ BUGS = (
     Bug("running-phase", "hexgrad/kokoro#353", ("amplified-rounding", "accumulated-drift"), "aten.mul.Tensor",
         lambda: Tones(False).half()(torch.full((1, 12_000), 200.0).half()), lambda: Tones(True).half()(torch.full((1, 12_000), 200.0).half()),
         module="Tones"),
-    Bug("read-between-pixels", "pytorch/pytorch#96429", ("amplified-rounding", "integer-rounding"), "aten._to_copy.default", lambda: resampled(HALF),
+    Bug("read-between-pixels", "pytorch/pytorch#96429", ("amplified-rounding", "integer-rounding"), "aten.add.Tensor", lambda: resampled(HALF),
         lambda: resampled(WIDE)),
     Bug("groups-apart", "MultimediaTechLab/YOLO#234", ("amplified-rounding", "absorption", "integer-rounding"), "aten.add.Tensor",
         lambda: shifted(HALF), lambda: shifted(WIDE)),

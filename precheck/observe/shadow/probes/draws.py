@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 NEAR = 4
 """Greatest number of ops between a draw and its logarithm: 1 - u, a scale, a cast."""
+GRAINED = ops.SUMS | ops.SCALING | ops.MOVING | ops.CASTS | ops.GUARDS | ops.UNROUNDED | ops.SINGULAR | ops.ROOTS
+"""Ops after which two draws are still as many different numbers as before, unless they round to one. A squashing function is none of them: tanh has a
+slope of 1 - tanh², so it takes all draws beyond some size to its bound by its own rounding. A tail that ends there was not cut off by the draw."""
 ROUNDINGS = 8.0
 """A number is missing in the run, and not merely rounded, if it lies this many unit roundoffs beyond the run's greatest."""
 
@@ -89,7 +92,8 @@ def tail(call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
         return
     origin, steps = operation.inputs[0].maker, 0
     while origin is not None and origin.base not in ops.UNIFORM and steps < NEAR:
-        origin, steps = origin.inputs[0].maker if len(origin.inputs) == 1 else None, steps + 1
+        passed = len(origin.inputs) == 1 and origin.base in GRAINED
+        origin, steps = origin.inputs[0].maker if passed else None, steps + 1
     if origin is None or origin.base not in ops.UNIFORM or not operation.inputs[0].roundoff:
         return
     run, wide = output.to(shadow.dtype), torch.where(shadow.isfinite(), shadow, 0.0)
