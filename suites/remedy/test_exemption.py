@@ -215,7 +215,7 @@ def test_a_misspelt_module_is_told_what_is_meant() -> None:
         float32_parts.in_float32(model, ["block.0.norm"])
     with pytest.raises(TypeError, match=r"^names='blocks' is a str; pass a list: \['blocks'\]$"):
         float32_parts.functions_in_float32(model, "blocks", ["softmax"])
-    with pytest.raises(AttributeError, match="^Linear has no module 'inner'; it has none$"):
+    with pytest.raises(AttributeError, match=r"^Linear has no module 'inner'; it has none$"):
         float32_parts.in_float32(nn.Linear(2, 2), ["inner"])
 
 
