@@ -85,7 +85,7 @@ def test_a_difference_below_the_noise_is_undecidable_and_says_what_decides(preci
     assert not report.errors
     assert report.verdict == "undecidable"
     assert (report.findings[0].rule, report.findings[0].severity) == ("undecidable", "note")
-    assert "32-true would decide" in report.findings[0].message
+    assert "to decide, compare under 32-true" in report.findings[0].message
 
 
 def test_weights_that_are_no_longer_tied_are_told_by_their_gradients() -> None:
