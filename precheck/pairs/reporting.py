@@ -34,7 +34,7 @@ class Names(NamedTuple):
 
     model: str = "model"
     other: str = "other"
-    reference: str = "model, the reference,"
+    reference: str = "the reference (model)"
 
 
 def report(comparison: Comparison | Against, rows: Sequence[Judged], names: Names = Names()) -> Report:  # noqa: B008

@@ -108,7 +108,7 @@ def test_sums_in_float16_are_less_accurate_and_the_reference_that_has_them_is_a_
     turned = compared(decoder(broken={"form": "low"}), decoder(), given)
     assert not turned.errors
     assert [(finding.rule, finding.severity) for finding in turned.findings] == [("less-accurate", "note")]
-    assert "model, the reference" in turned.findings[0].message
+    assert "the reference (model)" in turned.findings[0].message
     assert turned.verdict == "rounding"
 
 
