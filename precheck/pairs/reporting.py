@@ -72,7 +72,7 @@ def recorded(found: Sequence[Finding], against: Against) -> list[Finding]:
 
 
 def _whose(module: str) -> str:
-    return f"in {module_words(module)}" if module else "in the model's own code"
+    return f"in {module_words(users_name(module))}" if module else "in the model's own code"
 
 
 def _at(finding: Finding, comparison: Comparison, names: Names) -> Finding:
