@@ -67,7 +67,11 @@ def __getattr__(name: str) -> Any:
     if name == "strategies":  # a module that needs hypothesis, so `import *` must not load it
         return importlib.import_module("precheck.strategies")
     if name not in _HOMES:
-        raise AttributeError(f"module 'precheck' has no attribute {name!r}; it has {', '.join(_HOMES)}")
+        import difflib
+
+        close = difflib.get_close_matches(name, _HOMES, n=1)
+        known = f"do you mean {close[0]}?" if close else f"it has {', '.join(_HOMES)}"
+        raise AttributeError(f"module 'precheck' has no attribute {name!r}; {known}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

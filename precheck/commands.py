@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Callable
@@ -101,16 +103,12 @@ def imported(name: str) -> Any:
 
 def _inputs(options: argparse.Namespace) -> Any:
     if options.inputs:
-        given = imported(options.inputs)
-        return given() if callable(given) and not hasattr(given, "shape") else given
+        return _data(options.inputs)
     for side in (options.reference, options.candidate):
         module = side.rpartition(":")[0]
         for name in _NAMES:
-            try:
-                given = imported(f"{module}:{name}")
-            except Trouble:
-                continue
-            return given() if callable(given) and not hasattr(given, "shape") else given
+            with contextlib.suppress(Trouble):
+                return _data(f"{module}:{name}")
     raise Trouble(f"no inputs: define {_NAMES[0]} = (tensor, …) in the reference's module, or pass --inputs module:name")
 
 
@@ -138,7 +136,7 @@ def add_record(command: Callable[..., argparse.ArgumentParser], what: Any) -> No
     parser = command(what, "record", does, _RECORD_ENDS)
     parser.add_argument("file", type=Path, metavar="FILE.safetensors", help="where to write")
     parser.add_argument("model", metavar="MODULE:MODEL", help="a module or a function of tensors; with () at its end, what that function returns")
-    given = "the model's inputs: a tensor, a tuple or a dict; with () at its end, what that function returns"
+    given = "the model's inputs: a tensor, a tuple or a dict, or a function that makes them"
     parser.add_argument("--inputs", required=True, metavar="MODULE:INPUTS", help=given)
     parser.add_argument("--loss", metavar="MODULE:LOSS", help="a function of the output that returns a scalar; its gradients are recorded too")
     parser.add_argument("--optimizer", metavar="MODULE:OPTIMIZER", help="makes an optimizer of parameters; how far weights move is recorded too")
@@ -150,7 +148,7 @@ def add_record(command: Callable[..., argparse.ArgumentParser], what: Any) -> No
 
 def run_record(options: argparse.Namespace) -> tuple[int, str]:
     """Runs the command. Returns the exit status and the text to print."""
-    model, inputs = _made(options.model), _made(options.inputs)
+    model, inputs = _made(options.model), _data(options.inputs)
     loss, optimizer = (None if name is None else imported(name) for name in (options.loss, options.optimizer))
     from precheck.observe.job import InputError
     from precheck.precisions import PrecisionError
@@ -167,10 +165,18 @@ def run_record(options: argparse.Namespace) -> tuple[int, str]:
     return 0, f"{options.file}: compare with precheck.compare(model, {str(options.file)!r}, inputs)"
 
 
+def _data(name: str) -> Any:
+    """The inputs that MODULE:NAME names, or what a function of that name makes, with or without () at its end."""
+    given = _made(name) if name.endswith("()") else imported(name)
+    return given() if callable(given) and not hasattr(given, "shape") else given
+
+
 def _made(name: str) -> Any:
     """The object that MODULE:NAME names, or its result where the name ends in ()."""
     value = imported(name.removesuffix("()"))
     if not name.endswith("()"):
+        if inspect.isfunction(value) and not inspect.signature(value).parameters:
+            raise Trouble(f"{name} is a function without arguments; write '{name}()' for what it returns")
         return value
     if not callable(value):
         raise Trouble(f"{name}: {name.removesuffix('()')} is a {type(value).__name__}, which cannot be called; leave () out")

@@ -22,7 +22,7 @@ from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
-from precheck.judge.compared_runs import located, report_on, table
+from precheck.judge.compared_runs import located, report_on
 from precheck.judge.conclusion import fails_early
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.decisions.op_sequence import alike
@@ -174,9 +174,8 @@ class Measurement:
             closer = CloserLook(self, rows, settled=narrow or flipping, halting=halting, fails=fails)
         closer.taken({row.record.key: row for row in boundaries.starved(self.low, closer.rows, self.precision)})
         rows = closer.rows
-        asked = [row for row in rows if row.record.key not in closer.unasked] if fails else rows
-        report = report_on(self.low, self.reference, asked, self.precision, explained=closer.explained, unstable=closer.unstable)
-        report.boundaries = table(rows)
+        unasked, excused = closer.unasked if fails else (), {"explained": closer.explained, "unstable": closer.unstable}
+        report = report_on(self.low, self.reference, rows, self.precision, unasked=unasked, **excused)
         report.facts |= {"unasked": sorted(closer.unasked)} if closer.unasked else {}  # beyond their limits after an error: no closer look
         if self.brief:
             return report

@@ -89,7 +89,7 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
         return finding
     rule = "amplified-rounding" if difference is None else "cancellation"
     shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"
-    alone = f"on the inputs that it gets, the function alone is off by {of_norm(own)}"
+    alone = f"on the same inputs as the reference, the function alone is off by {of_norm(own)}"
     text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
     return dataclasses.replace(_caused_at(finding, made, text, _advice(made, made, observation)), severity="error", cause_rule=rule)
 

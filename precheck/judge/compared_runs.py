@@ -29,18 +29,22 @@ def report_on(
     *,
     explained: Collection[str] = (),
     unstable: Collection[str] = (),
+    unasked: Collection[str] = (),
 ) -> Report:
-    """Runs every rule that needs only a run and its reference, and returns the report. `explained` and `unstable` are as in `Compared`."""
+    """Runs every rule that needs only a run and its reference, and returns the report. `explained` and `unstable` are as in `Compared`.
+
+    `unasked`: keys of rows beyond their limits that got no closer look after an error. They are counted and shown, and not judged."""
     report = Report(precision=precision.name)
     report.scaler = {"scale": low.scale, "skipped": low.skipped, "collapsed": low.collapsed} if precision.scaler else {}
-    run = Compared(low, reference, rows, precision, explained, unstable)
+    asked = [row for row in rows if row.record.key not in unasked]
+    run = Compared(low, reference, asked, precision, explained, unstable, sum(row.failed for row in rows if row.record.key in unasked))
     for rule in classes():
         report.add(rule().beside(run))
     if explained or unstable:
         report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits, but not by a bug
         report.facts["unstable"] = sorted({*unstable} - {*explained})  # those for which float32 is no reference; rounding explains the others
     report.boundaries, report.losses = table(rows), losses(rows)
-    moved = displacements(rows, low.aged)
+    moved = displacements(asked, low.aged)
     report.updates = [
         {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
     ]

@@ -41,6 +41,10 @@ def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
     return counts | {name: value for name, value in optional.items() if value}
 
 
+_TAKE = "take these inputs too; or keep the refusal, and let nobody call the kernel with them"
+"""The cure for inputs that the candidate refuses."""
+
+
 def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
     found = [Finding(rule, "warning", text) for rule, text in told.warnings]
     if told.unjudged:
@@ -55,7 +59,7 @@ def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
     elif told.refused:
         why, trials = max(told.refused.items(), key=lambda item: len(item[1]))
         text = f"the candidate refuses {len(trials)} of the inputs that the reference takes: {why} (the first: {described(trials[0], bench)})"
-        found.append(RULES["kernel-contract"].finding("warning", text))
+        found.append(RULES["kernel-contract"].finding("warning", text, advice=_TAKE))
     if told.unchecked and told.cause is None:
         text = f"the candidate gives a result for {told.unchecked} of the inputs that the reference refuses, which nothing says is right"
         found.append(RULES["kernel-contract"].finding("warning", text))

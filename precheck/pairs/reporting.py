@@ -17,7 +17,7 @@ from precheck.pairs.recorded_side import Against
 from precheck.pairs.transformations import explanation
 from precheck.pairs.verdicts import GRAVEST, Judged
 from precheck.precisions import Precision
-from precheck.words import counted, digits, of_norm, percents
+from precheck.words import counted, digits, module_words, of_norm, percents
 
 _PHASES: dict[str, Phase] = {
     "result": "forward", "loss": "forward", "buffer": "forward",
@@ -34,7 +34,7 @@ class Names(NamedTuple):
 
     model: str = "model"
     other: str = "other"
-    reference: str = "model, the reference,"
+    reference: str = "the reference (model)"
 
 
 def report(comparison: Comparison | Against, rows: Sequence[Judged], names: Names = Names()) -> Report:  # noqa: B008
@@ -72,7 +72,7 @@ def recorded(found: Sequence[Finding], against: Against) -> list[Finding]:
 
 
 def _whose(module: str) -> str:
-    return f"in {module}" if module else "in the model's own code"
+    return f"in {module_words(users_name(module))}" if module else "in the model's own code"
 
 
 def _at(finding: Finding, comparison: Comparison, names: Names) -> Finding:
@@ -144,7 +144,7 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
     if first.verdict == "model less accurate":
         return RULES["less-accurate"].finding("note", f"{title}: under {precision} {_off(first, names.reference, names.other)}{more}", **common)
     below = f"without rounding the two differ, by less than rounding under {precision} explains"
-    return RULES["undecidable"].finding("note", f"{title}: {below}; 32-true would decide{more}", **common)
+    return RULES["undecidable"].finding("note", f"{title}: {below}; to decide, compare under 32-true{more}", **common)
 
 
 def _apart(row: Judged, names: Names) -> str:

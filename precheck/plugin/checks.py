@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from precheck.observe.listeners import collecting, judging
+from precheck.plugin.arguments import taking
 from precheck.plugin.naming import command, golden_of, plain_id
 from precheck.plugin.remembered import remembered
 from precheck.plugin.settings import KEY, Depth
@@ -37,6 +38,7 @@ class CheckPrecision(Verdicts):
         self.depth: Depth = "ops"
         self.needs_golden = True  # False: without a golden the model is compared with float32 in the same process only
 
+    @taking()
     def __call__(
         self,
         model: torch.nn.Module | Callable[..., Any],

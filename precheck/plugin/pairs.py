@@ -15,6 +15,7 @@ from precheck.comparing import compare
 from precheck.comparing_kernels import compare_kernels
 from precheck.findings import Report
 from precheck.observe.job import InputError
+from precheck.plugin.arguments import taking
 from precheck.plugin.naming import golden_of
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
@@ -56,6 +57,7 @@ class CheckParity(_Pair):
 
     name = "check_parity"
 
+    @taking(compare)
     def __call__(self, model: Any, other: Any, inputs: Any, **given: Any) -> Report:
         """Runs `precheck.compare` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
@@ -69,6 +71,7 @@ class CheckInvariance(_Pair):
 
     name = "check_invariance"
 
+    @taking(vary)
     def __call__(self, model: Any, inputs: Any, over: Any = None, **given: Any) -> Report:
         """Runs `precheck.vary` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
@@ -82,6 +85,7 @@ class CheckKernel(_Pair):
 
     name = "check_kernel"
 
+    @taking(compare_kernels)
     def __call__(self, candidate: Any, reference: Any, inputs: Any, **given: Any) -> Report:
         """Runs `precheck.compare_kernels` on the inputs as they are, or under a given precision. Fails the test if there are errors, and skips it
         if nothing could be judged here."""

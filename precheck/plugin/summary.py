@@ -28,7 +28,7 @@ def lines(results: Results, *, table: bool) -> list[str]:
     allowed += [f"known: {known} in {check.nodeid}" for check in checks for known in check.excused]
     allowed += _not_needed(checks)
     ends = [*results.known, *_alone(checks), *_refreshed(results), *_unused(results)]
-    refused = [f"{one_line(check.error)} in {check.nodeid}" for check in checks if check.does_not_run]
+    refused = [f"{check.nodeid}: {one_line(check.error)}" for check in checks if check.does_not_run]
     told = [*counts, *refused, *rows, *allowed, *ends, *_durations(checks, results.settings.durations)]
     return [printable(line) for line in told]
 

@@ -14,7 +14,7 @@ import pytest
 from precheck.observe.listeners import Stopwatch, timed
 from precheck.plugin import selftest
 from precheck.plugin.markers import Expectations, expectations
-from precheck.plugin.naming import command, plain_id, shown
+from precheck.plugin.naming import command, golden_of, plain_id, shown
 from precheck.plugin.results import CHECKS, KNOWN, Check, Ruling
 from precheck.plugin.settings import KEY
 from precheck.precisions import Precision
@@ -126,6 +126,12 @@ class Verdicts:
         again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
         text = [*filter(None, [verdict.ruling.worse]), verdict.left.summary(), f"to see this again: {again}"]
         pytest.fail("\n".join(text), pytrace=False)
+
+    def misuse(self, message: str) -> NoReturn:
+        """Fails with one line a test that calls the fixture with arguments that it does not take."""
+        __tracebackhide__ = True
+        self.note(golden_of(self.item, self.number), watched=True, error=message)
+        pytest.fail(message, pytrace=False)
 
     def refuse(self, golden: Path, told: str, error: Exception) -> NoReturn:
         """Fails with one line a test whose model does not run in this precision. With --full-trace pytest shows the traceback."""

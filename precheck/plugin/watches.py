@@ -13,6 +13,7 @@ import torch
 
 from precheck.findings import Report
 from precheck.observe.job import InputError
+from precheck.plugin.arguments import taking
 from precheck.plugin.naming import golden_of
 from precheck.plugin.settings import KEY
 from precheck.plugin.verdicts import Verdicts
@@ -36,6 +37,7 @@ class WatchPrecision(Verdicts):
         """Whether the fixture applies the precision to the block. For other precisions the user's loop has to cast the weights."""
         return self.precision.autocasts or self.precision.gemm is not None or self.precision.name == "32-true"
 
+    @taking()
     def __call__(
         self, model: torch.nn.Module | None = None, *, allow: Mapping[str, str] | None = None
     ) -> contextlib.AbstractContextManager[Report]:
@@ -77,7 +79,9 @@ class WatchPrecision(Verdicts):
         self.judge(place, report, self.precision, lambda tolerated: watched(compared=compared, precision=self.precision))
 
     def _unwatched(self, report: Report) -> str:
-        """The message for a block in which nothing was in the low format of its precision. "" if something was."""
+        """The message for a block in which nothing ran, or nothing in the low format of its precision. "" if something did."""
+        if not report.facts["ops"]:
+            return "no op of torch ran in this block, so nothing was watched: run the training steps inside it, in this thread"
         if self.applied or not self.precision.is_low or report.facts["shadowed"]:
             return ""
         return (

@@ -49,7 +49,7 @@ def _mean_square_less_squared_mean(operation: Operation, readers: Readers) -> st
     made = [_maker(value) for value in operation.inputs] if _subtracts(operation) else []
     averaged = any(each is not None and each.base in ops.AVERAGES and any(_squares(_maker(value)) for value in each.inputs) for each in made)
     squared = any(_squares(each) for each in made)
-    return "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2, and subtracts the mean first" if averaged and squared else ""
+    return "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2 without this difference" if averaged and squared else ""
 
 
 def _expanded_distance(operation: Operation, readers: Readers) -> str:

@@ -53,6 +53,7 @@ class Compared:
     precision: Precision
     explained: Collection[str] = ()  # keys of rows that closer runs explain
     unstable: Collection[str] = ()  # keys of rows for which float32 is no valid reference
+    unasked: int = 0  # rows beyond their limits that are not among `rows`, since there is an error before them
 
 
 class Rule:

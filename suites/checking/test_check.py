@@ -232,7 +232,7 @@ def test_flipped_routing_is_a_note_not_an_error(tmp_path: Path) -> None:
     refresh(path, job_of(routed, x))
     report = precheck.check(routed, x, golden=path, precision="bf16-true")
     assert [(finding.rule, finding.severity) for finding in report.findings] == [("golden-mismatch", "note")], report.summary()
-    said = r"differs from its golden by .* times .* under bf16-true .* makes its decisions, of which \d+ differ from float32's own"
+    said = r"differs from its golden by .* times .* under bf16-true .* takes this run's decisions, of which \d+ differ from float32's own"
     assert re.search(said, report.findings[0].message)
 
 
@@ -244,4 +244,4 @@ def test_what_passes_a_relu_is_a_decision_too(tmp_path: Path) -> None:
     refresh(path, job_of(model, **given))
     report = precheck.check(model, golden=path, precision="bf16-mixed", **given)
     assert [(finding.rule, finding.severity) for finding in report.findings] == [("golden-mismatch", "note")], report.summary()
-    assert report.findings[0].message.endswith("makes its decisions, such as which numbers pass a ReLU, and has its rounded buffers")
+    assert report.findings[0].message.endswith("takes this run's decisions, such as which numbers pass a ReLU, and its rounded buffers")

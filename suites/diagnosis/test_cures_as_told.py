@@ -132,7 +132,7 @@ EVERY = (
     Told("integer-rounding", "do not create them in bfloat16: keep whole numbers in torch.long or float32", positions),
     Told("overflow", "stay in float32 from ", norm),
     Told("vanished-constant", "give a constant that float16 holds (at least 6e-08, ", unit),
-    Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2", variance),
+    Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2 without this difference", variance),
     Told("absorption", "make the accumulator float32 ", counter),
     Told("absorption", "cast the tensor to float32 once, before all its uses", many_uses),
     Told("absorption", "after each backward pass add .grad to a float32 tensor", many_batches),

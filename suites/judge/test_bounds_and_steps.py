@@ -130,7 +130,7 @@ def test_a_correction_that_is_zero() -> None:
 
         return trained(rule)
 
-    finds(descended, "cancellation", says=": on the inputs that it gets, rule() is off by 100% of its norm")
+    finds(descended, "cancellation", says=": on the same inputs as the reference, rule() is off by 100% of its norm")
 
 
 def rounded(weight: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -78,7 +78,7 @@ def test_roundings_of_several_lines_count_together() -> None:
     found = errors(bells, DISTANCES)
     assert [error.rule for error in found] == ["amplified-rounding"]
     assert "bells() is " in found[0].message
-    assert "on the inputs that it gets, " in found[0].message
+    assert "on the same inputs as the reference, " in found[0].message
 
 
 def test_bells_that_are_rounded_late() -> None:

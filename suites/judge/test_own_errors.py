@@ -62,8 +62,8 @@ def test_a_cast_that_is_exponentiated() -> None:
     assert (first.rule, first.op) == ("amplified-rounding", "aten._to_copy.default")
     assert first.source.endswith(f"test_own_errors.py:{line_of(assigned, 'heat =')}")
     assert "assigned() is " in first.message
-    assert "on the inputs that it gets, " in first.message
-    assert "on the inputs that it gets, " in first.message
+    assert "on the same inputs as the reference, " in first.message
+    assert "on the same inputs as the reference, " in first.message
 
 
 def test_the_same_in_float32() -> None:

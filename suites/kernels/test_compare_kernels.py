@@ -74,7 +74,8 @@ def test_a_clean_refusal_is_a_warning_and_a_crash_an_error() -> None:
 
     report = precheck.compare_kernels(even, norm, inputs(), budget=1)
     assert not report.errors
-    assert any(finding.severity == "warning" and "refuses" in finding.message for finding in report.findings)
+    (refused,) = [finding for finding in report.findings if "refuses" in finding.message]
+    assert (refused.severity, refused.remedy.split(";")[0]) == ("warning", "take these inputs too")
     report = precheck.compare_kernels(lambda x, weight: even(x, weight, RuntimeError), norm, inputs(), budget=5)
     assert [finding.rule for finding in report.errors] == ["kernel-edge"]
 

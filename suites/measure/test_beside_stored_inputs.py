@@ -42,7 +42,7 @@ def test_an_error_of_a_function_beside_what_inputs_have_lost() -> None:
     """The waves are moved as far as noise in the time moves them. The rest is taken off in bfloat16, which is the code's own doing."""
     report = measured(torch.bfloat16)
     assert [error.rule for error in report.errors] == ["cancellation"]
-    assert "on the inputs that it gets, above_rest() is off by 66% of its norm" in report.errors[0].message
+    assert "on the same inputs as the reference, above_rest() is off by 66% of its norm" in report.errors[0].message
 
 
 def test_the_same_in_float32_is_none() -> None:

@@ -100,6 +100,7 @@ def test_an_error_of_the_forward_pass_takes_no_more_backward_passes(made: list[s
     assert made == ["plain", "plain", "chained, early", "chained, early"]
     assert report.facts["unasked"]
     assert all("gradient" in key for key in report.facts["unasked"])
+    assert f"; {sum(row.failed for row in report.boundaries) - 1} more tensors too" in report.errors[0].message
 
 
 class Positions(nn.Module):

@@ -85,7 +85,7 @@ def test_a_difference_below_the_noise_is_undecidable_and_says_what_decides(preci
     assert not report.errors
     assert report.verdict == "undecidable"
     assert (report.findings[0].rule, report.findings[0].severity) == ("undecidable", "note")
-    assert "32-true would decide" in report.findings[0].message
+    assert "to decide, compare under 32-true" in report.findings[0].message
 
 
 def test_weights_that_are_no_longer_tied_are_told_by_their_gradients() -> None:
@@ -108,7 +108,7 @@ def test_sums_in_float16_are_less_accurate_and_the_reference_that_has_them_is_a_
     turned = compared(decoder(broken={"form": "low"}), decoder(), given)
     assert not turned.errors
     assert [(finding.rule, finding.severity) for finding in turned.findings] == [("less-accurate", "note")]
-    assert "model, the reference" in turned.findings[0].message
+    assert "the reference (model)" in turned.findings[0].message
     assert turned.verdict == "rounding"
 
 

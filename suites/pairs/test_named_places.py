@@ -126,7 +126,7 @@ def test_a_part_that_is_recomputed_with_other_random_numbers_is_named(kept: bool
     report = precheck.compare(model, other, X, **MEAN)
     assert [each.module for each in report.errors[:1]] == ([] if kept else ["2"])
     if not kept:
-        said = "they first differ in 2: as the backward pass computes it again, its parts get other numbers than in the forward pass"
+        said = "they first differ in module 2: as the backward pass computes it again, its parts get other numbers than in the forward pass"
         assert said in report.errors[0].message
 
 

@@ -239,7 +239,7 @@ def test_parts_that_are_compiled_have_the_users_names() -> None:
     given: dict[str, Any] = {"loss": lambda out: out.square().mean()}
     report = precheck.compare(*pair(1e-2), torch.randn(4, 8), **given)
     assert report.errors[0].module == "1.1"
-    assert "they first differ in 1.1, at " in report.errors[0].message
+    assert "they first differ in module 1.1, at " in report.errors[0].message
     assert "eps is 0.01 in other's 1.1, and 1e-05 in model's" in report.errors[0].message
     assert "_orig_mod" not in report.to_json()
     model, other = pair(1e-2)

@@ -169,7 +169,7 @@ def test_the_command_writes_what_the_verb_writes(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "recorded_code.py").write_text(CODE)
-    assert main(["record", "a.safetensors", "recorded_code.py:net", "--inputs", "recorded_code.py:batch()", "--loss", "recorded_code:loss"]) == 0
+    assert main(["record", "a.safetensors", "recorded_code.py:net", "--inputs", "recorded_code.py:batch", "--loss", "recorded_code:loss"]) == 0
     assert "precheck.compare(model, 'a.safetensors', inputs)" in capsys.readouterr().out
     import recorded_code as code
 
@@ -179,6 +179,7 @@ def test_the_command_writes_what_the_verb_writes(tmp_path: Path, monkeypatch: py
     for arguments, said in (
         (["a.safetensors", "recorded_code:nets", "--inputs", "recorded_code:x"], "recorded_code has no 'nets'; it has"),
         (["a.safetensors", "recorded_code:net", "--inputs", "recorded_code:x()"], "is a Tensor, which cannot be called; leave () out"),
+        (["a.safetensors", "recorded_code:batch", "--inputs", "recorded_code:x"], "without arguments; write 'recorded_code:batch()' for what it"),
         (["a.bin", "recorded_code:net", "--inputs", "recorded_code:x"], "a recording ends in .safetensors"),
         (["a.safetensors", "recorded_code:net", "--inputs", "recorded_code:x", "--precision", "bf17"], "bf17"),
     ):

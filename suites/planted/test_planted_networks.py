@@ -138,7 +138,7 @@ def test_a_function_s_own_lines_confirm_what_noise_leaves_in_doubt() -> None:
     """What `drawn` returns is 3.5 noise floors off, which is a warning. Its own low lines made nearly all of that."""
     of = network("splats")
     report = precheck.measure(**arguments(of.code(of.bug("form-low"))), precision="bf16-mixed")
-    assert "on the inputs that it gets, the function alone is off by" in report.errors[0].cause
+    assert "on the same inputs as the reference, the function alone is off by" in report.errors[0].cause
     assert precheck.measure(**arguments(of.code()), precision="bf16-mixed").errors == []
 
 

@@ -73,7 +73,7 @@ def test_one_line_and_a_count_of_its_own(pytester: pytest.Pytester, project: Pro
             f"{SAID}; cure: cast one of the two: the float32 operand to bfloat16, or the other to float32 (in float32 it runs; "
             "the traceback: pytest --full-trace)",
             "1 check under bf16-true: 0 passed, 0 failed, 1 of a model that does not run",
-            f"{SAID}; cure: * in test_it.py::test_mixes[[]bf16-true]",
+            f"test_it.py::test_mixes[[]bf16-true]: {SAID}; cure: *",
         ]
     )
     result.stdout.no_fnmatch_line("*Error*")

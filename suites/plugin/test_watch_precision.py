@@ -104,6 +104,14 @@ def test_a_loop_that_does_not_cast_is_told_what_to_type(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines(["nothing in this block is stored in bfloat16, so it did not run under bf16-true*model.to(watch_precision.dtype)*"])
 
 
+@pytest.mark.parametrize("precision", ["bf16", "bf16-true", "32-true"])
+def test_a_block_in_which_nothing_runs_is_no_verdict(pytester: pytest.Pytester, project: Project, precision: str) -> None:
+    project("def test_it(watch_precision):\n    with watch_precision():\n        pass\n", record=False)
+    result = pytester.runpytest_inprocess(f"--precision={precision}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["no op of torch ran in this block, so nothing was watched: run the training steps*", "*1 without a verdict"])
+
+
 def test_what_the_block_raises_is_the_tests_own(pytester: pytest.Pytester, project: Project) -> None:
     project("def test_it(watch_precision):\n    with watch_precision():\n        raise LookupError('mine')\n", record=False)
     result = pytester.runpytest_inprocess("--precision=bf16")

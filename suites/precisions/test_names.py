@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+import precheck
 from precheck.precisions import ALIASES, AMBIGUOUS, DIALECTS, PRECISIONS, Precision, PrecisionError, resolve, resolve_all
 from precheck.recipes import RECIPES
 
@@ -93,6 +94,13 @@ def test_an_object_that_stands_for_none_is_refused(odd: object) -> None:
 def test_a_misspelt_name_is_told_what_is_meant(typed: str, meant: str) -> None:
     with pytest.raises(PrecisionError, match=rf"unknown precision '{typed}'; do you mean {meant}\? pytest --help lists all$"):
         resolve(typed)
+
+
+def test_a_misspelt_public_name_is_told_what_is_meant() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'watchh'; do you mean watch\?$"):
+        precheck.watchh  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'; it has benchmark, "):
+        precheck.zzz  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["transformer-engine", "transformer-engine-float16"])

@@ -209,6 +209,16 @@ def test_an_unknown_module_is_refused_before_anything_is_changed() -> None:
     assert float32_parts.kept_in_float32(model) == []
 
 
+def test_a_misspelt_module_is_told_what_is_meant() -> None:
+    model = Stack([])
+    with pytest.raises(AttributeError, match=r"^Stack has no module 'block\.0\.norm'; do you mean 'blocks\.0\.norm'\?$"):
+        float32_parts.in_float32(model, ["block.0.norm"])
+    with pytest.raises(TypeError, match=r"^names='blocks' is a str; pass a list: \['blocks'\]$"):
+        float32_parts.functions_in_float32(model, "blocks", ["softmax"])
+    with pytest.raises(AttributeError, match=r"^Linear has no module 'inner'; it has none$"):
+        float32_parts.in_float32(nn.Linear(2, 2), ["inner"])
+
+
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "bf16-master"])
 def test_a_module_that_says_it_is_kept_is_left_alone_by_a_run(precision: str) -> None:
     """The mark alone, on a model's own module: its weights are not converted, those around it are."""

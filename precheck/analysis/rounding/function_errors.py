@@ -64,7 +64,7 @@ class OwnError(Fact):
         """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
         off = f"is off by {of_norm(self.off)} ({self.measured:.0f} unit roundoffs)" if math.isfinite(self.off) else "gives nothing right"
-        return f"on the inputs that it gets, {name} {off}: "
+        return f"on the same inputs as the reference, {name} {off}: "
 
 
 class Calls:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
 import inspect
 import itertools
 import json
@@ -70,6 +71,22 @@ class InFloat32(torch.nn.Module):
         return apply(unrounded, recurse)
 
 
+def modules_named(model: torch.nn.Module, names: Sequence[str]) -> list[torch.nn.Module]:
+    """The modules with these names."""
+    if isinstance(names, str):
+        raise TypeError(f"names={names!r} is a str; pass a list: [{names!r}]")
+    found = []
+    for name in names:
+        try:
+            found.append(model.get_submodule(name))
+        except AttributeError:
+            known = [each for each, _ in model.named_modules() if each]
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f"do you mean {close[0]!r}?" if close else f"it has {', '.join(known[:8]) or 'none'}"
+            raise AttributeError(f"{type(model).__name__} has no module {name!r}; {meant}") from None
+    return found
+
+
 def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
     """Keeps modules in float32 for good: their weights stay float32, and they compute in it, whatever the model is converted to.
 
@@ -79,9 +96,10 @@ def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
 
     Raises:
         AttributeError: There is no module of that name.
+        TypeError: `names` is a str.
     """
     around = next((param.dtype for param in model.parameters() if param.is_floating_point()), torch.float32)
-    for module in [model.get_submodule(name) for name in names]:
+    for module in modules_named(model, names):
         module.float()
         kind = type(module)
         known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by which some libraries know their own
@@ -144,8 +162,9 @@ def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions
 
     Raises:
         AttributeError: There is no module of that name.
+        TypeError: `names` is a str.
     """
-    for module in [model.get_submodule(name) for name in names]:
+    for module in modules_named(model, names):
         kind = type(module)
         known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         module.__class__ = type(kind.__name__, (PartlyInFloat32, kind), {"functions_in_float32": functions, **known})
@@ -158,12 +177,12 @@ def code(names: Sequence[str], functions: Sequence[str], precision: str) -> str:
     listed = "".join(f"    {json.dumps(name)},\n" for name in names)
     if functions:
         library = "import torch\nfrom torch.overrides import TorchFunctionMode\n"
-        imports = "import copy\nfrom collections.abc import Callable, Container, Sequence\n"
-        parts: tuple[Any, ...] = (each, Widened, narrow, PartlyInFloat32, functions_in_float32)
+        imports = "import copy\nimport difflib\nfrom collections.abc import Callable, Container, Sequence\n"
+        parts: tuple[Any, ...] = (each, modules_named, Widened, narrow, PartlyInFloat32, functions_in_float32)
         last = f"functions_in_float32(model, [\n{listed}], {json.dumps(list(functions))})\n"
     else:
-        library, imports = "import torch\n", "import copy\nimport itertools\nfrom collections.abc import Callable, Sequence\n"
-        parts, last = (each, InFloat32, in_float32), f"in_float32(model, [\n{listed}])\n"
+        library, imports = "import torch\n", "import copy\nimport difflib\nimport itertools\nfrom collections.abc import Callable, Sequence\n"
+        parts, last = (each, modules_named, InFloat32, in_float32), f"in_float32(model, [\n{listed}])\n"
     return "\n\n".join([note + imports + "from typing import Any\n\n" + library, *map(inspect.getsource, parts), last])
 
 

@@ -75,7 +75,8 @@ class AccumulatedDrift(Rule):
         yield from self._misshapen(run)
         rows = Sorted.of(run.rows, run.precision, run.explained, run.unstable)
         if rows.guilty:
-            yield _drift(_first(rows.guilty), run.precision, "error" if harmful(rows.guilty) else "warning", others=len(rows.guilty) - 1)
+            severity: Severity = "error" if harmful(rows.guilty) else "warning"
+            yield _drift(_first(rows.guilty), run.precision, severity, others=len(rows.guilty) - 1 + run.unasked)
         elif rows.doubtful:
             yield _drift(rows.doubtful[0], run.precision, "warning", others=len(rows.doubtful) - 1)
         elif rows.excused:

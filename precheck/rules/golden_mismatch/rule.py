@@ -28,8 +28,8 @@ def mismatched(rows: Sequence[ComparedTensor], precision: Precision, *, flips: i
     if not off:
         return []
     first = off[0]
-    same = f"of which {flips} differ from float32's own" if flips else "such as which numbers pass a ReLU, and has its rounded buffers"
+    same = f"of which {flips} differ from float32's own" if flips else "such as which numbers pass a ReLU, and its rounded buffers"
     text = (f"{label(first.record.kind, first.record.name)}: differs from its golden by {digits(first.r, 3)} times what rounding explains "
             f"under {precision} ({digits(first.allowed, 3)} allowed; {len(off)} of {len(rows)} tensors differ by more); "
-            f"it agrees with a float32 run that makes its decisions, {same}")  # fmt: skip
+            f"float32 agrees if it takes this run's decisions, {same}")  # fmt: skip
     return [at(first.record, "golden-mismatch", "note", text, measured=first.r, limit=first.allowed)]

@@ -40,7 +40,7 @@ class LocalDrift(Rule):
             off = fact.value.local or 0.0
             verb = "computes" if fact.operation.base in ops.SEPARATE else "accumulates"
             why = f"it {verb} in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
-            return f"on the inputs that it gets, the op itself is {percent(off)}% off: {why}{HEALED if fact.healed else ''}"
+            return f"on the same inputs as the reference, the op itself is {percent(off)}% off: {why}{HEALED if fact.healed else ''}"
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
