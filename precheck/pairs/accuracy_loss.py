@@ -9,10 +9,11 @@ import torch
 
 from precheck.formats import ONE_ROUNDING
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.first_difference import JUMP, Place
+from precheck.pairs.first_difference import JUMP
 from precheck.pairs.floors import relative, roundoff
 from precheck.pairs.intermediates import Intermediates, Made
 from precheck.pairs.module_dataflow import Passage, Passages
+from precheck.pairs.place import Place
 from precheck.pairs.sides import Side
 
 

@@ -67,6 +67,8 @@ class Couples:
         here = self._as_rows(passage, axis, [there], [passage]) if there is not None and axis else None
         if here is not None and relative(*here) <= PARTED:
             return here  # whatever is wrong in later calls
+        if axis and all_[0] and passage is not all_[1][-1] and not alike and _among([passage], all_[0], axis):
+            return passage.tensor, passage.tensor  # rows that are left out show at the last call
         if there is not None and alike and passage.tensor.numel() != there.tensor.numel():  # as many calls and tensors, but this one has another size
             return self._as_rows(passage, axis, *all_) if axis else (passage.tensor, there.tensor)
         joined = _as_one(*all_)  # another number of calls, such as one for each row of a batch
