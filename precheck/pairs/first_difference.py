@@ -23,9 +23,6 @@ from precheck.pairs.place import FLOAT32, Place, placed_at
 from precheck.pairs.same_code import part_of_right
 from precheck.pairs.sides import Side
 
-JUMP = 3.0
-"""Factor by which a module multiplies the error of its inputs from which it is named as the one that loses accuracy."""
-
 
 def first_difference(comparison: Comparison) -> Place | None:
     """The place from which on the exact runs differ, or None if no module shows it."""
