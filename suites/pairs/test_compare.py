@@ -126,6 +126,24 @@ def test_an_error_in_one_row_shows_though_the_norm_hides_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "part", "said"),
+    [
+        ((320, 320), (slice(32, 64), slice(64, 96)), "tile of 32 x 32 at [32, 64]"),
+        ((4, 6, 40, 40), (2, 3), "[2, 3"),
+    ],
+)
+def test_an_error_in_one_tile_or_head_shows_though_the_norm_hides_it(shape: tuple[int, ...], part: Any, said: str) -> None:
+    def other(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        y[part] *= 1 + 5e-6
+        return y
+
+    x = torch.randn(*shape)
+    assert said in compared(torch.exp, other, x).errors[0].message
+    assert not compared(torch.exp, lambda x: x.exp(), x).errors
+
+
+@pytest.mark.parametrize(
     ("other", "said"),
     [
         (lambda x: x[:, :-1] * 2, r"has shape \(4, 5\), and model's has \(4, 6\)"),
