@@ -261,7 +261,7 @@ def smoothed(load: str = "", **ways: Any) -> Made:
 GAIN, SCALED = ("layers.1.norm",), ("layers.1.up",)
 family("scales folded into a norm", "the norm divides", lambda **bad: smoothed(**{"folded": True, **bad}), {
     "the gain is multiplied": ({"load": "times"}, GAIN, ""), "the weight is divided and not the gain": ({"load": "delta"}, GAIN, ""),
-    "not divided": ({"load": "none"}, GAIN, ""), "one of two products not divided": ({"wrong": "gate"}, B, ""),
+    "not divided": ({"load": "none"}, (*GAIN, *B), ""), "one of two products not divided": ({"wrong": "gate"}, B, ""),
     "zeros one off": ({"codes": "one"}, SCALED, ""), "eight more": ({"codes": "eight"}, SCALED, ""),
     "scales of the other group": ({"codes": "groups"}, SCALED, ""),
     "zeros one off in raw products": ({"codes": "one", "raw": True}, SCALED, ""),
