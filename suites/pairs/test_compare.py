@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -317,6 +319,15 @@ def test_dropout_draws_the_same_on_both_sides() -> None:
     model, other = decoder(dropout=0.3), decoder(dropout=0.3, attention="written")
     assert not compared(model, other, given, loss=language_loss(given)).errors
     assert compared(model, decoder(dropout=0.25), given, loss=language_loss(given)).verdict == "different"
+
+
+def test_numpy_and_python_draw_the_same_on_both_sides() -> None:
+    def noisy(factor: float) -> Any:
+        return lambda x: x * factor * float(numpy.random.rand()) + random.random()
+
+    x = torch.randn(4, 6)
+    assert not compared(noisy(1), noisy(1), x).errors
+    assert compared(noisy(1), noisy(1.01), x).verdict == "different"
 
 
 def test_what_is_zero_on_paper_agrees_and_what_is_not_does_not() -> None:
