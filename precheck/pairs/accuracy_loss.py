@@ -9,11 +9,14 @@ import torch
 
 from precheck.formats import ONE_ROUNDING
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.first_difference import JUMP, Place
 from precheck.pairs.floors import relative, roundoff
 from precheck.pairs.intermediates import Intermediates, Made
 from precheck.pairs.module_dataflow import Passage, Passages
+from precheck.pairs.place import Place
 from precheck.pairs.sides import Side
+
+JUMP = 3.0
+"""Factor by which a module multiplies the error of its inputs from which it is named as the one that loses accuracy."""
 
 
 def first_loss(comparison: Comparison) -> Place | None:

@@ -13,7 +13,7 @@ from precheck.formats import ONE_ROUNDING
 from precheck.pairs.capture import written_out
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.floors import relative
-from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.module_dataflow import Passage, depends
 from precheck.pairs.same_code import known_right
 from precheck.pairs.sides import Side
 from precheck.pairs.weight_readers import Readers
@@ -37,6 +37,10 @@ def backward_difference(
     named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
     order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
     off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
+    given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
+    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
+    if (teacher := _teaches(comparison, ours, theirs, [*off, *more], dtype)) is not None:
+        return teacher
     agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
     owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
     if owner is not None:
@@ -44,8 +48,6 @@ def backward_difference(
         if not known_right(comparison, owner, ()):
             return owner
         return lenders.pop() if len(lenders) == 1 else _other_reader(comparison, owner, dtype)
-    given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
-    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
     if not off and not more:
         return None
     _, first, call, _ = (off or more)[0]
@@ -107,6 +109,21 @@ def _switches_off(comparison: Comparison, ours: Sequence[Passage], theirs: Seque
         if there is not None and each.recording != there.recording and any(f"{one}.".startswith(f"{each.module}.") for one in one_sided):
             return each.caller
     return None
+
+
+def _teaches(
+    comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], off: Sequence[tuple[str, str, int, int]], dtype: torch.dtype
+) -> str | None:  # fmt: skip
+    """The code that gives a module a tensor whose gradient it teaches, where model's module is given the same numbers cut off from it. Only if the
+    module passes on a gradient, and a result with a wrong one went into the tensor."""
+    known = {each.key for each in ours if each.kind == "in" and not each.wanted}
+    modules, results = comparison.matching.modules, [each for each in theirs if each.kind == "out" and ("back", *each.key[1:]) in off]
+    more = [each for each in theirs if each.kind == "in" and each.wanted and ("in", modules.get(each.module), each.call, each.place) in known]
+    more = [each for each in more if any(depends(each, result) for result in results)]
+    passing = set[str]()
+    with contextlib.suppress(*REFUSALS):
+        passing = {name for (name, _), (_, inputs) in (_gradients(comparison.other, dtype) if more else {}).items() if any(_present(inputs))}
+    return next((each.caller for each in more if each.module in passing), None)
 
 
 def _cut_off(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage], made: tuple[str, int]) -> str | None:

@@ -18,9 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.first_difference import FLOAT32, Place
 from precheck.pairs.floors import relative
 from precheck.pairs.intermediates import ALIKE, Intermediates, Marks, alike
+from precheck.pairs.place import FLOAT32, Place
 
 MASKED = 1e30
 """Magnitude from which a number belongs to a mask: beyond any score, within float32's range."""

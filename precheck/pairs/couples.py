@@ -67,19 +67,42 @@ class Couples:
         here = self._as_rows(passage, axis, [there], [passage]) if there is not None and axis else None
         if here is not None and relative(*here) <= PARTED:
             return here  # whatever is wrong in later calls
+        if axis and all_[0] and passage is not all_[1][-1] and not alike and _among([passage], all_[0], axis):
+            return passage.tensor, passage.tensor  # rows that are left out show at the last call
         if there is not None and alike and passage.tensor.numel() != there.tensor.numel():  # as many calls and tensors, but this one has another size
             return self._as_rows(passage, axis, *all_) if axis else (passage.tensor, there.tensor)
         joined = _as_one(*all_)  # another number of calls, such as one for each row of a batch
         return self._as_rows(passage, axis, *all_) if joined is None and axis else joined
 
     def _whole(self, passage: Passage, wanted: str, there: Passage | None) -> Couple | None:
-        """Whole numbers, of one call or of all calls joined, where one model makes more calls."""
-        couple = None if there is None else (passage.tensor, there.tensor)
-        if there is None:
-            couple = _as_one(
-                *(calls.get(("whole", name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True))
-            )
-        return None if couple is None or _may_be_mask(*couple) else couple
+        """Whole numbers, of one call or of all calls joined, where one model makes more calls. Zeros and ones may be a mask, whose meaning each model
+        chooses: they are compared if they were equal in an earlier call."""
+        ours, theirs = (calls.get(("whole", name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True))
+        couple = _as_one(ours, theirs) if there is None else (passage.tensor, there.tensor)
+        if there is not None and there.tensor.shape != passage.tensor.shape:
+            couple = self._of_same_rows(passage, there)
+        if couple is None or couple[0].shape != couple[1].shape or couple[0].is_floating_point() != couple[1].is_floating_point():
+            return None
+        before = {each.call: each.tensor for each in ours if each.call < passage.call}
+        known = any(each.call in before and torch.equal(each.tensor, before[each.call]) for each in theirs)
+        return couple if known or couple[0].is_floating_point() or max(int(each.max()) for each in couple) > 1 else None
+
+    def _of_same_rows(self, passage: Passage, there: Passage) -> Couple | None:
+        """Whole numbers of a call that has fewer rows than model's, with those that model's call has for the same rows."""
+        read = next(iter(self.taken.get((passage.module, passage.call), [])), None)
+        whole = None if read is None else self.known.get(("in", there.module, there.call, read.place))
+        if read is None or whole is None or read.tensor.dim() < 2 or read.tensor.shape[1:] != whole.tensor.shape[1:]:
+            return None
+        pairs = ((passage, read), (there, whole))
+        if passage.tensor.shape[1:] != there.tensor.shape[1:] or any(
+            each.tensor.dim() == 0 or len(each.tensor) != len(row.tensor) for each, row in pairs
+        ):
+            return None
+        here, known = (each.tensor.flatten(1) for each in (read, whole))
+        if len(here) * len(known) > MOST:
+            return None
+        at = torch.cdist(here, known, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
+        return (passage.tensor, there.tensor[at]) if relative(here, known[at]) <= PARTED else None
 
     def _anywhere(self, passage: Passage, there: Passage) -> Couple | None:
         """The rows of model that matter with the nearest of `other`, if they are equal."""
@@ -146,13 +169,6 @@ class Couples:
         if passage.kind == "out" and self.alike(passage, ours[0].module) and not self._asked_otherwise(passage, ours[0].module):
             one, two = [*one, here], [*two, _nearest(here, there)]
         return (torch.cat(one), torch.cat(two)) if sum(map(len, one)) else None
-
-
-def _may_be_mask(here: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether whole numbers cannot be compared: they have other shapes or kinds, or are zeros and ones, whose meaning each model chooses."""
-    if here.shape != there.shape or here.is_floating_point() != there.is_floating_point():
-        return True
-    return not here.is_floating_point() and max(int(here.max()), int(there.max())) < 2
 
 
 def reordered(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor | None:

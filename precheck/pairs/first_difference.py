@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
 from precheck.pairs.callers import asking, grouping
@@ -17,35 +16,12 @@ from precheck.pairs.couples import Couple, Couples, reordered
 from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
 from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
-from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
+from precheck.pairs.intermediates import Intermediates
 from precheck.pairs.lent_weights import with_own_weights
 from precheck.pairs.module_dataflow import Passage, Passages
+from precheck.pairs.place import FLOAT32, Place, placed_at
 from precheck.pairs.same_code import part_of_right
 from precheck.pairs.sides import Side
-
-FLOAT32 = 64.0
-"""Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
-JUMP = 3.0
-"""Factor by which a module multiplies the error of its inputs from which it is named as the one that loses accuracy."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where two models differ first: a module of `other`, its counterpart in `model`, line and op, and whether in the backward pass."""
-
-    module: str
-    counterpart: str | None
-    source: str = ""
-    op: str = ""
-    backward: bool = False
-    theirs: tuple[Made, ...] = ()  # results of ops in the module of `other`
-    ours: tuple[Made, ...] = ()  # results of ops in its counterpart
-    number: int | None = None  # of the op in `theirs`
-    passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
-    right: frozenset[str] = frozenset()  # modules that returned the same before
-    given: str = ""  # what a module with right code is given that model's is not, in words
-    repeated: bool = False  # whether the backward pass repeats the module with other numbers
-    dtype: torch.dtype = torch.float64  # of the run that made the results
 
 
 def first_difference(comparison: Comparison) -> Place | None:
@@ -89,10 +65,11 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
         return behind
     place, first = (guilty or off)[0]
     right = _right(forward[:place], coupled, differs, contents)
-    module, given = _blamed(first, forward[:place], coupled, contents, right)
+    module, given = _blamed(first, forward[:place], coupled, differs, contents, right)
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
-    alike = _calls(ours, modules.get(module)) == _calls(theirs, module)
-    placed = _placed(comparison, dtype, module, contents, alike=alike and not given)
+    equally_often = _calls(ours, modules.get(module)) == _calls(theirs, module)
+    made_here = first.tensor if first.kind == "in" and not first.given and first.maker == module else None
+    placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and not given)
     return dataclasses.replace(placed, passed=passed, right=right - {module}, given=given)
 
 
@@ -198,12 +175,15 @@ def _surely(
     return False
 
 
-def _blamed(first: Passage, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]) -> tuple[str, str]:
+def _blamed(
+    first: Passage, before: Sequence[Passage], coupled: Couples, differs: Differs, contents: Contents, right: frozenset[str]
+) -> tuple[str, str]:  # fmt: skip
     """The module that made the difference, and what it gives wrongly, if that is known. If a module's input differs, it is the module that made the
     input, or the one that passed on the wrong tensor: one whose values occur in `model`, but are not what is read here. `right`: modules that
     returned the same as model's before."""
     if first.given:
-        compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
+        made = [each for each in before if (each.kind, each.module) == ("out", first.maker) and coupled(each) is not None]
+        compared = bool(made) and not any(map(differs, made))
         return (first.caller if compared or contents.hold(first.tensor) else first.maker), ""
     if first.kind == "in" and first.caller != first.maker and contents.hold(first.tensor):
         return first.caller, ""
@@ -265,31 +245,6 @@ def _unmatched(
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None
-
-
-def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, *, alike: bool) -> Place:
-    """The place with the op whose result occurs nowhere in `model`. Only if both call the module equally often, and neither calls it on parts."""
-    modules = comparison.matching.modules
-    counterpart = modules.get(module)
-    theirs = Intermediates(comparison.other.job.model, {module}, own=False)
-    ours = Intermediates(comparison.model.job.model, {counterpart or ""}, own=False)
-    with contextlib.suppress(*REFUSALS):
-        for side, follower in ((comparison.other, theirs), (comparison.model, ours)):
-            with follower.followed(), sdpa_kernel(SDPBackend.MATH):  # so that fused attention shows its scores
-                side.once(dtype)
-        known = [*ours.sources, *(each.signature for each in ours.made)]
-
-        def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
-            return made.module != module and made.tensor is not None and contents.hold(made.tensor)
-
-        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if alike else None
-        if number is not None:
-            found = theirs.made[number]
-            if found.module == module != found.code:
-                module, counterpart = found.code, modules.get(found.code)
-            return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number, dtype=dtype)
-    last = next((each for each in reversed(theirs.made) if each.module == module), None)
-    return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 
 
 def _has_children(side: Side, module: str) -> bool:

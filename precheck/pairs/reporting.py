@@ -12,7 +12,8 @@ from precheck.pairs import fused
 from precheck.pairs.accuracy_loss import first_loss
 from precheck.pairs.callables import users_name
 from precheck.pairs.comparison import Comparison
-from precheck.pairs.first_difference import Place, first_difference
+from precheck.pairs.first_difference import first_difference
+from precheck.pairs.place import Place
 from precheck.pairs.recorded_side import Against
 from precheck.pairs.transformations import explanation
 from precheck.pairs.verdicts import GRAVEST, Judged

@@ -34,8 +34,23 @@ def part_of_right(comparison: Comparison, module: str, owner: str, right: Collec
     """Whether a part of `owner` has the weights of model's, and the code of the same part of a `right` module of owner's class."""
     model, part = comparison.other.job.model, module.removeprefix(f"{owner}." if owner else "")
     parts = dict(model.named_modules())
-    peers = [f"{each}.{part}" for each in right if each != owner and type(parts[each]) is type(parts[owner])]
-    return comparison.matching.agrees(module) and any(each in parts and _alike(parts[module], parts[each]) for each in peers)
+    peers = [(each, f"{each}.{part}") for each in right if each != owner and type(parts[each]) is type(parts[owner])]
+    known = [(each, one) for each, one in peers if one in parts and _alike(parts[module], parts[one])]
+    sources = _sources(comparison, module, owner) if known and comparison.matching.agrees(module) else None
+    return sources is not None and any(sources == _sources(comparison, one, each) for each, one in known)
+
+
+def _sources(comparison: Comparison, module: str, owner: str) -> list[tuple[Any, ...]]:
+    """Of which weights of model's, in which order, each weight in a part of `owner` is made."""
+    matching, holder = comparison.matching, comparison.matching.modules.get(owner, "")
+    found = [
+        (link.others, link.models, link.dim, link.turned)
+        for link in matching.links if any(name.startswith(f"{module}.") for name in link.others)
+    ]  # fmt: skip
+    return [
+        (tuple(name.removeprefix(f"{owner}.") for name in others), tuple(name.removeprefix(f"{holder}.") for name in models), *rest)
+        for others, models, *rest in found
+    ]
 
 
 def _of_torch(here: torch.nn.Module, there: torch.nn.Module) -> bool:

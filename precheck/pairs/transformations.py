@@ -15,9 +15,9 @@ from precheck import ops
 from precheck.pairs import changes
 from precheck.pairs.changes import Change, cures
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.first_difference import Place
 from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.layouts import equal
+from precheck.pairs.place import Place
 
 MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
 """Ops that only move numbers. Their operands do not show where a factor matters."""

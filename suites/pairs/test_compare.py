@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -122,6 +124,24 @@ def test_an_error_in_one_row_shows_though_the_norm_hides_it() -> None:
     report = compared(torch.exp, other, x)
     assert report.verdict == "different"
     assert "even without rounding it differs from model in slice 7 of dimension 0 by " in report.errors[0].message
+    assert not compared(torch.exp, lambda x: x.exp(), x).errors
+
+
+@pytest.mark.parametrize(
+    ("shape", "part", "said"),
+    [
+        ((320, 320), (slice(32, 64), slice(64, 96)), "tile of 32 x 32 at [32, 64]"),
+        ((4, 6, 40, 40), (2, 3), "[2, 3"),
+    ],
+)
+def test_an_error_in_one_tile_or_head_shows_though_the_norm_hides_it(shape: tuple[int, ...], part: Any, said: str) -> None:
+    def other(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        y[part] *= 1 + 5e-6
+        return y
+
+    x = torch.randn(*shape)
+    assert said in compared(torch.exp, other, x).errors[0].message
     assert not compared(torch.exp, lambda x: x.exp(), x).errors
 
 
@@ -299,6 +319,15 @@ def test_dropout_draws_the_same_on_both_sides() -> None:
     model, other = decoder(dropout=0.3), decoder(dropout=0.3, attention="written")
     assert not compared(model, other, given, loss=language_loss(given)).errors
     assert compared(model, decoder(dropout=0.25), given, loss=language_loss(given)).verdict == "different"
+
+
+def test_numpy_and_python_draw_the_same_on_both_sides() -> None:
+    def noisy(factor: float) -> Any:
+        return lambda x: x * factor * float(numpy.random.rand()) + random.random()
+
+    x = torch.randn(4, 6)
+    assert not compared(noisy(1), noisy(1), x).errors
+    assert compared(noisy(1), noisy(1.01), x).verdict == "different"
 
 
 def test_what_is_zero_on_paper_agrees_and_what_is_not_does_not() -> None:

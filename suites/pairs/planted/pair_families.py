@@ -78,6 +78,11 @@ import pair_twentysecond_sequences
 import pair_twentysecond_sights
 import pair_twentysecond_training
 import pair_twentysecond_wiring
+import pair_twentysixth
+import pair_twentysixth_ports
+import pair_twentysixth_rest
+import pair_twentysixth_shards
+import pair_twentysixth_sights
 import pair_twentythird
 import pair_twentythird_callers
 import pair_twentythird_exchanged
@@ -109,5 +114,6 @@ FAMILIES = (
     pair_twentythird, pair_twentythird_readers, pair_twentythird_ways, pair_twentythird_callers, pair_twentythird_exchanged,
     pair_twentyfourth, pair_twentyfourth_frames, pair_twentyfourth_training,
     pair_twentyfifth, pair_twentyfifth_sights, pair_twentyfifth_training, pair_twentyfifth_sounds,
+    pair_twentysixth, pair_twentysixth_shards, pair_twentysixth_sights, pair_twentysixth_rest, pair_twentysixth_ports,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

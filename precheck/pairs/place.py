@@ -1,0 +1,83 @@
+"""A place where two models differ: a module of `other`, the line in its code, and the op there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from precheck.pairs.backward_difference import PARTED
+from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.contents import Contents
+from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
+
+FLOAT32 = 64.0
+"""Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where two models differ first: a module of `other`, its counterpart in `model`, line and op, and whether in the backward pass."""
+
+    module: str
+    counterpart: str | None
+    source: str = ""
+    op: str = ""
+    backward: bool = False
+    theirs: tuple[Made, ...] = ()  # results of ops in the module of `other`
+    ours: tuple[Made, ...] = ()  # results of ops in its counterpart
+    number: int | None = None  # of the op in `theirs`
+    passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
+    right: frozenset[str] = frozenset()  # modules that returned the same before
+    given: str = ""  # what a module with right code is given that model's is not, in words
+    repeated: bool = False  # whether the backward pass repeats the module with other numbers
+    dtype: torch.dtype = torch.float64  # of the run that made the results
+
+
+def placed_at(
+    comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, wrong: torch.Tensor | None, *, by_op: bool
+) -> Place:  # fmt: skip
+    """The place with the op whose result occurs nowhere in `model`. Only if both call the module equally often, and neither calls it on parts. If a
+    module that it calls runs this op, on something `wrong` that it was given, the op before."""
+    modules = comparison.matching.modules
+    counterpart = modules.get(module)
+    theirs = Intermediates(comparison.other.job.model, {module}, own=False)
+    ours = Intermediates(comparison.model.job.model, {counterpart or ""}, own=False)
+    with contextlib.suppress(*REFUSALS):
+        for side, follower in ((comparison.other, theirs), (comparison.model, ours)):
+            with follower.followed(), sdpa_kernel(SDPBackend.MATH):  # so that fused attention shows its scores
+                side.once(dtype)
+        known = [*ours.sources, *(each.signature for each in ours.made)]
+
+        def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
+            return made.module != module and made.tensor is not None and contents.hold(made.tensor)
+
+        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
+        if number is not None:
+            found, alone = theirs.made[number], True
+            if module not in (found.module, found.code):
+                found, alone = _given_away(theirs.made, number, module, wrong)
+            if alone and found.module == module != found.code:
+                module, counterpart = found.code, modules.get(found.code)
+            return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number, dtype=dtype)
+    last = next((each for each in reversed(theirs.made) if each.module == module), None)
+    return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
+
+
+def _given_away(made: Sequence[Made], number: int, module: str, wrong: torch.Tensor | None) -> tuple[Made, bool]:
+    """The last op of the module's own code before this one, or the one that made the `wrong` tensor. Also whether the method that ran it made it of
+    nothing that other code had made."""
+    own = [each for each in made[:number] if each.module == module]
+    mark = None if wrong is None else signature(wrong)
+    found = next((each for each in reversed(own) if mark is not None and alike(mark, each.signature)), None)
+    if found is None:
+        return (own or [made[number]])[-1], False
+    waiting, seen = [found], list[Made]()
+    while waiting:
+        each = waiting.pop()
+        seen.append(each)
+        waiting += [made[one] for one in each.reads if made[one] not in seen]
+    return found, all(each.code == found.code for each in seen)
