@@ -1,8 +1,10 @@
 """The project's own tests: `pytester`, with which suites/plugin runs pytest inside pytest."""
 
+import compileall
 import gc
 import importlib
 import os
+import pathlib
 import pkgutil
 
 import pytest
@@ -11,7 +13,8 @@ pytest_plugins = ["pytester"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker, set before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-
+else:  # bytecode for the processes that tests start. They would compile 500 modules each where PYTHONDONTWRITEBYTECODE is set.
+    compileall.compile_dir(str(pathlib.Path(__file__).parent / "precheck"), quiet=2)
 
 # Python's collector goes over all that was ever imported each time that some thousand objects were made: a tenth of the processor time.
 gc.set_threshold(5000, 20, 100)

@@ -1,7 +1,7 @@
 """Ranks of a program, in the environment that torchrun gives them, forked from one process that has imported torch: each import takes seconds.
 
 `python forked_ranks.py RANKS PROGRAM FOLDER NAMES NAMES …` calls the program's `main(folder, names)` in that many ranks, once for each NAMES, which
-are names with commas between.
+are names with commas between. NAMES that end in `&` run beside those after them, as commands of a shell do.
 """
 
 from __future__ import annotations
@@ -62,9 +62,13 @@ if __name__ == "__main__":
     run: Program = importlib.import_module(Path(path).stem).main
     from torch.distributed import TCPStore
 
-    failed = False
+    failed, beside = False, list[tuple[TCPStore, list[int]]]()  # `beside`: what runs beside the others, with the store of its ranks
     for group in wanted:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun's agent holds one
-        children = [forked(run, Path(given), group.split(","), rank, int(count), store.port) for rank in range(int(count))]
-        failed |= any(os.waitpid(child, 0)[1] for child in children)
-    sys.exit(failed)
+        names = group.removesuffix("&").split(",")
+        children = [forked(run, Path(given), names, rank, int(count), store.port) for rank in range(int(count))]
+        if group.endswith("&"):
+            beside.append((store, children))
+        else:
+            failed |= any(os.waitpid(child, 0)[1] for child in children)
+    sys.exit(failed | any(os.waitpid(child, 0)[1] for _, children in beside for child in children))

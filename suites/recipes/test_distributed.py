@@ -14,7 +14,9 @@ from forked_ranks import launch
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
 
 HERE = Path(__file__).parent
-ENDINGS = ("alone", "raises", "loses", "differ", "again", "crossed", "leaves", "begins", "dies")
+WAITING = ("alone", "crossed", "dies")
+"""Endings in which a rank waits for another in vain, for as long as its patience lasts. They run beside the others."""
+ENDINGS = (*WAITING, "raises", "loses", "differ", "again", "leaves", "begins")
 Told = list[dict[str, Any]]  # by rank
 
 
@@ -34,7 +36,7 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     folder = tmp_path_factory.mktemp("ranks")
-    launch(HERE / "distributed_endings.py", folder, *([name] for name in ENDINGS))
+    launch(HERE / "distributed_endings.py", folder, *([f"{name}&" if name in WAITING else name] for name in ENDINGS))
     return {name: read(folder, name) for name in ENDINGS}
 
 

@@ -1,4 +1,7 @@
-"""Code that loads torch's compiler within a watched block, or within a measured model: it runs eagerly, so that its ops are seen."""
+"""Code that loads torch's compiler within a watched block, or within a measured model: it runs eagerly, so that its ops are seen.
+
+Nothing heavy is imported before: a first watch and a first measurement need neither the compiler nor FSDP, which takes half a second with sympy.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,13 @@ import pytest
 BEGIN = """
 import sys, warnings
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 import precheck
+
+with precheck.watch():
+    precheck.measure(torch.nn.Linear(2, 2), torch.ones(1, 2))
+assert not {"sympy", "torch.distributed.fsdp"} & set(sys.modules)
+
+from torch.nn.attention.flex_attention import flex_attention
 
 warnings.simplefilter("ignore")
 assert "torch._dynamo" not in sys.modules

@@ -136,7 +136,7 @@ class Errors:
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
         fact = None if self.misroundings.local(operation, value) else whole_numbers.stored_to_others(operation, value)
-        excuses = whole_numbers.exemptions(operation)
+        excuses = [] if fact is None else whole_numbers.exemptions(operation)
         if fact is not None and not (self.readers.get(value) and any(excuse(fact, value, self.readers) for excuse in excuses)):
             self._suspect(fact, value, *excuses, explained_by=(*self.explanations[value], None))  # an excused one explains nothing
 

@@ -65,9 +65,9 @@ class Iterations:
         """Follows the states through these operations."""
         for operation in operations:
             value = operation.outputs[0] if operation.outputs else None
-            if operation.base in ops.SUMS:
+            if self.states and operation.base in ops.SUMS:
                 self._remains(remainder_of(operation))
-            if value is None or value.maker is not operation or not _direct(operation) or not (value.low or value.drift >= FELT):
+            if value is None or value.maker is not operation or not (value.low or value.drift >= FELT) or not _direct(operation):
                 continue
             key = _key(operation)
             if key not in self.seen:
@@ -116,8 +116,10 @@ class Iterations:
 def _direct(operation: Operation) -> bool:
     """Whether an op makes a state from the one before in a way that keeps an error. A product with a matrix that is no weight does: a rotation keeps
     the norm of what it turns, and of its error."""
-    makers = [operation, *(source.maker for source in operation.inputs if source.maker is not None)]
-    return (operation.base in TURNING and not any(maker.parameter for maker in makers)) or operation.base in DIRECT
+    base = operation.base
+    if base not in TURNING or base in DIRECT:
+        return base in DIRECT
+    return not any(maker.parameter for maker in (operation, *(source.maker for source in operation.inputs if source.maker is not None)))
 
 
 def _key(operation: Operation) -> Key:

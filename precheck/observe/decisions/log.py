@@ -138,7 +138,7 @@ class Recording(DecisionMode):
         if kind.moves or kind.casts:
             if args and isinstance(args[0], torch.Tensor) and in_backward():
                 self._narrow(args[0], outputs[0])
-            if self.given and continuous(outputs[0]):
+            if self.given.entries and continuous(outputs[0]):
                 self._enter(args, outputs)
         return result
 
@@ -183,11 +183,11 @@ class Recording(DecisionMode):
     def _count(self, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(kind, tuple(output.shape))
         roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
-        if self.narrow and not kind.mutable and not kind.casts and in_backward():
+        if self.narrow.entries and not kind.mutable and not kind.casts and in_backward():
             places = tuple(place for place, arg in enumerate(args) if arg in self.narrow)
             if places:
                 self.log.narrowed[key] = places
-        if kind.multiplies and self.entered:
+        if kind.multiplies and self.entered.entries:
             paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
             if paths:
                 self.log.entered[key] = paths
@@ -253,12 +253,12 @@ def _roundings(kind: Nature, args: Any, output: torch.Tensor) -> int:
     """
     if args and is_parameter(args[0]):
         return 0
-    if not kind.mutable and any(_same_storage(arg, output) for arg in args):
+    if not kind.mutable and _shares_storage(args, output):
         return 0  # shares storage without being declared a view: _unsafe_view, unsafe_split
     return int(args[0].shape[0]) if kind.recurrent else 1
 
 
-def _same_storage(value: Any, output: torch.Tensor) -> bool:
-    if not isinstance(value, torch.Tensor) or value.dtype != output.dtype or value.layout != torch.strided or output.layout != torch.strided:
-        return False
-    return bool(storage_key(value) == storage_key(output))
+def _shares_storage(args: Any, output: torch.Tensor) -> bool:
+    """Whether some argument has the storage and the dtype of the output."""
+    alike = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dtype is output.dtype and arg.layout is torch.strided]
+    return bool(alike) and output.layout is torch.strided and storage_key(output) in map(storage_key, alike)

@@ -18,7 +18,7 @@ class Marked(Storages[bool]):
     """Marked storages. A tensor is `in` them if it or a tensor that shares its storage was added."""
 
     def __contains__(self, value: Any) -> bool:
-        if not self or not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
+        if not self.entries or not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
             return False
         return self.key(value) in self.entries
 

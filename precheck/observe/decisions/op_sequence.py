@@ -22,6 +22,7 @@ _CASTS = frozenset({"aten._to_copy", "aten.to", "aten.detach"})
 """Ops that autocast adds, and ops that do nothing in float32. Up to torch 2.9 its casts are detached in the backward pass. A mode sees `aten.to`
 itself only inside of torch.func, and a shadow sees what it is made of."""
 _PASSED_BY = frozenset({torch.Tensor, torch.nn.Parameter, torch.dtype, type(None)})
+_PYTHON_NUMBERS = frozenset({bool, int, float})
 _SCALED = {("backward", "aten.mul")}
 """The op that a loss scale adds: the derivative of its product with the loss, without numeric arguments."""
 _FORMATS = {
@@ -67,9 +68,11 @@ def _numbers(values: Iterable[Any], found: list[Any]) -> None:
         kind = type(value)
         if kind in _PASSED_BY:
             continue
-        if isinstance(value, (list, tuple)):
+        if kind in _PYTHON_NUMBERS:
+            found.append(_FORMATS.get(value, value))
+        elif isinstance(value, (list, tuple)):
             inner: list[Any] = []
             _numbers(value, inner)
             found.append(tuple(inner))
-        elif isinstance(value, (bool, int, float)):
+        elif isinstance(value, (bool, int, float)):  # of a class of its own
             found.append(_FORMATS.get(value, value))

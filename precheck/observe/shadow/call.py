@@ -153,9 +153,9 @@ class Call:
             mode.record(operation)
             return
         outputs = self._outputs(result)
-        if not self.written and outputs and not [tensor for tensor in outputs if not self._is_alias(tensor)]:
+        if not self.written and outputs and all(map(self._is_alias, outputs)):
             return  # a view that the op's schema does not declare
-        if not [output for output in outputs if continuous(output)]:
+        if not any(map(continuous, outputs)):
             flips.decided(self, outputs)
             mode.observation.followed += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
             mode.record(operation)

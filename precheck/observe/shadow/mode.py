@@ -112,7 +112,7 @@ class Shadow(UncompiledMode):
                 with self.unseen():
                     if self.losses.backward_begins(args[0], lambda: self.described("loss")):
                         self._end_iteration(Iteration.BACKWARD)
-            if not self.scales.factors:
+            if not self.scales.factors.entries:
                 return self._ran(op)
             with self.unseen():
                 factors = self.scales.before(op, lambda: self.described(planned.name))
@@ -125,7 +125,7 @@ class Shadow(UncompiledMode):
     def _ran(self, op: OpCall) -> Any:
         result = self._watched(op)
         self.codes.after(op, result)
-        if self.places.made:
+        if self.places.made.entries:
             self.places.read(op, result)
         return result
 

@@ -117,7 +117,8 @@ class IntegerAmounts:
 
     def given(self, args: tuple[Any, ...]) -> bool:
         """Whether an op reads such integers."""
-        return bool(self.known) and any(isinstance(arg, torch.Tensor) and arg.layout is torch.strided and bool(self.known.get(arg)) for arg in args)
+        given = (arg for arg in args if isinstance(arg, torch.Tensor) and arg.layout is torch.strided)
+        return bool(self.known.entries) and any(map(self.known.get, given))
 
 
 def _turns(angles: torch.Tensor) -> bool:

@@ -29,7 +29,7 @@ class WideNumbers:
 
     def draws(self, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads random numbers."""
-        return bool(self.drawn) and any(self.drawn.get(each) for each in floats)
+        return bool(self.drawn.entries) and any(self.drawn.get(each) for each in floats)
 
     def made(self, op: OpCall, floats: list[torch.Tensor], result: Any) -> None:
         """After an op in wide formats: notes what its result is made from. What was only moved, selected or cast is as it was before."""
