@@ -127,4 +127,4 @@ def loss(output):
 
 
 def optimizer(params):
-    return torch.optim.Adam(params, lr=6e-4, eps=1.5e-4)
+    return torch.optim.RMSprop(params, lr=1e-2)

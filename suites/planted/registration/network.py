@@ -129,4 +129,4 @@ def loss(output):
 
 
 def optimizer(params):
-    return torch.optim.Adam(params, lr=1e-3)
+    return torch.optim.RMSprop(params, lr=1e-2)

@@ -142,4 +142,4 @@ def loss(output):
 
 
 def optimizer(params):
-    return torch.optim.AdamW(params, lr=1e-3)
+    return torch.optim.RMSprop(params, lr=1e-2)
