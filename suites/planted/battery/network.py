@@ -1,4 +1,4 @@
-"""How much charge a battery has left, and how old it is: current is counted, a table gives the voltage at rest, a recurrent network the rest."""
+"""How much charge a battery has left, and how old it is: current is counted, a table gives the voltage at rest, a network the rest."""
 
 import torch
 import torch.nn.functional as F
@@ -68,7 +68,7 @@ class BatteryNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.enter = nn.Linear(6, DIM)
-        self.body = nn.GRU(DIM, DIM, batch_first=True)
+        self.body = nn.Sequential(nn.Conv1d(DIM, DIM, 5, padding=2), nn.GELU(), nn.Conv1d(DIM, DIM, 5, padding=2))
         self.norm = nn.LayerNorm(DIM)
         self.left, self.age = nn.Linear(DIM, 1), nn.Sequential(nn.Linear(2 * DIM, DIM), nn.GELU(), nn.Linear(DIM, 1))
 
@@ -81,8 +81,8 @@ class BatteryNet(nn.Module):
             healthy = fade(cycles, speed)
             capacity = incremental_capacity(charge, voltage)
             facts = torch.stack([charge, 10 * over, ohms / 50, speed, current.float() / 2500, healthy[:, None].expand_as(charge)], -1)
-        hidden, _ = self.body(self.enter(facts.to(self.enter.weight.dtype)))
-        hidden = self.norm(hidden)
+        hidden = self.enter(facts.to(self.enter.weight.dtype))
+        hidden = self.norm(hidden + self.body(hidden.mT).mT)
         left = self.left(hidden)[..., 0].float()
         age = self.age(torch.cat([hidden[:, -1], hidden.mean(1)], -1))[:, 0].float()
         return {"charge": charge, "left": left, "age": age, "over": over, "speed": speed, "health": healthy, "capacity": capacity}
