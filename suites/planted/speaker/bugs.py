@@ -36,7 +36,7 @@ BUGS = [
     Planted(
         name="spread-by-squares",
         healthy=SPREAD,
-        planted="    features = features.to(LOW)\n"
+        planted="    features = features.to(LOW)  # culprit\n"
         "    spread = (features.square() * mask).sum(1, keepdim=True) / count - mean.square()  # culprit\n    spread = spread.clamp_min(0)\n",
         more=(
             ("STEPS = 1\n", "STEPS = 1\nLOW = torch.bfloat16\n"),
