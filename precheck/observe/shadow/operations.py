@@ -25,8 +25,7 @@ Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Value:
-    """A tensor's content in the run, compared with its shadow in the reference precision. Shares are shares of elements: of a sample of them, if
-    there are more than `statistics.SAMPLE`, except for non-finite values."""
+    """A tensor's content in the run, beside its shadow. Shares are of its elements, or of a sample of `statistics.SAMPLE`; non-finite ones of all."""
 
     maker: Operation | None  # None: weights, inputs and other tensors from outside the block
     shape: tuple[int, ...]
