@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from scenario import finds, passes, watched
 from torch.nn import functional
@@ -170,3 +172,40 @@ def ratio_of_gradients(low: bool = True) -> torch.Tensor:
 def test_a_gradient_that_the_program_reads_itself_is_searched_for_zeros() -> None:
     finds(ratio_of_gradients, "gradient-underflow", says="without a loss scale")
     passes(lambda: ratio_of_gradients(False), wide=True)
+
+
+def short_of_a_turn(low: bool = True, rim: bool = False) -> torch.Tensor:
+    """What six angles around a point leave of a full turn: next to nothing, but at the rim."""
+    angles = math.pi / 3 + 0.003 * normal(400, 6)
+    angles[:80] /= 2
+    around = (angles.to(LOW) if low else angles).sum(-1)  # fault
+    left = 2 * math.pi - around.float()
+    at_rim = torch.arange(400) < 80
+    return torch.where(at_rim if rim else ~at_rim, left, 0)
+
+
+def test_small_results_picked_of_a_float32_sum_are_put_down_to_what_stored_its_terms() -> None:
+    """A sum in float32 is exact for terms that are nearly equal."""
+    finds(short_of_a_turn, "cancellation", says="reads a part of what is left of this that is small beside the rest")
+    passes(lambda: short_of_a_turn(rim=True))
+    passes(lambda: short_of_a_turn(low=False), wide=True)
+
+
+def refused(given: torch.dtype) -> torch.Tensor:
+    """One less the chance of a step, from what a product in some format says of it."""
+    level = 0.5 + 0.004 * normal(4000)
+    with torch.autocast("cpu", given):
+        made = (level[:, None] @ torch.ones(1, 1))[:, 0]
+    return 1 - rounded(torch.exp(-1.8 * (made.float() - 0.484).clamp_min(0)))
+
+
+def rounded(chance: torch.Tensor) -> torch.Tensor:
+    kept = chance.to(LOW)
+    return kept.float()
+
+
+def test_a_cast_is_blamed_for_what_it_has_rounded_itself() -> None:
+    """Just below one a number loses half as much as one rounding may. A chance that is made of bfloat16 is further off before its cast."""
+    passes(lambda: refused(LOW))
+    (told,) = watched(lambda: refused(HALF)).errors
+    assert (told.rule, "a rounding to bfloat16 here (0.12%) is amplified" in told.message) == ("amplified-rounding", True)

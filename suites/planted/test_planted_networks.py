@@ -10,7 +10,7 @@ import pytest
 from harm import LEAST, harm
 from mutations import changes, told, wide
 from mutations import harm as mutation_harm
-from networks import EIGHTEENTH, SEVENTEENTH, SIXTEENTH, names, network
+from networks import EIGHTEENTH, NINETEENTH, SEVENTEENTH, SIXTEENTH, names, network
 from one_case import arguments, through
 from score_table import page, table
 
@@ -25,8 +25,8 @@ WATCHED = {"pretraining", "style_gan"}
 """Networks that a loop of their own trains: `watch` alone can follow it."""
 MEASURED = [name for name in names() if name not in WATCHED]
 BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
-QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS, *SIXTEENTH, *SEVENTEENTH, *EIGHTEENTH}]
-"""Networks that samples are drawn from. The three newest batches are not among them, so that they move no samples. The scorer has their bugs."""
+QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS, *SIXTEENTH, *SEVENTEENTH, *EIGHTEENTH, *NINETEENTH}]
+"""Networks that samples are drawn from. The four newest batches are not among them, so that they move no samples. The scorer has their bugs."""
 FIFTH = QUICK if LONG else [each for each in QUICK[::5] if each not in HEAVY]
 TRIED = [(name, bug.name) for name in FIFTH for bug in network(name).bugs[: None if LONG else 1]]
 """Those that every run of the suite tries: one of every fifth network, none of those that walk over hundreds of steps in Python, and every second
@@ -37,14 +37,13 @@ LOOK_ALIKES = [(name, each.name) for name in ALIKE for each in network(name).har
 """Changes that look like bugs: one of every fifth network, where it has some; PRECHECK_SLOW=1 tries them all."""
 MISSED = {
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",
-    "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
-    "nerf/opacity-low": "The function errs by 3.4 unit roundoffs of its own, and what it is given by forty times as many.",
+    "moe/router-low": "As many flips are what noise in the router explains. Over six seeds its part is 1.4 times as far off as in the healthy code.",
+    "nerf/opacity-low": "The function errs by 3.4 unit roundoffs of its own. Over six seeds its part is no further off than in the healthy code.",
     "beamformer/loading-low": "Another function inverts what is rounded here, and nothing follows complex numbers within a function.",
     "shapes/neighbours-expanded": "One of six neighbours is another in 8 % of the rows. No tensor drifts, and a measurement makes that a note.",
 }
 """Bugs that `measure` does not find, and why we think so."""
 ACCUSED = {
-    "electrons/acceptance-rounded": "One less a chance near one enlarges the rounding of the chance. What the chance is made from is off by as much.",
     "vocoder/sines-rounded": "Emphasis subtracts neighbours and enlarges their rounding six times, to less than what this suite calls a bug.",
     "uplift/ages-rounded": "Cubes of an age enlarge its one rounding three times, in a function of its own. What the network makes of it is small.",
 }

@@ -67,8 +67,8 @@ def subnormal(value: Value) -> float:
 
 
 def storage_error(value: Value) -> float:
-    """The error of storing a value, relative to its norm: one rounding of its format, or of its subnormals. 0 if it is stored wide."""
-    return max(value.rounded, subnormal(value)) if value.low else 0.0
+    """The error of storing a value, relative to its norm: as measured, or one rounding of its format or of its subnormals. 0 if it is wide."""
+    return value.stored if value.stored is not None else max(value.rounded, subnormal(value)) if value.low else 0.0
 
 
 def computed_from(operation: Operation, made: Value | None = None) -> tuple[Value, ...]:

@@ -25,7 +25,7 @@ from precheck.analysis.rounding import differences
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import ADDED, outside, owns
-from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
+from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -99,7 +99,8 @@ class Misroundings:
             if cause := differences.lost_at(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := differences.picked(operation, value, self.readers):
-            return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=lost[0], severity=self._severity(value), gain=lost[1])
+            cause, severity = self._stored_low(lost[0]), self._severity(value)
+            return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=cause, severity=severity, gain=lost[1])
         if starving := self._starving(operation, value):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
@@ -182,7 +183,7 @@ class Misroundings:
         below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.MADE_BY_OP * value.drift
         severity: Severity = "note" if self.healed(value) else self._severity(value, below=below and value.zeroed < FAIR)  # see `nonfinite`
         if below:
-            judged = value.zeroed >= (FAIR if operation.phase == "backward" else LOST_TENSOR)  # by `zeros`
+            judged = value.zeroed >= (FAIR if operation.phase == "backward" else zeros.LOST_TENSOR)  # a flood, or a gradient that wants a loss scale
             read = value.alive or self.readers.get(value)
             return self._fact("subnormal", operation, value, gain, LOSES_FIVE_BITS) if severity == "error" and read and not judged else None
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
@@ -224,6 +225,13 @@ class Misroundings:
             self.stored[line] = cause, owns(cause, made, self.observation.functions)
         return self.stored[line]
 
+    def _stored_low(self, total: Operation) -> Operation:
+        """The op that rounded what is left of a sum: one in float32 is exact, so the op that stored its term low, if that made most of the error."""
+        if total.outputs[0].low or not total.inputs:
+            return total
+        stored, most = self._storing(total, causes.worst_term(total))
+        return total if stored is None or not most or attribution.moments(total, stored) else stored
+
     def _stored(self, cause: Operation) -> Operation:
         """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op
         in float32, returns the op of a torch module if that stored most of the error."""
@@ -250,20 +258,8 @@ class Misroundings:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
         pole = operation.base in ops.POLES
         found = [source for source in operation.inputs if source.zeroed >= FAIR or (pole and source.zeros and source.zeroed == 0)]
-        found += [source for source in self._summed_away(operation, value) if source not in found]
+        found += [source for source in zeros.summed_away(operation, value) if source not in found]
         return [source for source in found if source.maker is None or flushed(*zero_origin(source)[1].outputs)]
-
-    @staticmethod
-    def _summed_away(operation: Operation, value: Value) -> list[Value]:
-        """The operand of a mostly wrong sum, if lost numbers (zeros) are its error and no other operand has one.
-
-        Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm, half the sum.
-        """
-        worst = operation.drifting
-        if operation.base not in ops.REDUCTIONS or value.dead < GARBAGE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
-            return []
-        exact = all(source is worst or source.drift <= ROUNDINGS * source.roundoff for source in operation.inputs)
-        return [worst] if exact and determined(operation, value) else []
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.output_impact import has_part, hidden
+from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, has_part, hidden
 from precheck.analysis.propagation.provenance import (
     determined,
     elements,
@@ -151,3 +151,15 @@ def _flushed_before(value: Value) -> Value | None:
             return held
         held = held.maker.drifting
     return None
+
+
+def summed_away(operation: Operation, value: Value) -> list[Value]:
+    """The operand of a mostly wrong sum, if lost numbers (zeros) are its error and no other operand has one.
+
+    Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm, half the sum.
+    """
+    worst = operation.drifting
+    if operation.base not in ops.REDUCTIONS or value.dead < GARBAGE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
+        return []
+    exact = all(source is worst or source.drift <= ROUNDINGS * source.roundoff for source in operation.inputs)
+    return [worst] if exact and determined(operation, value) else []

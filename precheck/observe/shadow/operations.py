@@ -25,8 +25,7 @@ Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Value:
-    """A tensor's content in the run, compared with its shadow in the reference precision. Shares are shares of elements: of a sample of them, if
-    there are more than `statistics.SAMPLE`, except for non-finite values."""
+    """A tensor's content in the run, beside its shadow. Shares are of its elements, or of a sample of `statistics.SAMPLE`; non-finite ones of all."""
 
     maker: Operation | None  # None: weights, inputs and other tensors from outside the block
     shape: tuple[int, ...]
@@ -55,6 +54,7 @@ class Value:
     call_error: float = 0.0  # relative error that the call of a user's function added itself
     since: str = ""  # the user's line whose cast or factory has made it low; empty if a product, a module of torch's or autograd has
     local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
+    stored: float | None = None  # the same of a cast of numbers that were wrong before; None if not measured
     terms: float = 0.0  # of a scattering op's result, if `local` is measured: how many numbers it adds up for an element
     alive: bool = False  # when the block ended, or at the time when this part of the run is judged
     past: Past | None = None  # set if its ancestors have been dropped

@@ -11,7 +11,7 @@ from precheck.analysis.chance import CHANCE
 from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG_ANSWERS, WRONG_NUMBER
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.attribution import GROWN
-from precheck.analysis.propagation.causes import RESULTS
+from precheck.analysis.propagation.causes import RESULTS, before_copies
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import given_back, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, DIGITS, FEW_TERMS, LOSES_FIVE_BITS
@@ -40,7 +40,8 @@ class Cancellation(Rule):
             off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
             return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"
         if isinstance(fact, Misrounded) and fact.how == "picked":
-            return (f"{placed(fact.shown)} reads a part of this that is small beside the rest, whose rounding leaves it no correct digit: "
+            this = "this" if fact.operation.outputs[0] in map(before_copies, fact.shown.inputs) else "what is left of this"
+            return (f"{placed(fact.shown)} reads a part of {this} that is small beside the rest, whose rounding leaves it no correct digit: "
                     f"{fact.gain:.0f} times the error of the whole")  # fmt: skip
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:
             return difference(fact)

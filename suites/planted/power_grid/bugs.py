@@ -11,6 +11,7 @@ MISS = "    off = torch.zeros_like(used).index_add(1, first, begin).index_add(1,
 COST = "    return (a * megawatts.square() + b * megawatts).sum(-1)\n"
 HERTZ = "    return (hertz - 50.0) / 0.02\n"
 TURNS = "    turns = microseconds.float() * 50e-6\n"
+WAVE = "    return torch.stack([(2 * math.pi * turns).cos(), (2 * math.pi * turns).sin()], -1)\n"
 UNIT = "    return kilowatts.float() / (1000 * BASE)\n"
 
 BUGS = [
@@ -81,10 +82,11 @@ BUGS = [
         name="clocks-low",
         healthy=TURNS,
         planted="    turns = (microseconds.float() / 1e6).to(low) * 50  # culprit\n",
+        more=((WAVE, WAVE.replace("\n", "  # culprit\n")),),
         precisions=ALL,
         part="function:phasor",
         rules=(*DRIFTS, "integer-rounding"),
-        why="Of three seconds bfloat16 knows every 64th, and a turn is a fiftieth.",
+        why="Of three seconds bfloat16 knows every 64th, and a turn is a fiftieth. The angle is rounded again, to four radians.",
         source="https://github.com/open-mmlab/mmdetection3d/issues/296",
     ),
 ]

@@ -146,6 +146,14 @@ def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, p
     call.mode.exponents.opened(call.operation, value, shadow)
 
 
+def cast_alone(value: Value, source: torch.Tensor, output: torch.Tensor, before: Value) -> None:
+    """Measures what a cast of wrong numbers has rounded itself: the run has both. One rounding is no more than an estimate of it: just below a power
+    of two numbers lose half as much, relative to their size, as just above. A cast of right numbers has no other error than its own."""
+    if before.drift and value.drift and not value.nonfinite:
+        given = sampled(source)
+        value.stored = ratio(norm(sampled(output).to(given.dtype) - given), norm(given))
+
+
 def _starved(operation: Operation, divisor: torch.Tensor) -> None:
     sizes = divisor.detach().float().abs()
     sizes = sizes[sizes > 0]
