@@ -129,6 +129,8 @@ ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that compare two numbers, which is meaningful only if both have one scale."""
 BOUNDING = where(lambda op: op.kind is Kind.ORDER)
 """Comparisons with a bound."""
+JUMPING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.JUMP) or op.name == "threshold") | {"hardshrink"}
+"""Ops whose result jumps where a number is that with which they compare it."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))
 """Ops that give a boolean for each element."""
 FILLING = where(lambda op: op.name in ("masked_fill", "index_fill"))
