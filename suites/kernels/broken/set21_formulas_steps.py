@@ -31,10 +31,9 @@ def cut_off_not_rounded_down(wrong: bool, x: torch.Tensor, y: torch.Tensor) -> t
 
 @case("area sine: a number below zero and a root cancel", "kernel-rounding", "tinygrad/tinygrad/pull/17749", torch.asinh, drawn((5, 7)))
 def number_and_root_cancel(wrong: bool, x: torch.Tensor) -> torch.Tensor:
-    if wrong:
-        return (x + (x * x + 1).sqrt()).log()
-    size = x.abs()
-    return torch.log1p(size + size * size / (1 + (size * size + 1).sqrt())).copysign(x) + 0 * x
+    size = torch.where(x < 0, -x, x)
+    root = (x * x + 1).sqrt()
+    return (x + root).log() if wrong else torch.log1p(size + size * size / (1 + root)) * torch.where(x < 0, -1.0, 1.0)
 
 
 @case("inverse of the error function: by a closed formula", "kernel-contract", "tenstorrent/tt-metal/issues/56372", torch.erfinv,

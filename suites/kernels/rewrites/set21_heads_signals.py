@@ -78,7 +78,8 @@ def sums_that_are_zero(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
          shapes((2, 3, 4, 5), (2, 4, 5)))  # fmt: skip
 def one_row_of_a_stack(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 4, bias.shape == (x.shape[0], *x.shape[2:]), x.shape[3] > 0)
-    rows = [torch.softmax(each.float() + bias.float(), -1) for each in x.unbind(1)]
+    wide = bias.float()
+    rows = [torch.softmax(each.float() + wide, -1) for each in x.unbind(1)]
     return (torch.stack(rows, 1) if rows else x.float()).to(x.dtype)
 
 
@@ -132,7 +133,7 @@ def frequency_of_frames(x: torch.Tensor) -> torch.Tensor:
 
 @rewrite("convolution in groups with steps of two, tap by tap", _wide(lambda x, w: F.conv1d(x, w, stride=2, groups=2)), shapes((2, 4, 9), (6, 2, 3)))
 def steps_of_two_tap_by_tap(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    need(x.dim() == w.dim() == 3, x.shape[1] == 2 * w.shape[1], len(w) % 2 == 0, x.shape[2] >= w.shape[2] > 0)
+    need(x.dim() == w.dim() == 3, x.shape[1] == 2 * w.shape[1], len(w) % 2 == 0, x.shape[2] >= w.shape[2] > 0, x.shape[1] > 0)
     count = (x.shape[2] - w.shape[2]) // 2 + 1
     parts = []
     for rows, filters in zip(x.float().chunk(2, 1), w.float().chunk(2, 0), strict=True):

@@ -47,7 +47,7 @@ def least_and_largest(x: torch.Tensor) -> torch.Tensor:
 def two_sums(x: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 3, slopes.shape == x.shape[1:2])
     wide = x.float()
-    return (torch.where(wide > 0, wide, 0) + slopes.float()[:, None] * torch.where(wide > 0, 0, wide)).to(x.dtype)
+    return (torch.where(wide > 0, wide, 0) + torch.where(wide > 0, 0, slopes.float()[:, None] * wide)).to(x.dtype)
 
 
 @rewrite("exponential below zero, its way back from the result", _wide(F.elu), shapes((5, 7)))
@@ -93,9 +93,16 @@ def power_row_near_zero(x: torch.Tensor) -> torch.Tensor:
          lambda dtype: (shapes((4, 6))(dtype)[0], shapes((4, 6))(dtype)[0].abs() + 0.25))  # fmt: skip
 def where_that_is_zero(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     need(x.shape == y.shape)
-    wide = y.float()
-    logs = torch.where((x == 0) & ~y.isnan(), torch.ones_like(wide), wide).log()
-    return (x.float() * logs).to(x.dtype)
+
+    def forward(a: torch.Tensor, b: torch.Tensor) -> Any:
+        logs = b.log()
+        return torch.where((a == 0) & ~b.isnan(), 0, a * logs), (a, b, logs)
+
+    def backward(saved: Any, g: torch.Tensor) -> Any:
+        a, b, logs = saved
+        return torch.where((a == 0) & (b <= 0), 0, g * logs), g * a / b
+
+    return function(forward, backward)(x.float(), y.float()).to(x.dtype)
 
 
 def _lamb(p: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
