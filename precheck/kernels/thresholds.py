@@ -43,7 +43,7 @@ class _Compared(Exact):
         if number is None or not compared.is_floating_point() or not 0 < compared.numel() <= _MOST:
             return
         self.zero |= number == 0
-        sizes = compared.detach().double().abs().flatten()
+        sizes = compared.detach().cpu().double().abs().flatten()
         for place, own in self.own.items():
             if len(self.found[place]) < _FEW and bool(torch.isin(sizes, own).all()):
                 self.found[place][number] = None
