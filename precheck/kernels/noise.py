@@ -118,7 +118,7 @@ class Rounded(UncompiledMode):
 
         def disturbed(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
-                if name in unrounded.ADDING and unrounded.countable(value):
+                if name in ops.ADDING_ALONE and unrounded.countable(value):
                     return widened(value)
                 moved = self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm, exact=name in _STEPS)
                 moved = self._chained(moved) if name in _LOGARITHMIC else moved

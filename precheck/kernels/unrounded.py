@@ -9,8 +9,6 @@ import torch
 from precheck.observe.exact import widened
 from precheck.torch_internals import schema
 
-ADDING = {"sum", "cumsum", "index_add", "scatter_add"}
-"""Ops that add and do nothing else. Sums of whole numbers are exact in every order."""
 _WHOLE = 2.0**24
 """The bound below which float32 holds every integer."""
 
