@@ -17,7 +17,7 @@ from precheck.kernels.examples import Example
 from precheck.kernels.memory import poisoned
 from precheck.kernels.noise import base_roundoff
 from precheck.kernels.running import Outcome, Wishes
-from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, surplus, values_of
+from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, of_nothing, surplus, values_of
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.exact import widened
 from precheck.words import counted
@@ -150,9 +150,9 @@ class Bench:
         """The result of the reference in float64 on other inputs."""
         return running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
 
-    def under(self, mode: AbstractContextManager[Any], trial: Trial, *, gradients: bool = False) -> Outcome:
-        """The result of the reference in float64, under a mode that changes some of its ops."""
-        made, wishes = self.make(trial), self.wishes_of(trial)
+    def under(self, mode: AbstractContextManager[Any], trial: Trial, *, gradients: bool = False, made: Made | None = None) -> Outcome:
+        """The result of the reference in float64, under a mode that changes some of its ops. `made`: inputs that are not the trial's own."""
+        made, wishes = made or self.make(trial), self.wishes_of(trial)
         wishes = dataclasses.replace(wishes, gradients=wishes.gradients and gradients)
         with mode:
             return running.run(self.reference, self.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
@@ -234,7 +234,8 @@ class Bench:
                 judged.distances = distances(outcome, reference)
             if not judged.open or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
-        judged.fault = values_of(judged, outcome, reference) or self._other_infinity(judged.trial, outcome, reference)
+        judged.fault = values_of(judged, outcome, reference) or of_nothing(judged, outcome, reference)
+        judged.fault = judged.fault or self._other_infinity(judged.trial, outcome, reference)
 
     def _other_infinity(self, trial: Trial, outcome: Outcome, reference: Reference) -> Fault | None:
         """Inf where the reference has -Inf, or the reverse. At a pole the sign may depend on that of a zero, so it has to be the same beside these

@@ -10,7 +10,7 @@ import torch
 
 from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, seen, unmasked
+from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, seen, thresholds, unmasked
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -67,6 +67,7 @@ class Search:
 
     def cause(self, judged: Judged) -> Cause:
         """The class of a fault."""
+        judged = self._filled(judged)
         assert judged.fault is not None
         if judged.fault.kind in AT_ONCE:
             return Cause(AT_ONCE[judged.fault.kind])
@@ -77,6 +78,13 @@ class Search:
             return self._found(judged)
         finally:
             self.bench.ladder = before
+
+    def _filled(self, judged: Judged) -> Judged:
+        """The trial with NaN in new memory, if an output is wrong there: an output that nobody wrote may have been right by chance."""
+        if judged.fault is None or not judged.fault.backward or judged.trial.fill or not self.bench.fills:
+            return judged
+        other = self.replay.fresh(judged.trial.but(fill="NaN"))
+        return other if other.fault is not None and not other.fault.backward else judged
 
     def _found(self, judged: Judged) -> Cause:
         ways = (self._uncleared, self._remembered, self._laid, self._sized, self._cut, self._unwritten, self._asked, self._valued)
@@ -142,6 +150,8 @@ class Search:
             return Cause("kernel-rounding", f"an error of rounding shows where {words}")
         if judged.fault is not None and judged.fault.kind == "values" and self._cheap(trial) and lower_intermediates.explains(self.bench, judged):
             return Cause("kernel-rounding", f"intermediates in a lower format explain it; it shows where {words}")
+        if judged.fault is not None and judged.fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
+            return Cause("kernel-accumulation", f"the error grows with the number of terms, and is too large where {words}")
         edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self.rows.chance(judged)
         if not self._right_in_other_draws(trial, chance):
             return None
@@ -186,6 +196,9 @@ class Search:
         trial, fault = judged.trial, judged.fault
         assert fault is not None
         what = number_kinds.WORDS[trial.family]
+        at = thresholds.explains(self.bench, judged)
+        if at and self.passes(trial.but(family="plain")):
+            return Cause("kernel-contract", f"it is on the other side {at}")
         if trial.family in number_kinds.SPECIAL:
             masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial))
             return Cause("kernel-mask" if masked else "kernel-contract")

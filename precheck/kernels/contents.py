@@ -73,6 +73,13 @@ def shares(example: torch.Tensor) -> bool:
     return bool((example.double().logsumexp(-1).abs() < _NEAR).all())
 
 
+def chances(example: torch.Tensor) -> bool:
+    """Whether the rows are probabilities."""
+    if not example.is_floating_point() or example.numel() < FEW or not example.dim() or example.shape[-1] < 2 or bool((example < 0).any()):
+        return False
+    return bool(((example.double().sum(-1) - 1).abs() < _NEAR).all())
+
+
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
 
@@ -121,7 +128,7 @@ def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.
     """Probabilities, sorted numbers, tables that hold each number twice, symmetric and triangular matrices, or integers. None for anything else."""
     if example.numel() < FEW:
         return None
-    if example.shape[-1] > 1 and bool((example >= 0).all()) and bool(((example.sum(-1) - 1).abs() < _NEAR).all()):
+    if chances(example):
         return _normal(shape, generator).softmax(-1)
     if example.dim() == 1 and bool((example.diff() > 0).all()):
         return _uniform(shape, float(example.min()), float(example.max()), generator).sort().values

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.kernels import running
+from precheck.kernels import running, thresholds
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.containers import call, tensors
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from precheck.kernels.bench import Bench
 
 _NUMBERS = (-3.0, 0.37, 3.0)
-"""Numbers that take the place of Inf or NaN, to see what depends on it."""
+"""Numbers that take the place of Inf or NaN, to see what depends on it. Others are beyond all that the input holds, and on either side of the numbers
+with which the reference compares it."""
 _MOVES = ((0.75, 0.25), (0.01, -200.0), (0.01, 200.0), (0.01, 0.0))
 """Factors and summands that change the numbers that results read: by a little, and so that others become the largest, the smallest, or the largest in
 size. What is chosen then, and was not before, reads the same numbers too."""
@@ -35,12 +37,19 @@ class Dependence:
 
     def __init__(self, bench: Bench, trial: Trial) -> None:
         self.bench, self.trial = bench, trial
-        results = [self._with(number) for number in _NUMBERS]
+        results = [self._with(number) for number in (*_NUMBERS, *self._further())]
         self.first = results[0].values
         self.dependent: Masks = {}
         for other in results[1:]:
             for name, changed in self._changed(other).items():
                 self.dependent[name] = self.dependent.get(name, torch.zeros((), dtype=torch.bool)) | changed
+
+    def _further(self) -> Iterator[float]:
+        made, place = self._made(_NUMBERS[0], None, _MOVES[0]), self.trial.leaf
+        most = float(made.values[place].double().abs().max())
+        yield from (-2 * most, 2 * most)
+        for number in thresholds.compared(self.bench, self.trial, made)[place]:
+            yield from (number - abs(number) / 2 - 1, number, number + abs(number) / 2 + 1)
 
     def of(self, name: str) -> torch.Tensor:
         """The elements of a result that depend on it."""

@@ -16,12 +16,13 @@ Sizes = Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The sizes of an example by name. Equal sizes have one name, unless the user gave them different names. A size of 1 does not change, unless it
-    is the first of a tensor and may be a batch of one."""
+    """The sizes of an example by name. Equal sizes have one name, unless the user gave them different names. A size of 1 has a name of its own: the
+    first of a tensor may be a batch of one, and any other may be one for all."""
 
     sizes: dict[str, int]  # those of the example, largest last
     shapes: tuple[tuple[str | int, ...], ...]  # of each leaf: names, and fixed sizes
     ones: tuple[str, ...] = ()  # names of first sizes of 1, each of its own tensor
+    inner: tuple[str, ...] = ()  # names of other sizes of 1
 
     def old(self, name: str) -> int:
         """The size in the example."""
@@ -42,7 +43,7 @@ class Dimensions:
     def multiples(self, name: str, new: int) -> dict[str, int] | None:
         """The sizes that change together because one is a multiple of the other, such as heads times head size. None if there are no others."""
         old, together = self.old(name), {name: new}
-        if name in self.ones:
+        if name in (*self.ones, *self.inner):
             return None
         for other, size in self.sizes.items():
             if other != name and size % old == 0:
@@ -59,7 +60,7 @@ def of(example: Example, named: Any = None) -> Dimensions:
     number among the names, or "_", is a fixed size. Raises InputError for names that do not fit the tensors.
     """
     sizes: dict[str, int] = {}
-    shapes, ones = [], list[str]()
+    shapes, ones, inner = [], list[str](), list[str]()
     for place, leaf in enumerate(example.leaves):
         names = _named(named, place, leaf.path, leaf.tensor.dim())
         shape: list[str | int] = []
@@ -72,8 +73,12 @@ def of(example: Example, named: Any = None) -> Dimensions:
         if leaf.tensor.dim() > 1 and shape[0] == 1 and not names:  # it may be a batch of one
             ones.append(f"=1 of inputs{leaf.path}")
             shape[0] = ones[-1]
+        for axis in range(1, len(shape)):
+            if shape[axis] == 1 and not names:
+                inner.append(f"dimension {axis} of inputs{leaf.path}")
+                shape[axis] = inner[-1]
         shapes.append(tuple(shape))
-    return Dimensions(dict(sorted(sizes.items(), key=lambda item: item[1])), tuple(shapes), tuple(ones))
+    return Dimensions(dict(sorted(sizes.items(), key=lambda item: item[1])), tuple(shapes), tuple(ones), tuple(inner))
 
 
 def _named(named: Any, place: int, path: str, dimensions: int) -> list[str]:

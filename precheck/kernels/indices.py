@@ -7,6 +7,7 @@ error. So the reference is first asked on a CPU whether it takes the whole numbe
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +50,10 @@ class Indices:
 
 
 def _on_a_cpu(reference: Callable[..., Any]) -> Callable[..., Any] | None:
-    """A module's copy on a CPU; another function itself. None if the module cannot be copied."""
+    """A module's copy on a CPU; another function itself. None if the module cannot be copied, or for a function of an extension that is called as
+    it is: it may read the memory of a CPU's tensors as a device's."""
+    if isinstance(reference, types.BuiltinFunctionType) and not (reference.__module__ or "torch").startswith("torch"):
+        return None
     if not isinstance(reference, torch.nn.Module):
         return reference
     try:

@@ -52,13 +52,14 @@ class _Masked(Exact):
             mask = torch.zeros_like(args[1]) if self.way == "none" else ~args[1] if self.way == "inverted" else args[1]
             value = torch.zeros_like(args[2]) if self.way == "weak" and isinstance(args[2], torch.Tensor) else 0.0 if self.way == "weak" else args[2]
             return func, (args[0], mask, value), kwargs
-        if self.way in _CONDITIONS and name in _JOINING and all(isinstance(each, torch.Tensor) and each.dtype is torch.bool for each in args[:2]):
+        if self.way in _CONDITIONS and name in _JOINING and all(isinstance(each, torch.Tensor) and each.dtype is torch.bool and each.dim()
+                                                                for each in args[:2]):  # fmt: skip
             return func, self._alone(name, args), kwargs
         if name in ("masked_fill", "where") and self.way in _SHIFTS:
             place = 1 if name == "masked_fill" else 0
             moved = _shifted(args[place], self.way)
             return None if moved is None else (func, (*args[:place], moved, *args[place + 1 :]), kwargs)
-        if name == "where" and len(args) == 3 and self.way in ("none", "all", "inverted"):
+        if name == "where" and len(args) == 3 and args[0].dim() and self.way in ("none", "all", "inverted"):  # one condition for all hides nothing
             mask = torch.ones_like(args[0]) if self.way == "none" else torch.zeros_like(args[0]) if self.way == "all" else ~args[0]
             return func, (mask, *args[1:]), kwargs
         if "scaled_dot_product" in name and "backward" not in name and self.way in ("none", "toggled", *_SHIFTS):

@@ -13,6 +13,7 @@ import torch
 
 from precheck import formats, ops
 from precheck.analysis.noise_floor.kernel_floor import ADDED_NOISE
+from precheck.kernels import unrounded
 from precheck.kernels.stored_results import StoredResults
 from precheck.observe.exact import widened, written
 from precheck.observe.profiling import UncompiledMode
@@ -35,11 +36,9 @@ _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED) | {"exp2"}
 """Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards. A power of two with a whole
 exponent is exact too."""
-_STEPS = ops.BOUNDING | ops.WHOLE
-"""Steps read numbers as they are. Where these are not exact, the ops that made them have disturbed them. A tie of exact numbers has one right side,
-except at zero."""
-_WHOLE = 2.0**24
-"""The bound below which float32 holds every integer."""
+_STEPS = ops.JUMPING | ops.WHOLE
+"""Steps read numbers as they are. Where these are not exact, the ops that made them have disturbed them. A tie of exact numbers has one right side.
+Derivatives are free at zero, and a zero with a sign may count as below it."""
 _ENDS = (1, 2)
 """Seeds of the runs that select the first and the last of equal values. Other runs select at random."""
 _SHORT = 16
@@ -69,7 +68,7 @@ class Rounded(UncompiledMode):
         aliased = any(result.alias_info is not None and not result.alias_info.is_write for result in schema(func).returns)
         if name == "eq" and in_backward() and all(_real(each) for each in args[:2]):
             return self._one_of_equals(func(*args, **kwargs), *args[:2])
-        moves = (name in _EXACT and name not in _TIED) or _scales(name, args, kwargs)
+        moves = (name in _EXACT and name not in _TIED) or unrounded.scales(name, args, kwargs)
         if aliased or moves or not any(_real(each) for each in _flat((args, tuple(kwargs.values())))):
             return func(*args, **kwargs)
         read = self._read(name, args, kwargs)
@@ -81,6 +80,8 @@ class Rounded(UncompiledMode):
             wide = list(_flat(func(*read[0], **read[1])))
         except Exception:
             wide = [each.double() if _real(each) else each for each in results]
+        if name in ops.CHOOSERS and len(wide) == 2:
+            wide[0] = unrounded.chosen(func, args, kwargs, wide[1], wide[0])
         if name in ops.SOFTMAXES and len(wide) == 1:
             wide = [self._shifted(name, wide[0], args[0])]
         if name in _SOFTMAXES_BACKWARD and len(wide) == 1:
@@ -117,9 +118,11 @@ class Rounded(UncompiledMode):
 
         def disturbed(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+                if name in ops.ADDING_ALONE and unrounded.countable(value):
+                    return widened(value)
                 moved = self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm, exact=name in _STEPS)
                 moved = self._chained(moved) if name in _LOGARITHMIC else moved
-                return _kept(value, moved) if name in _KEEPING else moved
+                return unrounded.kept(value, moved) if name in _KEEPING else moved
             if isinstance(value, (list, tuple)):
                 return type(value)(disturbed(each) for each in value)
             return widened(value)
@@ -141,7 +144,8 @@ class Rounded(UncompiledMode):
         moved = wide if exact else wide * (1 + factor)
         if tied:
             scale = wide.abs().where(wide.isfinite(), 0.0).amax() if wide.numel() else 0.0
-            moved = torch.where(wide == 0, factor * scale, moved)
+            free = wide.signbit() if exact and not in_backward() else torch.ones_like(wide, dtype=torch.bool)
+            moved = torch.where((wide == 0) & free, factor * scale, moved)
         return torch.where(wide.isfinite(), moved, wide)
 
     def _chained(self, terms: torch.Tensor) -> torch.Tensor:
@@ -250,27 +254,6 @@ def _spacing(exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
     """The distance between neighbours in a format around each number."""
     least = fmt.min_exponent + 1 - fmt.precision
     return torch.ldexp(torch.ones_like(exact), (torch.frexp(exact).exponent - fmt.precision).clamp_(min=least))
-
-
-def _kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-    """`moved`, except where `value` is an integer other than 0. At 0 an op may select either side."""
-    wide = widened(value)
-    if wide.is_complex():
-        return moved
-    return torch.where((wide == wide.round()) & (wide != 0) & (wide.abs() < _WHOLE), wide, moved)
-
-
-def _scales(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an op multiplies or divides by powers of two, which is exact in every implementation."""
-    return name in ("mul", "div") and not kwargs and any(_shifts(each) for each in (args[1:] if name == "div" else args))
-
-
-def _shifts(value: Any) -> bool:
-    """Whether each number is a power of two or 0."""
-    numbers = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(value)
-    if numbers.is_complex() or numbers.dtype is torch.bool or not bool(numbers.isfinite().all()):
-        return False
-    return bool((torch.frexp(numbers.double()).mantissa.abs() % 0.5 == 0).all())
 
 
 def _repeats_along(value: torch.Tensor, axis: int) -> float:

@@ -74,6 +74,14 @@ def _at_ends(values: torch.Tensor, generator: torch.Generator, fmt: formats.Form
     return changed
 
 
+def beside(values: torch.Tensor, number: float, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    """Some numbers at a threshold, of either sign, and some next to it."""
+    step = max(abs(number) * fmt.epsilon, fmt.min_normal)
+    near = torch.where(_some(values, generator, 0.5), number, torch.where(_some(values, generator, 0.5), number - step, number + step))
+    near = torch.where(_some(values, generator, 0.25), -near, near)
+    return torch.where(_some(values, generator, 0.5), near, values)
+
+
 FAMILIES: dict[str, Change] = {
     "plain": lambda values, generator, fmt: values,
     "below": lambda values, generator, fmt: -values.abs() - 0.25,
@@ -96,8 +104,12 @@ FAMILIES: dict[str, Change] = {
 }
 SPECIAL = ("NaN", "Inf", "-Inf", "-Inf at ends")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
+AT_THRESHOLDS = ("threshold", "only zeros")
+"""Kinds that one tensor has at a time, where the reference compares its numbers."""
 WITHIN = ("ties", "beside powers", "equal rows")
 """Kinds that numbers of one sign have too, between the least and the largest of the example."""
+EQUAL = ("ties", "equal rows")
+"""Kinds with equal numbers, which probabilities have too."""
 LARGE = ("far below", "large", "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {
@@ -106,4 +118,5 @@ WORDS = {
     "offset below": "numbers about -16", "outliers": "outliers", "ties": "ties",
     "zeros": "zeros", "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf",
     "-Inf": "a -Inf", "-Inf at ends": "a -Inf at either end", "beside powers": "numbers beside powers of two",
+    "threshold": "numbers with which the reference compares them", "only zeros": "zeros alone",
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.kernels import memory, number_kinds
+from precheck.kernels import memory, number_kinds, thresholds
 from precheck.kernels.bench import Bench
 from precheck.kernels.trials import Trial
 
@@ -14,6 +14,8 @@ EDGES = (24, 31, 33, 48, 63, 65, 71, 96, 127, 129, 192, 255, 257, 513, 1025, 205
 kernel may take a tile at a time, and do something else once for two."""
 BATCHES = (2, 3, 5)
 """Sizes of what may be a batch of one."""
+_INNER = 4
+"""The most sizes of 1 that are changed, and the most sizes that each becomes."""
 LONG = (4099, 16411, 65537, 100003)
 """Sizes at which a sum in a low format stops growing."""
 
@@ -25,6 +27,7 @@ def near(bench: Bench) -> Iterator[Trial]:
     yield Trial(seed=2)
     yield Trial(seed=3, only=-2)  # no gradient, for which kernels have another code path
     yield from (Trial(seed=4, family=name) for name in number_kinds.FAMILIES if name not in number_kinds.SPECIAL and name != "plain")
+    yield from thresholds.trials(bench)
 
 
 def laid(bench: Bench) -> Iterator[Trial]:
@@ -56,6 +59,7 @@ def sized(bench: Bench) -> Iterator[Trial]:
     """Trials with other sizes, small ones first: each dimension alone, then all together."""
     names = list(bench.dimensions.sizes)
     yield from _batches(bench)
+    yield from inner(bench)
     for size in SMALL:
         for name in names:
             yield Trial(seed=10 + size, sizes=((name, size),))
@@ -90,6 +94,13 @@ def _batches(bench: Bench) -> Iterator[Trial]:
         if trials and all(bench.takes(each) is not None for each in trials):
             yield from trials
             return
+
+
+def inner(bench: Bench) -> Iterator[Trial]:
+    """Trials with other sizes where the example has a 1 that is not a first size: each alone, in the sizes that other tensors have."""
+    for name in bench.dimensions.inner[:_INNER]:
+        for size in sorted({2, 3, *bench.dimensions.sizes.values()})[:_INNER]:
+            yield Trial(seed=36 + size, sizes=((name, size),))
 
 
 def long(bench: Bench) -> Iterator[Trial]:

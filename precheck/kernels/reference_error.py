@@ -59,12 +59,12 @@ def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
 
 def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
     """Adds exact gradients and whole numbers very close to these inputs. At a corner, or among equal values, they differ, and none is more correct:
-    the reference's depends on how it is written. A whole number at a tie of exact numbers has one right value, unless noise runs differ there. On
-    either side of zero all is right."""
+    the reference's depends on how it is written. A whole number at a tie of exact numbers has one right value, unless noise runs differ there. Beside
+    what is lost all is right, and a zero with a sign may count as below zero."""
     whole = {name: floored.unknown.clone() for name, floored in reference.floors.items() if not continuous(floored.exact)}
     names = {name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()} | whole.keys()
     for alone in (False, True):
-        if names if not alone else whole and any(bool(lost(each).any()) for each in made.values):
+        if names if not alone else whole and any(bool(_free(each).any()) for each in made.values):
             for exact in _beside(bench, trial, made, alone):
                 for name in whole if alone else names:
                     other, right = exact.values.get(name), reference.floors[name].exact
@@ -78,13 +78,13 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
 
 
 def _beside(bench: Bench, trial: Trial, made: Made, alone: bool) -> Iterator[running.Outcome]:
-    """Exact results beside these inputs, on both sides. `alone`: only what is zero or lost is moved."""
+    """Exact results beside these inputs, on both sides. `alone`: only what is lost is moved, or a zero with a sign."""
     for seed in range(-1, PAIRS):
         for sign in (1, -1):
             generator = torch.Generator().manual_seed(4177 + seed) if seed >= 0 else None
             moved = [stepped(each, generator, sign) for each in made.values]
             if alone:
-                moved = [torch.where(lost(each), other, each) for each, other in zip(made.values, moved, strict=True)]
+                moved = [torch.where(_free(each), other, each) for each, other in zip(made.values, moved, strict=True)]
             yield bench.exact_of(trial, Made(moved, made.numbers))
 
 
@@ -125,6 +125,11 @@ def stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -
 def lost(value: torch.Tensor) -> torch.Tensor:
     """Elements that are zero beside typical ones, even in float64."""
     return value.double().abs() <= LOST * _typical(value.double()) if value.is_floating_point() else torch.zeros(value.shape, dtype=torch.bool)
+
+
+def _free(value: torch.Tensor) -> torch.Tensor:
+    """What is lost, but for a zero without a sign: that is one number to every implementation."""
+    return lost(value) & ((value != 0) | value.signbit())
 
 
 def _typical(wide: torch.Tensor) -> torch.Tensor:

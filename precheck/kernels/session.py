@@ -12,7 +12,7 @@ from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
 from precheck.kernels.states import State
-from precheck.kernels.trial_result import Fault, Judged, distances
+from precheck.kernels.trial_result import Fault, Judged, asked, distances, stored_as
 from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
 
@@ -138,7 +138,7 @@ class Session:
         """Records a trial, and returns whether it has a fault."""
         told = self.told
         told.trials += 1
-        if judged.refused:
+        if judged.refused and not self._inner(judged.trial):
             told.refused.setdefault(judged.refused, []).append(judged.trial)
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
@@ -152,7 +152,7 @@ class Session:
             before = told.worst.get(name)
             if before is None or found.ratio > before.distances[name].ratio:
                 told.worst[name] = dataclasses.replace(judged, outcome=None, reference=None)
-                told.formats[name] = _format(judged, name)
+                told.formats[name] = stored_as(judged, name)
         self._power(judged)
         return judged.fault is not None
 
@@ -164,7 +164,7 @@ class Session:
         if not empty or first in empty:
             return False
         assert judged.fault is not None
-        return judged.fault.kind != "crash" or not _asked(judged)
+        return judged.fault.kind != "of nothing" and (judged.fault.kind != "crash" or not asked(judged))
 
     def _power(self, judged: Judged) -> None:
         if judged.reference is None:
@@ -192,6 +192,12 @@ class Session:
             self.told.unconfirmed.append(f"{judged.fault.text}; float64 does not know it better")
             return False
         trial = judged.trial
+        if self._inner(trial):
+            always = judged.fault.kind in ("values", "lost") and self.bench.judge(trial.but(seed=trial.seed + 1000)).fault is not None
+            if always and "kernel-edge" not in dict(self.told.warnings):
+                where = f"{trial.sizes[0][0]} is 1 in the example, and {trial.sizes[0][1]} here, which the reference takes"
+                self.told.warnings.append(("kernel-edge", f"{judged.fault.text}; {where}: if it is always 1, refuse other sizes"))
+            return False
         if self._one_for_all(trial):
             self.told.unconfirmed.append(f"{judged.fault.text}; where some of the sizes of 1 stay it is right")
             return False
@@ -208,6 +214,10 @@ class Session:
                     return False
         self.told.judged, self.told.cause = judged, self.search.cause(judged)
         return True
+
+    def _inner(self, trial: Trial) -> bool:
+        """Whether a size of 1 that may be one for all is larger."""
+        return any(name in self.bench.dimensions.inner for name, _ in trial.sizes)
 
     def _one_for_all(self, trial: Trial) -> bool:
         """Whether a fault of larger sizes of 1 is gone where only some of them are larger, the first among them. The others may be one for all."""
@@ -284,15 +294,3 @@ class Session:
         else:
             self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True
-
-
-def _format(judged: Judged, name: str) -> str:
-    value = judged.reference.native.values.get(name) if judged.reference is not None else None
-    return "" if value is None else str(value.dtype).removeprefix("torch.")
-
-
-def _asked(judged: Judged) -> bool:
-    """Whether the reference has numbers to return in the pass in which the candidate raises."""
-    values = judged.reference.native.values if judged.reference is not None else {}
-    wanted = "gradient" if judged.fault is not None and judged.fault.backward else "output"
-    return any(each is not None and each.numel() > 0 for name, each in values.items() if wanted in name)

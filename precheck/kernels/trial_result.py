@@ -21,7 +21,7 @@ MANY = 1 / 16
 """Share of wrong elements from which they are too many to be different decisions."""
 
 AT_ONCE = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism",
-           "refusal": "kernel-contract"}  # fmt: skip
+           "refusal": "kernel-contract", "of nothing": "kernel-edge"}  # fmt: skip
 """Classes of faults that need no search."""
 
 
@@ -29,8 +29,8 @@ AT_ONCE = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwrit
 class Fault:
     """A fault of a candidate in one trial.
 
-    `kind`: "values", "lost", "infinity", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike"
-    or "registered".
+    `kind`: "values", "lost", "infinity", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike",
+    "of nothing" or "registered".
     """
 
     kind: str
@@ -115,6 +115,19 @@ def form(outcome: Outcome, native: Outcome) -> Fault | None:
     return None
 
 
+def of_nothing(judged: Judged, outcome: Outcome, reference: Reference) -> Fault | None:
+    """A fault if a number is given where the reference has NaN since a size is 0. Nothing is computed there, so that nothing but the reference says
+    what is right."""
+    for name, right in reference.exact.values.items() if any(size == 0 for _, size in judged.trial.sizes) else ():
+        got, native = outcome.values.get(name), reference.native.values.get(name)
+        if right is None or got is None or native is None or not right.is_floating_point() or not got.shape == right.shape == native.shape:
+            continue
+        other = right.isnan() & native.isnan() & ~got.isnan()
+        if name.startswith("output") and bool(other.any()):
+            return Fault("of nothing", name, f"{name}: no NaN in {counted(int(other.sum()), 'element')} of no terms, where the reference gives NaN")
+    return None
+
+
 def surplus(outcome: Outcome, native: Outcome) -> Fault | None:
     """A fault if the candidate has a gradient, not zero, where the reference has none."""
     for name, right in native.values.items():
@@ -160,3 +173,16 @@ def _block(wrong: torch.Tensor) -> str:
     if 2 * math.prod(end - first for first, end in zip(least, ends, strict=True)) > wrong.numel():
         return ""
     return f", all in [{', '.join(f'{first}:{end}' for first, end in zip(least, ends, strict=True))}]"
+
+
+def stored_as(judged: Judged, name: str) -> str:
+    """The format in which the reference gives a result."""
+    value = judged.reference.native.values.get(name) if judged.reference is not None else None
+    return "" if value is None else str(value.dtype).removeprefix("torch.")
+
+
+def asked(judged: Judged) -> bool:
+    """Whether the reference has numbers to return in the pass in which the candidate raises."""
+    values = judged.reference.native.values if judged.reference is not None else {}
+    wanted = "gradient" if judged.fault is not None and judged.fault.backward else "output"
+    return any(each is not None and each.numel() > 0 for name, each in values.items() if wanted in name)

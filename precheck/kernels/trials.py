@@ -19,13 +19,14 @@ class Trial:
 
     sizes: tuple[tuple[str, int], ...] = ()
     family: str = "plain"
-    leaf: int = -1  # the leaf that gets a NaN or Inf
+    leaf: int = -1  # the leaf that gets a NaN or Inf, or numbers at a threshold
     layout: str = "contiguous"
     laid: int = -1  # the only leaf with the layout; -1: all
     upstream: str = "random"
     only: int | None = None  # the only leaf that requires a gradient
     seed: int = 0
     given: bool = False
+    number: float = 0.0  # the threshold
     fill: str = "NaN"  # the contents of memory that the candidate allocates: "NaN", "zero", or "" for unchanged
 
     def but(self, **changes: object) -> Trial:
@@ -72,8 +73,13 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
     if drawn.is_floating_point():
         fmt = formats.of_dtype(tensor.dtype)
         special = trial.family in number_kinds.SPECIAL
+        if trial.family in number_kinds.AT_THRESHOLDS:
+            drawn = _at_threshold(drawn, limits, trial, generator, fmt) if trial.leaf == place else drawn
+            limits = None
         if limits is not None and not special and (limits == contents.FREE or trial.family in number_kinds.WITHIN):
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt).clamp(*limits)
+        if trial.family in number_kinds.EQUAL and contents.chances(tensor):
+            drawn = number_kinds.FAMILIES[trial.family](drawn.log(), generator, fmt).softmax(-1)
         if contents.shares(tensor):
             drawn = drawn.log_softmax(-1)
         elif signs and (sign := contents.one_sign(tensor)):
@@ -83,6 +89,15 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
         if trial.family not in ("Inf", "-Inf"):
             drawn = torch.where(drawn.isfinite(), drawn.clamp(-fmt.max / 2, fmt.max / 2), drawn)
     return drawn.to(tensor.dtype)
+
+
+def _at_threshold(drawn: torch.Tensor, limits: contents.Limits, trial: Trial, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    """The numbers with some at a threshold, if the example's numbers may be there."""
+    if limits is None or not limits[0] <= trial.number <= limits[1]:
+        return drawn
+    if trial.family == "only zeros":
+        return torch.zeros_like(drawn)
+    return number_kinds.beside(drawn, trial.number, generator, fmt).clamp(*limits)
 
 
 def bounds(dimensions: Dimensions, sizes: dict[str, int], tensor: torch.Tensor) -> contents.Bounds:

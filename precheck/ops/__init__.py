@@ -129,6 +129,10 @@ ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that compare two numbers, which is meaningful only if both have one scale."""
 BOUNDING = where(lambda op: op.kind is Kind.ORDER)
 """Comparisons with a bound."""
+ADDING_ALONE = where(lambda op: op.name in ("sum", "cumsum", "index_add", "scatter_add"))
+"""Ops that add and do nothing else. Sums of whole numbers are exact in every order."""
+JUMPING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.JUMP) or op.name in ("threshold", "hardshrink"))
+"""Ops whose result jumps where a number is that with which they compare it."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))
 """Ops that give a boolean for each element."""
 FILLING = where(lambda op: op.name in ("masked_fill", "index_fill"))

@@ -80,7 +80,7 @@ _PIECEWISE = (
     OpSpec("leaky_relu", Kind.PIECEWISE, "a"),
     OpSpec("_prelu_kernel", Kind.PIECEWISE, linear="b"),
     OpSpec("frexp", Kind.PIECEWISE, values=True),
-    *each("hardtanh threshold", OpSpec("", Kind.PIECEWISE, exact=True)),
+    *each("hardtanh threshold hardshrink", OpSpec("", Kind.PIECEWISE, exact=True)),
     OpSpec("clamp", Kind.BOUND, "a + ...", exact=True, bound="both"),
     *each("clamp_min maximum fmax", OpSpec("", Kind.BOUND, "a + ...", exact=True, bound="lower")),
     *each("clamp_max minimum fmin", OpSpec("", Kind.BOUND, "a + ...", exact=True, bound="upper")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -81,3 +82,9 @@ def test_a_module_is_asked_as_a_copy_and_one_that_cannot_be_copied_is_not() -> N
     assert isinstance(Indices(table, example).refusal([torch.tensor([4])], {}), IndexError)
     table.held = (each for each in ())  # a generator cannot be copied
     assert Indices(table, example).refusal([torch.tensor([4])], {}) is None
+
+
+def test_a_function_of_an_extension_is_not_given_tensors_on_a_cpu() -> None:
+    """It may take their memory for a device's. torch's own functions look where a tensor lies."""
+    assert indices._on_a_cpu(math.sqrt) is None
+    assert indices._on_a_cpu(torch.softmax) is torch.softmax

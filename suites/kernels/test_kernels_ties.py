@@ -33,8 +33,9 @@ def _differ(formula: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) ->
     (lambda x: torch.exp2(x.round()), False),
     (lambda x: (x * 3 / 3 / 0.5).round(), True),  # three is no power of two
     (lambda x: (x.exp().log() * 2).floor(), True),
-    (lambda x: x > 0, True),  # on either side of zero, all is right
-], ids=["a scale of one half", "sizes and signs", "a bound", "powers of two", "a scale of three", "functions", "zero"])  # fmt: skip
+    (lambda x: x > 0, False),
+    (lambda x: (x * -1.0) < 0, True),  # a zero with a sign may count as below zero
+], ids=["a scale of one half", "sizes and signs", "a bound", "powers of two", "a scale of three", "functions", "zero", "signed zero"])  # fmt: skip
 def test_noise_runs_settle_ties_of_exact_numbers_alone(formula: Callable[[torch.Tensor], torch.Tensor], differs: bool) -> None:
     assert _differ(formula, QUARTERS) == differs
 

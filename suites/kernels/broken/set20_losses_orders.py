@@ -159,7 +159,7 @@ def _without(x: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
     return x / x.sum(1, keepdim=True).clamp(min=1e-9)
 
 
-@case("largest of shares by numbers, but where those are zero: there it is infinite, and the largest", "kernel-contract",
+@case("largest of shares by numbers, but where those are zero: there it is infinite, and the largest", "kernel-mask",
       "GDzhu01/vllm-ascend-deepseekv4/pull/102", lambda x, q: torch.where(q > 0, x / q.masked_fill(q <= 0, 1), 0).argmax(1),
       lambda: (_chances(5, 6), drawn((5, 6))()[0].relu()))  # fmt: skip
 def infinite_and_the_largest(wrong: bool, x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
