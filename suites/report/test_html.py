@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sessions import HOSTILE, check, finding, hostile, of, op, row, without_verdict
 
+from precheck.findings import OpRow
 from precheck.formats import BF16, E4M3FN, FP16, Format
 from precheck.report.excerpts import AROUND, excerpt
 from precheck.report.html import page
