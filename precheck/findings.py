@@ -176,6 +176,29 @@ class PrecisionFailure(AssertionError):
 
 
 @dataclasses.dataclass(slots=True)
+class OpRow:
+    """All calls of one op on one line, for the drift report. Drifts are those of the worst call."""
+
+    op: str
+    phase: str
+    module: str
+    source: str
+    dtype: str
+    calls: int = 0
+    drift: float = 0.0
+    inherited: float = 0.0  # greatest drift of its inputs, in the call with the worst drift
+    nonfinite: int = 0
+    zeros: int = 0
+    flips: int = 0
+    opaque: str = ""
+    first: int = 0  # number of the first call
+
+    @property
+    def added(self) -> float:
+        return max(0.0, self.drift - self.inherited)
+
+
+@dataclasses.dataclass(slots=True)
 class Report:
     """What a run under a precision showed. It holds numbers only, no tensor.
 
@@ -197,7 +220,7 @@ class Report:
     boundaries: list[Row] = dataclasses.field(default_factory=list)
     updates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
-    ops: list[Any] = dataclasses.field(default_factory=list)  # OpRow of observe.shadow
+    ops: list[OpRow] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)
     exponents: list[Binades] = dataclasses.field(default_factory=list)
     cure: str = ""

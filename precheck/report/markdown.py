@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from precheck.findings import Finding, Loss, Report, Row
+from precheck.findings import Finding, Loss, OpRow, Report, Row
 from precheck.report import reasons, sensitivity
 from precheck.report.facts import coarse, excused
 from precheck.report.reasons import Reasons, warnings
-from precheck.report.session import Op, Session, report_of
+from precheck.report.session import Session, report_of
 from precheck.report.terminal import worst, worst_ops
 from precheck.words import LONGEST, cut, one_line, op_words, portion, printable
 
@@ -122,7 +122,7 @@ def _worst_rows(report: Report) -> list[str]:
     return _folded(title, head if some else head[:-1], table if some else [cells[:-1] for cells in table])
 
 
-def _or_broken(row: Row | Op, shown: str) -> str:
+def _or_broken(row: Row | OpRow, shown: str) -> str:
     return f"{row.nonfinite} Inf/NaN" if row.nonfinite else shown
 
 

@@ -14,43 +14,20 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from precheck import __version__
-from precheck.findings import RULES, SCHEMA, Binades, Finding, Loss, Report, Row
+from precheck.findings import RULES, SCHEMA, Binades, Finding, Loss, OpRow, Report, Row
 from precheck.report.schema import fault
 
 Session: TypeAlias = dict[str, Any]
 """The content of the JSON file. Infinite numbers and NaN are strings in it."""
 READABLE = (2, SCHEMA)
 """Schema versions that can be read. Fields that version 2 lacks stay empty."""
-_T = TypeVar("_T", Finding, Row, Loss, Binades, "Op")
+_T = TypeVar("_T", Finding, Row, Loss, Binades, OpRow)
 DEEPEST = 64
 """The most nested levels in a file that is read. What precheck writes has ten; Python's JSON writer fails at about a thousand."""
 
 
 class SessionError(ValueError):
     """A file cannot be read as a session. The message says what is wrong, and how to write one that can be read."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Op:
-    """A row of a report's `ops`, as docs/report.md has it."""
-
-    op: str
-    phase: str
-    module: str
-    source: str
-    dtype: str
-    calls: int
-    drift: float
-    inherited: float
-    nonfinite: int
-    zeros: int
-    flips: int
-    opaque: str
-    first: int
-
-    @property
-    def added(self) -> float:
-        return max(0.0, self.drift - self.inherited)
 
 
 def session(tests: Iterable[Mapping[str, Any]], *, root: Path, start: Path, selftest: Iterable[Mapping[str, Any]] | None = None) -> Session:
@@ -141,11 +118,11 @@ def _unknown_rule(tests: Iterable[Mapping[str, Any]]) -> str:
 
 
 def report_of(plain: Mapping[str, Any]) -> Report:
-    """Rebuilds the report that `Report.to_json` wrote, with `Op`s as its ops. Fields of later versions are left out."""
+    """Rebuilds the report that `Report.to_json` wrote, Fields of later versions are left out."""
     report = Report(**{name: plain[name] for name in ("precision", "updates", "scaler", "cure", "facts")})
     report.findings = [_made(Finding, each) for each in plain["findings"]]
     report.boundaries = [_made(Row, each) for each in plain["boundaries"]]
-    report.ops = [_made(Op, each) for each in plain["ops"]]
+    report.ops = [_made(OpRow, each) for each in plain["ops"]]
     report.losses = [_made(Loss, each) for each in plain["losses"]]
     report.exponents = [_made(Binades, each) for each in plain["exponents"]]
     return report

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from precheck.findings import Binades, Finding, Loss, Report, Row
-from precheck.report.session import Op, Session, session
+from precheck.findings import Binades, Finding, Loss, OpRow, Report, Row
+from precheck.report.session import Session, session
 
 HOSTILE = {
     "quotes": "a\"b'c",
@@ -34,9 +34,9 @@ def row(tensor: str = "wide", r: float = 1.0, **fields: Any) -> Row:
     return Row(tensor=tensor, r=r, **{**plain, "nonfinite": 0, **fields})
 
 
-def op(name: str = "aten.mul.Tensor", **fields: Any) -> Op:
+def op(name: str = "aten.mul.Tensor", **fields: Any) -> OpRow:
     plain = {"phase": "forward", "module": "wide", "source": "models/gpt.py:88", "dtype": "float16", "calls": 1, "drift": 0.01, "inherited": 0.0}
-    return Op(op=name, **{**plain, "nonfinite": 0, "zeros": 0, "flips": 0, "opaque": "", "first": 1, **fields})
+    return OpRow(op=name, **{**plain, "nonfinite": 0, "zeros": 0, "flips": 0, "opaque": "", "first": 1, **fields})
 
 
 def binades(tensor: str = "wide", kind: str = "output", **fields: Any) -> Binades:
@@ -48,7 +48,7 @@ TEST = "tests/test_gpt.py::test_it"
 
 
 def check(
-    *findings: Finding, rows: tuple[Row, ...] = (), ops: tuple[Op, ...] = (), losses: tuple[Loss, ...] = (),
+    *findings: Finding, rows: tuple[Row, ...] = (), ops: tuple[OpRow, ...] = (), losses: tuple[Loss, ...] = (),
     exponents: tuple[Binades, ...] = (), name: str = TEST, **told: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """An entry of a session; `told` takes the place of what else it says."""

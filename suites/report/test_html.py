@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from sessions import HOSTILE, check, finding, hostile, of, op, row, without_verdict
 
+from precheck.findings import OpRow
 from precheck.formats import BF16, E4M3FN, FP16, Format
 from precheck.report.excerpts import AROUND, excerpt
 from precheck.report.html import page
-from precheck.report.session import Op
 
 VOID = {"meta", "input", "br", "link", "img"}
 
@@ -215,7 +215,7 @@ class TestScaler:
 
     HISTORY = ([4.0, True], [2.0, False], [2.0, False], [4.0, True], [2.0, True], ["inf", False])
 
-    def told(self, scaler: dict[str, Any], *ops: Op) -> Any:
+    def told(self, scaler: dict[str, Any], *ops: OpRow) -> Any:
         told = check(ops=ops)
         told["report"]["scaler"] = scaler
         return Elements(page(of(told))).data("check-0")["scaler"]

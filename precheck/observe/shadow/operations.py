@@ -12,7 +12,7 @@ from typing import Literal
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.findings import Binades, Loss
+from precheck.findings import Binades, Loss, OpRow
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.op_notes import Flips, LetThrough, LostBound, Mistaken, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.places.source import Function, shortened
@@ -186,29 +186,6 @@ class Operation:
     def drifting(self) -> Value | None:
         """The input with the greatest drift."""
         return max(self.inputs, key=lambda value: value.drift, default=None)
-
-
-@dataclasses.dataclass(slots=True)
-class OpRow:
-    """All calls of one op on one line, for the drift report. Drifts are those of the worst call."""
-
-    op: str
-    phase: str
-    module: str
-    source: str
-    dtype: str
-    calls: int = 0
-    drift: float = 0.0
-    inherited: float = 0.0  # greatest drift of its inputs, in the call with the worst drift
-    nonfinite: int = 0
-    zeros: int = 0
-    flips: int = 0
-    opaque: str = ""
-    first: int = 0  # number of the first call
-
-    @property
-    def added(self) -> float:
-        return max(0.0, self.drift - self.inherited)
 
 
 @dataclasses.dataclass(slots=True)
