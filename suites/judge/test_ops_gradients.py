@@ -10,9 +10,10 @@ import pytest
 from graph import Graph, above, given
 
 from precheck.analysis import chance
+from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Value
-from precheck.rules.accumulated_drift.rule import CERTAIN, EVEN, INDEPENDENT, ROUNDINGS
+from precheck.rules.accumulated_drift.rule import CERTAIN, INDEPENDENT, ROUNDINGS
 
 U = 2.0**-8
 
@@ -57,7 +58,7 @@ def test_gradients_that_cancel_may_be_off_by_the_roundings_of_their_larger_sums(
 
 
 def test_one_number_may_be_off_by_more_than_many_are_on_average() -> None:
-    limit = EVEN * chance.largest(1, CERTAIN, 1) * 16**0.5 * U
+    limit = ONE_ROUNDING * chance.largest(1, CERTAIN, 1) * 16**0.5 * U
     assert limit > 4 * INDEPENDENT * 16**0.5 * U
     assert not summed(16, limit, count=1).found()
     assert summed(16, above(limit), count=1).found()

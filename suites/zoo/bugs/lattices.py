@@ -21,7 +21,7 @@ class Fluid:
         self.rest = torch.tensor([4 / 9] + [1 / 9] * 4 + [1 / 36] * 4)[:, None, None]
         self.ways = torch.tensor(WAYS, dtype=WIDE)
         self.shift = self.rest if shifted else torch.zeros_like(self.rest)
-        self.stored = (self.rest - self.shift).expand(9, size, size).to(HALF)
+        self.stored = (self.rest - self.shift).expand(9, size, size).to(HALF)  # culprit: populations-near-rest
 
     def load(self) -> torch.Tensor:
         return self.stored.float() + self.shift

@@ -156,7 +156,7 @@ BUGS = (
         lambda: InstanceNorm(False)(checkers(False)["inputs"].half()), lambda: InstanceNorm(True)(checkers(True)["inputs"].half()),
         module="InstanceNorm", measured=checkers),
     Bug("rounded-reciprocal", "tenstorrent/tt-metal#53846", ("amplified-rounding",), "aten._to_copy.default", lambda: grouped(LOW),
-        lambda: grouped(WIDE)),
+        lambda: grouped(WIDE), module="GroupNorm"),
     Bug("window-correlation", "Project-MONAI/MONAI#1868", ("cancellation",), "aten.sub.Tensor",
         lambda: Correlation(False)(*(each.to(LOW) for each in registered(False)["inputs"])),
         lambda: Correlation(True)(*(each.to(LOW) for each in registered(True)["inputs"])), module="Correlation", measured=registered),
