@@ -339,3 +339,25 @@ def test_data_that_a_function_is_given_or_fills_in_are_not(data: torch.Tensor) -
 def test_random_numbers_that_are_drawn_in_the_block_are_not() -> None:
     torch.manual_seed(0)
     assert errors(lambda: Model(lambda: departed(torch.randn(512), LOW))()) == []
+
+
+def soft_minimum(costs: torch.Tensor) -> torch.Tensor:
+    return -3 * torch.log(torch.exp(-costs / 3).sum(0))
+
+
+def soft_cost(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """The soft cost of the best alignment of two series of nine steps."""
+    table = (first[:, None] - second).square()
+    far = torch.full_like(table[0, 0], 1e4)
+    reached = [[far] * 10 for _ in range(10)]
+    reached[0][0] = torch.zeros_like(far)
+    for i in range(9):
+        for j in range(9):
+            reached[i + 1][j + 1] = table[i, j] + soft_minimum(torch.stack([reached[i][j], reached[i][j + 1], reached[i + 1][j]]))
+    return reached[9][9]
+
+
+@pytest.mark.parametrize("seed", [0, 15])
+def test_a_sum_whose_error_its_logarithm_takes_back(seed: int) -> None:
+    """The sums are 6 to 17 unit roundoffs off, and the logarithms of them up to 1.6: their ops are low and round too."""
+    assert errors(lambda: soft_cost((0.7 * normal(9, 5, seed=seed)).to(torch.float16), (0.7 * normal(9, 5, seed=seed + 100)).to(torch.float16))) == []

@@ -195,7 +195,7 @@ class Calls:
             if not readers or decided or any(ends(reader) or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides
             results = (made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING)
-            if any(made.call_error > effective_roundoff(made) for made in results):  # a healthy function's own error is no larger
+            if any(made.call_error > (ADDED if made.low else 1) * effective_roundoff(made) for made in results):  # low ops round, too
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
         return False
