@@ -186,7 +186,7 @@ def short_of_a_turn(low: bool = True, rim: bool = False) -> torch.Tensor:
 
 def test_small_results_picked_of_a_float32_sum_are_put_down_to_what_stored_its_terms() -> None:
     """A sum in float32 is exact for terms that are nearly equal."""
-    finds(short_of_a_turn, "cancellation", says="reads a part of what is left of this that is small beside the rest")
+    finds(short_of_a_turn, "cancellation", says="reads a part of the sum made of this that is small beside the rest")
     passes(lambda: short_of_a_turn(rim=True))
     passes(lambda: short_of_a_turn(low=False), wide=True)
 

@@ -40,7 +40,7 @@ class Cancellation(Rule):
             off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
             return f"the terms of this product cancel: it is {off:.2g}% off, and its factors are {before:.2g}% off"
         if isinstance(fact, Misrounded) and fact.how == "picked":
-            this = "this" if fact.operation.outputs[0] in map(before_copies, fact.shown.inputs) else "what is left of this"
+            this = "this" if fact.operation.outputs[0] in map(before_copies, fact.shown.inputs) else "the sum made of this"
             return (f"{placed(fact.shown)} reads a part of {this} that is small beside the rest, whose rounding leaves it no correct digit: "
                     f"{fact.gain:.0f} times the error of the whole")  # fmt: skip
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:
