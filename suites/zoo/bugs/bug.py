@@ -24,7 +24,7 @@ class Bug:
     name: str
     link: str  # "pytorch/vision#3371", an issue or a pull request on GitHub
     rules: tuple[str, ...]  # what the first finding may be called; the first of them is what it is called today
-    op: str  # "aten.mul.Tensor"; empty where the finding names none
+    op: str  # "aten.mul.Tensor"; empty where the finding names none; "one or another" where the processor decides which of them rounds more
     bug: Callable[[], Any]
     fixed: Callable[[], Any]
     phase: str = "forward"

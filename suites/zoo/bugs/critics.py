@@ -49,7 +49,7 @@ def critic_weight(likelihood: torch.Tensor, critic_loss: torch.Tensor, last_laye
 def autoencoder(mixed: bool) -> torch.Tensor:
     """The weight for a decoder of small pictures and a critic that starts with small weights."""
     last, hidden, pictures = nn.Parameter(normal(3, 16, 3, 3) / 12), normal(4, 16, 80, 80, seed=2), uniform(4, 3, 80, 80, seed=3)
-    critic = [0.02 * normal(after, before, 4, 4, seed=before + after) for before, after in ((3, 8), (8, 8), (8, 8), (8, 1))]
+    critic = [0.016 * normal(after, before, 4, 4, seed=before + after) for before, after in ((3, 8), (8, 8), (8, 8), (8, 1))]
     with torch.autocast("cpu", HALF, enabled=mixed):
         made = functional.conv2d(hidden, last, padding=1)
         likelihood = (made - pictures).abs().mean()

@@ -115,7 +115,7 @@ class Visits(nn.Module):
 
     def __init__(self, numbers: int, kind: torch.dtype) -> None:
         super().__init__()
-        torch.manual_seed(97)
+        torch.manual_seed(3)
         self.things, self.numbers = nn.Embedding(30, 12), nn.Parameter(0.05 * torch.randn(numbers, 12))
         self.head = nn.Linear(12, 1)
         self.to(kind)
@@ -145,7 +145,7 @@ BUGS = (
         expected_miss="numbers on the bounds of bins fall into either bin by a rounding, in float64 as well; that all are right there is luck"),
     Bug("layer-that-should-wake", "PetaVision/OpenPV#116", ("decision-flip", "absorption", "integer-rounding"), "aten.add.Tensor",
         lambda: woken(SINGLE), lambda: woken(DOUBLE), precision="32-true"),
-    Bug("likes-beside-a-date", "RUCAIBox/RecBole#1062", ("amplified-rounding", "cancellation", "absorption"), "aten.mul.Tensor",
+    Bug("likes-beside-a-date", "RUCAIBox/RecBole#1062", ("amplified-rounding", "cancellation", "absorption"), "aten.sum.dim_IntList",
         lambda: liked(SINGLE), lambda: liked(DOUBLE), precision="32-true",
-        wrong_line="the rounding of a weight is named, which all likes have in common, and which cancels in their differences"),
+        note="with other weights the head rounds more than the sum does, and a rounding of torch's own modules is a warning"),
 )  # fmt: skip

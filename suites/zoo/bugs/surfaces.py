@@ -77,9 +77,9 @@ def distance(p: torch.Tensor, q: torch.Tensor, by_difference: bool) -> torch.Ten
 
 
 def siblings(by_difference: bool) -> torch.Tensor:
-    """How far fifty words of a hierarchy are from their next of kin, a hundredth or two, a few units out."""
+    """How far fifty words of a hierarchy are from their next of kin, some thousandths, a few units out."""
     words = 1.5 * normal(50, 8)
-    kin = words + 0.004 * normal(50, 8, seed=1)
+    kin = words + 0.002 * normal(50, 8, seed=1)
     return distance(hyperboloid(words), hyperboloid(kin), by_difference)
 
 

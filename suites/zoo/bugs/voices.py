@@ -107,7 +107,7 @@ def residual(eps: float) -> torch.Tensor:
     with torch.no_grad():
         for layer, scale, seed in ((network[0], 0.8, 1), (network[2], 0.5, 2)):
             layer.weight.copy_(scale * normal(*layer.weight.shape, seed=seed))
-            layer.bias.copy_(scale * normal(*layer.bias.shape, seed=seed + 2))
+            layer.bias.copy_(scale * normal(*layer.bias.shape, seed=seed + 2) + scale)
         x = torch.linspace(0.5, 4, 60)[:, None]
         return CentralDifference(eps)(network, x) + network(x)
 
