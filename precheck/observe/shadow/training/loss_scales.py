@@ -229,10 +229,10 @@ class Scales:
         return factor if base in ops.SCALED_SUMS else math.nan
 
     def _mixed(self, carried: float, added: float, where: Locate, text: str = "", unscaled: Any = None) -> float:
-        """Notes a sum of terms with different factors."""
+        """Notes a sum of terms with different factors. If the user's own backward pass made one of them, it is wrong whatever becomes of the sum."""
         made = self.maker(unscaled) if isinstance(unscaled, torch.Tensor) and in_backward() else None  # autograd only adds up what that pass gave
         event = ScalingEvent("mixed", made or where(), carried, added, "backward" if made is not None else text)
-        if not in_backward():
+        if made is not None or not in_backward():
             self.add(event)
         else:
             self._mixture = event  # this gradient may still be discarded, as a GAN does with the discriminator's in the generator's step

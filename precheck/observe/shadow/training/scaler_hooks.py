@@ -116,6 +116,7 @@ class Scalers:
             scale, interval = float(scale_of(scaler)), scaler.get_growth_interval()
         if skipped:
             self.last.pop(optimizer, None)  # a fused optimizer ran and did nothing
+            self._mixed(optimizer)  # a lower scale would have applied these sums
         back, number, stepped = self.backs.get(scaler, self.backwards.now), self.tracker.identity(scaler), self.tracker.identity(optimizer)
         step = ScalerStep(number, place, scale, interval, skipped, back, stepped, self.made.get(scaler))
         both = self.taken[-2].with_next(self.taken[-1]) if len(self.taken) > 1 else None
@@ -204,18 +205,22 @@ class Scalers:
         """Before an optimizer's step: notes gradients that still carry a scale. A fused optimizer unscales in its kernel, if a scaler called it."""
         if self.stepping and getattr(optimizer, "_step_supports_amp_scaling", False):
             return
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                mixture, factor = self.scales.mixture(parameter.grad), self.scales.of(parameter.grad)
-                if mixture is not None:
-                    if not any(each.kind == "mixed" and each.operation.step == mixture.operation.step for each in self.scales.events):
-                        self.scales.add(mixture)  # else it follows from a sum that is recorded already
-                    return
-                if factor != 1 and not math.isnan(factor):
-                    self._event("applied", factor=factor)
-                    return
+        if self._mixed(optimizer):
+            return
+        factors = (self.scales.of(parameter.grad) for parameter in parameters(optimizer) if parameter.grad is not None)
+        factor = next((each for each in factors if each != 1 and not math.isnan(each)), 1.0)
+        if factor != 1:
+            self._event("applied", factor=factor)
+
+    def _mixed(self, optimizer: Any) -> bool:
+        """Whether a gradient that an optimizer takes is a sum of terms under different scales. Notes the first such sum."""
+        mixtures = (self.scales.mixture(parameter.grad) for parameter in parameters(optimizer) if parameter.grad is not None)
+        mixture = next((each for each in mixtures if each is not None), None)
+        if mixture is None:
+            return False
+        if not any(each.kind == "mixed" and each.operation.step == mixture.operation.step for each in self.scales.events):
+            self.scales.add(mixture)  # else it follows from a sum that is recorded already
+        return True
 
     def _event(self, kind: str, *, operation: Any = None, factor: float = 1.0, other: float = 1.0, text: str = "") -> None:
         self.scales.add(ScalingEvent(kind, operation or self.describe("step"), factor, other, text))
