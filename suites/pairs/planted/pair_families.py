@@ -61,6 +61,8 @@ import pair_twelfth_loops
 import pair_twelfth_losses
 import pair_twelfth_training
 import pair_twentieth
+import pair_twentyeighth
+import pair_twentyeighth_rest
 import pair_twentyfifth
 import pair_twentyfifth_sights
 import pair_twentyfifth_sounds
@@ -122,6 +124,6 @@ FAMILIES = (
     pair_twentyfifth, pair_twentyfifth_sights, pair_twentyfifth_training, pair_twentyfifth_sounds,
     pair_twentysixth, pair_twentysixth_shards, pair_twentysixth_sights, pair_twentysixth_rest, pair_twentysixth_ports,
     pair_twentyseventh, pair_twentyseventh_states, pair_twentyseventh_experts, pair_twentyseventh_sights, pair_twentyseventh_rest,
-    pair_twentyseventh_atoms,
+    pair_twentyseventh_atoms, pair_twentyeighth, pair_twentyeighth_rest,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip
