@@ -85,7 +85,8 @@ def _returns_untaught(modules: Mapping[str, str], ours: Sequence[Passage], their
     for each in theirs:
         one = there(each)
         if each.kind == "in":
-            given[each.module, each.call] = given.get((each.module, each.call), True) and (one is None or one.wanted == each.wanted)
+            alike = one is None or (one.wanted, one.recording) == (each.wanted, each.recording)
+            given[each.module, each.call] = given.get((each.module, each.call), True) and alike
         taught = one is not None and one.wanted and one.gradient is not None and bool(one.gradient.count_nonzero())
         if each.kind == "out" and taught and not each.wanted and each.maker == each.module and given.get((each.module, each.call), True):
             return each.module

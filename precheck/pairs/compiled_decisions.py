@@ -19,6 +19,7 @@ import torch
 
 from precheck.observe.shadow.places.source import shortened
 from precheck.ops import STEPS
+from precheck.torch_internals import inductor
 from precheck.words import counted
 
 _FILE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -55,7 +56,7 @@ def _decisions(run: Callable[[Callable[..., Any]], object], options: dict[str, b
         last = next(node for node in graph.graph.nodes if node.op == "output")
         last.args = ((*last.args[0], *(node for node, _ in nodes)),)
         graph.recompile()
-        compiled = torch._inductor.compile(graph, inputs, options=options)
+        compiled = inductor().compile(graph, inputs, options=options)
         told = [(op, _line(node)) for node, op in nodes]
 
         def called(*args: Any) -> Any:

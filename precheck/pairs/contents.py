@@ -36,7 +36,6 @@ class Contents:
         known = self._known()
         with no_dispatch(), torch.no_grad():
             values = _finite(tensor)
-            values = values[values != 0] if values.any() else values  # zeros at places that others fill say nothing
             return not len(values) or _furthest(values[:: max(1, len(values) // SAMPLES)], known) <= NEAR * float(values.square().mean().sqrt())
 
     def learn(self, tensors: Sequence[torch.Tensor]) -> None:
