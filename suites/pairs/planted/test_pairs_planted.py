@@ -64,7 +64,7 @@ MISSED = {
     **dict.fromkeys(
         (
             "a delta rule/states emptied before the third piece", "a delta rule/taps of another layer",
-            "places on three axes/frequencies of another width",
+            "places on three axes/frequencies of another width", "a recurrence of words/states of another layer",
         ),
         "As the plan: a state, or a table, that `model` has nowhere.",
     ),
