@@ -40,15 +40,13 @@ try:  # needed
     NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # what a tensor subclass without operators of its own has
     no_dispatch = torch._C._DisableTorchDispatch  # a context in which no dispatch mode sees an operator
     no_class_code = torch._C.DisableTorchFunctionSubclass  # a context in which no `__torch_function__` of a tensor's class runs
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    device_key = torch._C._dispatch_key_for_device
+    has_kernel, device_key = torch._C._dispatch_has_kernel_for_dispatch_key, torch._C._dispatch_key_for_device
     without_keys = torch._C._ExcludeDispatchKeyGuard
     set_grad_enabled = torch._C._set_grad_enabled  # torch.set_grad_enabled without the cost of its class
     next_sequence_number = torch._C._autograd._get_sequence_nr  # of the next backward node
     AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
     is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and similar transforms
-    OpOverload = torch._ops.OpOverload
-    OpOverloadPacket = torch._ops.OpOverloadPacket
+    OpOverload, OpOverloadPacket = torch._ops.OpOverload, torch._ops.OpOverloadPacket
     CustomOpDef = torch._library.custom_ops.CustomOpDef  # what torch.library.custom_op makes
     CAST = torch.ops.aten._to_copy.default  # what `tensor.to(dtype)` runs
     CONVERSION = torch.nn.Module._apply.__code__  # what `model.to(...)` and its like run
@@ -201,6 +199,11 @@ def generated_modules() -> list[Any]:
     return list(getattr(cache, "modules", ()))
 
 
+def inductor() -> Any:
+    """Inductor, once something was compiled with it."""
+    return sys.modules["torch._inductor"]
+
+
 # A GradScaler's own state. A disabled scaler has none of it.
 def scale_of(scaler: Any) -> Any:
     """The tensor that holds the loss scale; None until the first `scale()`, and for a scaler that is disabled."""
@@ -246,9 +249,8 @@ def store_under(name: str, store: Any) -> Any:
 def gloo_group(store: Any, name: str, rank: int, size: int, patience: datetime.timedelta) -> Any:
     """Makes a new process group for `size` ranks that share `store`. Functional collectives know it by `name`."""
     prefixed = store_under(name, store)
-    backend = dist.ProcessGroupGloo(prefixed, rank, size, patience)
     group, kind = dist.ProcessGroup(prefixed, rank, size), dist.ProcessGroup.BackendType.GLOO
-    group._register_backend(torch.device("cpu"), kind, backend)
+    group._register_backend(torch.device("cpu"), kind, dist.ProcessGroupGloo(prefixed, rank, size, patience))
     group._set_default_backend(kind)
     group._set_group_name(name)  # type: ignore[arg-type]
     _c10d._register_process_group(name, group)  # type: ignore[arg-type]
@@ -274,14 +276,12 @@ def finished_work(results: list[torch.Tensor]) -> Any:
 
 def awaited(tensor: torch.Tensor) -> torch.Tensor:
     """Waits for the result of a functional collective, and returns it."""
-    result: torch.Tensor = torch.ops._c10d_functional.wait_tensor(tensor)
-    return result
+    return torch.ops._c10d_functional.wait_tensor(tensor)  # type: ignore[no-any-return]
 
 
 def sharded_class(kind: type) -> type:
     """The original class of a module that FSDP2's `fully_shard` wraps. Where torch does not say, it is the third in the method resolution order."""
-    original: type = kind.__mro__[getattr(kind, "_orig_cls_mro_index", 2)]
-    return original
+    return kind.__mro__[getattr(kind, "_orig_cls_mro_index", 2)]
 
 
 # The profiler in its older form, which counts the memory that torch's CPU allocator hands out and writes nothing to stderr.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,17 +32,21 @@ def backward_difference(
     for found in (_lends_otherwise(modules, ours, theirs), _switches_off(comparison, ours, theirs), _changes_by_hook(modules, ours, theirs)):
         if found is not None:
             return found
+    if (maker := _returns_untaught(modules, ours, theirs)) is not None:
+        return maker
     taken = {each.key for each in theirs if each.kind == "out"}
+    unlike = {("back", *each.key[1:]) for each in theirs if each.kind == "out" and differs(each)}  # of another form, and so are their gradients
     called = {each.module for each in theirs if each.kind == "out"}
     named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
     order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
-    off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
+    off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or (differs(back[key]) and key not in unlike))]
     given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
     more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
     if (teacher := _teaches(comparison, ours, theirs, [*off, *more], dtype)) is not None:
         return teacher
     agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
-    owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
+    holders = (_holder(name, {key[1] for key in order}) for name in _parameters_off(comparison))
+    owner = next((name for name in holders if name in agreeing), None)
     if owner is not None:
         lenders = {each.maker for each in theirs if each.kind == "lent"}
         if not known_right(comparison, owner, ()):
@@ -60,6 +64,33 @@ def backward_difference(
     surely = _cut_off(modules, ours, theirs, (first, call))
     surely = next(iter(alike), None) if surely is None else surely
     return surely if surely is not None else _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
+
+
+def _holder(module: str, known: Collection[str]) -> str:
+    """The innermost module around this one, or itself, that `model` has too."""
+    while module and module not in known:
+        module = module.rpartition(".")[0]
+    return module
+
+
+def _returns_untaught(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
+    """The first module whose result passes on no gradient where that of model's does, and gets one, if all that the module is given passes one on as
+    in `model`."""
+    known = {each.key: each for each in ours}
+
+    def there(each: Passage) -> Passage | None:
+        return known.get((each.kind, modules.get(each.module, ""), each.call, each.place))
+
+    given: dict[tuple[str, int], bool] = {}
+    for each in theirs:
+        one = there(each)
+        if each.kind == "in":
+            alike = one is None or (one.wanted, one.recording) == (each.wanted, each.recording)
+            given[each.module, each.call] = given.get((each.module, each.call), True) and alike
+        taught = one is not None and one.wanted and one.gradient is not None and bool(one.gradient.count_nonzero())
+        if each.kind == "out" and taught and not each.wanted and each.maker == each.module and given.get((each.module, each.call), True):
+            return each.module
+    return None
 
 
 def _lends_otherwise(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
@@ -101,7 +132,7 @@ def _switches_off(comparison: Comparison, ours: Sequence[Passage], theirs: Seque
     ]
     one_sided = [module for module, one, two in taught if (one is None) != (two is None)]
     for each in theirs:
-        there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind == "in" else None
+        there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind in ("in", "whole") else None
         wanted = {one.key for one in there.held if one.wanted} if there is not None else set()
         cut = [one.maker for one in each.held if one.key in wanted and not one.wanted]  # from the gradient, in an object
         if cut:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from precheck.pairs.backward_difference import PARTED
+from precheck.pairs.choices import wrongly_chosen
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Calls, Couple, Couples
@@ -35,6 +36,9 @@ def asking(
     if (intruder := _intruder(owner, given[-1].call, held, before, coupled)) is not None:
         return intruder, ""
     tried = None if unplaced else transplanted(contents.comparison, Call(owner, given[-1].call, held), coupled, contents.dtype)
+    if tried is not None and not tried.right and (chooser := wrongly_chosen(contents.comparison, given, coupled, contents.dtype)) is not None:
+        further = asking(chooser, before, coupled, contents, right)[0] if chooser == given[-1].caller else None
+        return (chooser if further is None else further), ""
     if tried is not None and (not tried.right or _usually_absent(contents, owner, tried, right)):
         return None, ""
     if tried is not None and tried.makers:
@@ -85,6 +89,27 @@ def _numbers(calls: Calls, module: str) -> int:
 def _count(calls: Calls, module: str) -> int:
     """How often a module is called."""
     return len(calls.get(("out", module, 0), [])) if module else 1
+
+
+def giving_numbers(owner: str, before: Sequence[Passage], coupled: Couples, contents: Contents) -> str | None:
+    """The code that gives whole numbers, such as places, which `model` has nowhere, to a part that `model` lacks, and that makes what `owner` is
+    given: a table, say. The table is unknown, so that these numbers are the last values before it that can be compared."""
+    read = [each for each in before if (each.kind, each.module) == ("in", owner) and each.given and not contents.hold(each.tensor)]
+    makers = {each.maker for each in read if each.maker not in coupled.matching.modules}
+    known = [each.tensor for each in coupled.known.values() if each.kind == "whole" and each.tensor.dim()]
+    for each in before:
+        if each.kind != "whole" or each.module not in makers or not each.tensor.dim():
+            continue
+        alike = [one for one in known if one.dtype == each.tensor.dtype and one.shape[:-1] == each.tensor.shape[:-1]]
+        if alike and not any(_part_of(one, each.tensor) for one in alike):
+            return each.caller
+    return None
+
+
+def _part_of(whole: torch.Tensor, part: torch.Tensor) -> bool:
+    """Whether a tensor is a range of another one along the last axis."""
+    count = part.shape[-1]
+    return any(torch.equal(whole[..., begin : begin + count], part) for begin in range(whole.shape[-1] - count + 1))
 
 
 def _intruder(owner: str, call: int, held: Sequence[Held], before: Sequence[Passage], coupled: Couples) -> str | None:

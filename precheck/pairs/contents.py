@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.intermediates import Intermediates, alike, signature
+from precheck.pairs.floors import relative
+from precheck.pairs.intermediates import Intermediates, Made, alike, signature
 from precheck.torch_internals import no_dispatch
 
 NEAR = 1e-9
@@ -24,6 +26,7 @@ class Contents:
     def __init__(self, comparison: Comparison, dtype: torch.dtype, passed: Sequence[torch.Tensor]) -> None:
         self.comparison, self.dtype, self.passed = comparison, dtype, passed
         self.known: torch.Tensor | None = None
+        self.ops: list[Made] = []  # of that run
 
     def hold(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's values occur in the run. In float32, where runs round, only whether one whole tensor has the same values."""
@@ -55,7 +58,23 @@ class Contents:
         follower = Intermediates(model, {""}, own=False)
         with contextlib.suppress(*REFUSALS), follower.followed(), sdpa_kernel(SDPBackend.MATH):
             self.comparison.model.once(self.dtype)
+        self.ops = follower.made
         return [*held, *(each.tensor for each in follower.made if each.tensor is not None)]
+
+    def made_of(self, start: torch.Tensor, result: torch.Tensor, module: str) -> bool:
+        """Whether `model` makes the second tensor of the first, in the own code of one of its modules."""
+        if self.dtype is not torch.float64 or self.comparison.hidden is not None:
+            return False
+        self._known()
+        mark, reached = signature(start), set[int]()
+        for number, each in enumerate(self.ops):
+            if each.module == module and any(read in reached for read in each.reads):
+                if each.tensor is not None and each.tensor.shape == result.shape and relative(each.tensor, result) <= PARTED:
+                    return True
+                reached.add(number)
+            elif alike(mark, each.signature):
+                reached.add(number)
+        return False
 
 
 def _furthest(values: torch.Tensor, known: torch.Tensor) -> float:

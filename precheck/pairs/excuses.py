@@ -31,8 +31,10 @@ class Excuses:
     def hold(self, place: int, passage: Passage) -> bool:
         """Whether the difference of the tensor at that place is no fault."""
         before = self.forward[:place]
-        excused = self._around(passage, self.forward[place + 1 :]) or self._returned_apart(passage, before) or self._before(passage, before)
-        return excused or self._in_right_module(passage, before) or self._completed(passage, self.forward[place + 1 :])
+        after = self.forward[place + 1 :]
+        excused = self._around(passage, after) or self._returned_apart(passage, before) or self._before(passage, before)
+        excused = excused or self._in_right_module(passage, before) or self._completed(passage, after)
+        return excused or self._read_rightly(passage, after) or self._completes(passage)
 
     def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
         """Whether a module around this tensor, or the one that reads it, returns the same as model's.
@@ -82,6 +84,19 @@ class Excuses:
             self.terms.add(kind)
             return True
         return passage.kind == "out" and kind in self.terms and self.contents.hold(passage.tensor)
+
+    def _read_rightly(self, passage: Passage, after: Sequence[Passage]) -> bool:
+        """Whether the modules that are given the numbers of this result are given what model's are: words that hold a scale, say, by which `model`
+        multiplies them. The code between makes it right there, so that the result is no fault here."""
+        readers = [each for each in after if each.kind == "in" and passage.kind == "out" and each.caller == passage.caller]
+        readers = [each for each in readers if torch.equal(each.tensor, passage.tensor)]
+        return bool(readers) and all(self.coupled.placed(each) and not self.differs(each) for each in readers)
+
+    def _completes(self, passage: Passage) -> bool:
+        """Whether a module does itself what the code that calls model's does with its result: a product with a scale, say, that lies in a weight."""
+        there = self.coupled(passage) if passage.kind == "out" and self.coupled.placed(passage) else None
+        around = self.matching.modules.get(passage.caller) if passage.caller else ""
+        return there is not None and around is not None and self.contents.made_of(there[1], passage.tensor, around)
 
     def _before(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether a module of the same class was given the same tensor before, and returned the same as model's: positions, say, that go on from one

@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 import torch
 
 from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
-from precheck.pairs.callers import asking, grouping
+from precheck.pairs.callers import asking, giving_numbers, grouping
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, reordered
 from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
 from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
-from precheck.pairs.intermediates import Intermediates
+from precheck.pairs.intermediates import Intermediates, ingredients
 from precheck.pairs.lent_weights import with_own_weights
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.place import FLOAT32, Place, placed_at
-from precheck.pairs.same_code import part_of_right
+from precheck.pairs.same_code import part_of_right, weight_of_another_form
 from precheck.pairs.sides import Side
 
 
@@ -69,7 +69,8 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
     equally_often = _calls(ours, modules.get(module)) == _calls(theirs, module)
     made_here = first.tensor if first.kind == "in" and not first.given and first.maker == module else None
-    placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and not given)
+    own = first.kind == "out" and module == first.module
+    placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and not given, within=own)
     return dataclasses.replace(placed, passed=passed, right=right - {module}, given=given)
 
 
@@ -200,14 +201,20 @@ def _blamed(
     caller, given = asking(owner, before, coupled, contents, right)
     if caller is not None:
         return caller, given
-    inner = _unmatched(owner, before, coupled, contents, right)
+    caller = giving_numbers(owner, before, coupled, contents)
+    if caller is not None:
+        return caller, ""
+    inner = weight_of_another_form(contents.comparison, owner, right) if first.kind == "out" else None
+    inner = _unmatched(owner, before, coupled, contents, right) if inner is None else inner
+    if inner is not None and first.kind == "in" and not _went_into(inner, first, owner, contents):
+        inner = None
     if inner is None:
         inner = wrong_further(contents.comparison, owner, before, coupled, contents.dtype)
     return (owner if inner is None else inner), ""
 
 
 def _unmatched(
-    owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents, right: frozenset[str]
+    owner: str, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]
 ) -> str | None:  # fmt: skip
     """The first module inside `owner` without a counterpart whose inputs occur in `model`, but whose result does not.
 
@@ -220,7 +227,7 @@ def _unmatched(
     peers = [each for each in right if type(model.get_submodule(each)) is type(model.get_submodule(owner))]
     prefix = f"{owner}." if owner else ""
     inside = [each for each in right if each != owner and each.startswith(prefix)]
-    made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
+    made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and _of_own_form(each, coupled)]
     taken: dict[tuple[str, int], list[Passage]] = {}
     for one in (each for each in before if each.kind == "in"):
         taken.setdefault((one.module, one.call), []).append(one)
@@ -229,7 +236,7 @@ def _unmatched(
         return [one.tensor for one in taken.get((each.module, each.call), [])]
 
     def nowhere(each: Passage) -> bool:
-        return each.kind == "out" and coupled(each) is None and not contents.hold(each.tensor)
+        return each.kind == "out" and _of_own_form(each, coupled) and not contents.hold(each.tensor)
 
     known = [each for each in made if contents.hold(each.tensor)]
     contents.learn([tensor for each in known for tensor in reads(each)])
@@ -245,6 +252,21 @@ def _unmatched(
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None
+
+
+def _went_into(part: str, passage: Passage, owner: str, contents: Contents) -> bool:
+    """Whether something that a part of `owner` made went into a tensor, as far as can be seen."""
+    follower, side = Intermediates(contents.comparison.other.job.model, {owner}, own=False), contents.comparison.other
+    with contextlib.suppress(*REFUSALS), follower.followed():
+        side.once(contents.dtype)
+    found = ingredients(follower.made, passage.tensor)
+    return not found or any(f"{each}.".startswith(f"{part}.") for each in found)
+
+
+def _of_own_form(result: Passage, coupled: Couples) -> bool:
+    """Whether a result has no counterpart in `model`, or one of another form: shares of all experts, say, for those of the chosen ones."""
+    couple = coupled(result)
+    return couple is None or (not coupled.placed(result) and (couple[0].shape != couple[1].shape or relative(*couple) > PARTED))
 
 
 def _has_children(side: Side, module: str) -> bool:

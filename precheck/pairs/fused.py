@@ -2,7 +2,8 @@
 
 Inductor keeps in float32 what eager code would store in a lower format between two ops of one kernel. That is more exact, except where the stored
 value and a value computed from it have to agree. With `emulate_precision_casts` it rounds as eager code does. So `other` is compiled again with that
-option, and judged again. Then the kernels of the first compilation are replaced one by one by those of the second.
+option, and judged again. Then the kernels of the first compilation are replaced one by one by those of the second. Last, the first decision that the
+option changes is looked for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from precheck.observe.listeners import doing
 from precheck.pairs.callables import Called, Hosted
 from precheck.pairs.comparison import Comparison
+from precheck.pairs.compiled_decisions import first_changed
 from precheck.pairs.sides import Side
 from precheck.torch_internals import generated_modules
 from precheck.words import counted
@@ -69,26 +71,48 @@ def explanation(comparison: Comparison) -> str:
     if not kept:
         return f"compiled with torch._inductor.config.{OPTION} it loses accuracy too"
     cured = f"compiled with torch._inductor.config.{OPTION} it does not"
+    return cured + _kernel(comparison, before) + _decision(comparison)
+
+
+def _kernel(comparison: Comparison, before: list[Any]) -> str:
+    """Which fused kernel makes the difference, in words."""
     others = list(kernels(before, [each for each in generated_modules() if each not in before]))
     with doing("exchanging kernels of other"):
         for each in others[:MOST]:
             with each.exchanged():
                 alone = _accurate(comparison, comparison.other.job.model)
             if alone:
-                return f"{cured}: {each.words}"
-    return f"{cured}; none alone makes the difference, of {counted(len(others), 'kernel')} with another text" if others else cured
+                return f": {each.words}"
+    return f"; none alone makes the difference, of {counted(len(others), 'kernel')} with another text" if others else ""
 
 
-def _compiled_again(model: torch.nn.Module) -> torch.nn.Module | None:
+def _decision(comparison: Comparison) -> str:
+    """The first decision that the rounding changes, in words."""
+
+    def run(backend: Callable[..., Any]) -> None:
+        model = _compiled_again(comparison.other.job.model, backend=backend)
+        assert model is not None
+        Side(dataclasses.replace(comparison.other.job, model=model), comparison.precision, around=comparison.other.around).low()
+
+    with doing("looking for decisions that come out otherwise"):
+        try:
+            found = first_changed(run, OPTION)
+        except Exception:  # a compiler may raise anything; the finding is valid without this explanation
+            return ""
+    return f"; so {found}" if found else ""
+
+
+def _compiled_again(model: torch.nn.Module, **how: Any) -> torch.nn.Module | None:
+    how = how or {"options": {OPTION: True}}
     compiled = model.__dict__.get("compiled" if isinstance(model, Hosted) else "function")
     if getattr(getattr(compiled, "forward", compiled), "get_compiler_config", lambda: None)() is None:
         return None  # only Inductor has a configuration
     if isinstance(model, Hosted):
         original = model.__dict__["original"]
-        return Hosted(original, torch.compile(original, options={OPTION: True}))  # type: ignore[arg-type]
+        return Hosted(original, torch.compile(original, **how))  # type: ignore[arg-type]
     if isinstance(model, Called):
         function = getattr(model.__dict__["function"], "_torchdynamo_orig_callable", None)
-        return None if function is None else Called(torch.compile(function, options={OPTION: True}))
+        return None if function is None else Called(torch.compile(function, **how))
     return None
 
 

@@ -219,3 +219,16 @@ def _tensors(args: Any) -> Iterator[torch.Tensor]:
             yield each
         elif isinstance(each, (list, tuple)):
             yield from (item for item in each if isinstance(item, torch.Tensor))
+
+
+def ingredients(made: Sequence[Made], tensor: torch.Tensor) -> set[str]:
+    """The modules whose code made something that went into a tensor."""
+    mark, found, seen = signature(tensor), set[str](), set[int]()
+    waiting = [number for number, each in enumerate(made) if alike(mark, each.signature)][:1]
+    while waiting:
+        number = waiting.pop()
+        if number not in seen:
+            seen.add(number)
+            found |= {made[number].module, made[number].code}
+            waiting += made[number].reads
+    return found

@@ -48,9 +48,12 @@ class Link:
         return {name: values[each] for name, each in ids.items()}
 
     def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool, side: str) -> torch.Tensor | None:
-        found = [tensors[name] for name in names if name in tensors]
-        if len(found) < len(names):
+        """All parts as one. A part without a gradient, such as an expert that no token chose, has a gradient of zero if others have one; parts of one
+        shape alone can be told then."""
+        there = [tensors[name] for name in names if name in tensors]
+        if not there or (len(there) < len(names) and len({each.shape for each in there}) > 1):
             return None
+        found = [tensors[name] if name in tensors else torch.zeros_like(there[0]) for name in names]
         values = [each.t() if turned and each.dim() == 2 else each for each in found]
         if self.order is not None:
             rows = torch.cat([_rows(each) for each in values])

@@ -38,10 +38,11 @@ class Place:
 
 
 def placed_at(
-    comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, wrong: torch.Tensor | None, *, by_op: bool
+    comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, wrong: torch.Tensor | None, *, by_op: bool, within: bool = False
 ) -> Place:  # fmt: skip
     """The place with the op whose result occurs nowhere in `model`. Only if both call the module equally often, and neither calls it on parts. If a
-    module that it calls runs this op, on something `wrong` that it was given, the op before."""
+    module that it calls runs this op, on something `wrong` that it was given, the op before. `within`: if the module's own code has made
+    nothing before this op, name the part that runs it."""
     modules = comparison.matching.modules
     counterpart = modules.get(module)
     theirs = Intermediates(comparison.other.job.model, {module}, own=False)
@@ -59,12 +60,18 @@ def placed_at(
         if number is not None:
             found, alone = theirs.made[number], True
             if module not in (found.module, found.code):
+                if within and not any(each.module == module for each in theirs.made[:number]) and _inside(found.module, module):
+                    module, counterpart = found.module, modules.get(found.module)  # no other code ran before
                 found, alone = _given_away(theirs.made, number, module, wrong)
             if alone and found.module == module != found.code:
                 module, counterpart = found.code, modules.get(found.code)
             return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number, dtype=dtype)
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
+
+
+def _inside(part: str, module: str) -> bool:
+    return bool(part) and part.startswith(f"{module}." if module else "")
 
 
 def _given_away(made: Sequence[Made], number: int, module: str, wrong: torch.Tensor | None) -> tuple[Made, bool]:

@@ -40,6 +40,25 @@ def part_of_right(comparison: Comparison, module: str, owner: str, right: Collec
     return sources is not None and any(sources == _sources(comparison, one, each) for each, one in known)
 
 
+def weight_of_another_form(comparison: Comparison, owner: str, right: Collection[str]) -> str | None:
+    """The part of a module that holds a weight of another form than in a `right` module with the same code: with model's numbers where that one has
+    others, such as numbers with a scale in them, or the other way round. Code and inputs are right, so that this weight is at fault; if it is one."""
+    modules = dict(comparison.other.job.model.named_modules())
+    peers = [each for each in sorted(right) if owner and each != owner and type(modules[each]) is type(modules[owner])]
+    peer = next((each for each in peers if any(True for _ in modules[each].parameters()) and _alike(modules[owner], modules[each])), None)
+    if peer is None:
+        return None
+    here, there = (_forms(comparison, each) for each in (owner, peer))
+    unlike = [name for name, same in here.items() if there.get(name, same) != same]
+    return f"{owner}.{unlike[0]}".rpartition(".")[0] if len(unlike) == 1 else None
+
+
+def _forms(comparison: Comparison, module: str) -> dict[str, bool]:
+    """For each weight of a module, whether it holds model's numbers."""
+    links = comparison.matching.links
+    return {name.removeprefix(f"{module}."): link.same for link in links for name in link.others if name.startswith(f"{module}.")}
+
+
 def _sources(comparison: Comparison, module: str, owner: str) -> list[tuple[Any, ...]]:
     """Of which weights of model's, in which order, each weight in a part of `owner` is made."""
     matching, holder = comparison.matching, comparison.matching.modules.get(owner, "")

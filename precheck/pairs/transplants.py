@@ -82,7 +82,7 @@ def transplanted(comparison: Comparison, call: Call, coupled: Couples, dtype: to
             other.update(exchange.enter_context(_exchanged(module, arguments, state)))
             return bool(words or other)
 
-        theirs = _run(comparison.other, call, dtype, enter)
+        theirs = run_with(comparison.other, call, dtype, enter)
     same = len(theirs) == len(results) and all(a.shape == b.shape and relative(a, b) <= PARTED for a, b in zip(theirs, results, strict=True))
     makers = [each.maker for each in sorted(call.held, key=lambda each: each.order) if each.key in other]
     floats_ = tuple(each for each in other.values() if _floating(each))
@@ -111,7 +111,7 @@ def with_other_numbers(side: Side, passage: Passage, dtype: torch.dtype) -> list
         return passage.kind == "in"
 
     with contextlib.suppress(*REFUSALS):
-        return _run(side, Call(passage.module, passage.call), dtype, enter)
+        return run_with(side, Call(passage.module, passage.call), dtype, enter)
     return []
 
 
@@ -129,7 +129,7 @@ def _given(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) ->
                 state[prefix] = fresh(holder)
         return False
 
-    _run(side, call, dtype, enter)
+    run_with(side, call, dtype, enter)
     return found, state
 
 
@@ -191,7 +191,7 @@ def _numbers_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[st
         changed(holder, lambda key, value: before[key] if key in before and value == now[key] else value)
 
 
-def _run(
+def run_with(
     side: Side, call: Call, dtype: torch.dtype, enter: Callable[[torch.nn.Module, inspect.BoundArguments], bool]
 ) -> list[torch.Tensor]:  # fmt: skip
     """Runs a side. `enter` is told the arguments of one call, and may change them. If it says so, the results of the call are returned."""

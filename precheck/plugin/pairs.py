@@ -6,7 +6,9 @@ Loaded when a test uses one, since they import torch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,16 +16,25 @@ import pytest
 from precheck.comparing import compare
 from precheck.comparing_kernels import compare_kernels
 from precheck.findings import Report
-from precheck.observe.job import InputError
+from precheck.measurement import job_of
+from precheck.observe.job import InputError, Job
+from precheck.pairs.callables import as_module
 from precheck.plugin.arguments import taking
 from precheck.plugin.naming import golden_of
 from precheck.plugin.tracebacks import users_frames
 from precheck.plugin.verdicts import Verdicts
-from precheck.precisions import resolve
+from precheck.precisions import Precision, resolve
 from precheck.selftests.kernels import kernel_selftested
 from precheck.selftests.pairs import invariance_selftested, parity_selftested
 from precheck.varying import vary
 from precheck.words import printable
+
+NO_SIDES: Mapping[str, Callable[[], Job]] = MappingProxyType({})
+
+
+def asked(model: Any, inputs: Any, given: Mapping[str, Any]) -> Job:
+    """What one side of a comparison was asked to run."""
+    return job_of(as_module(model, "model"), inputs, **{name: given[name] for name in ("loss", "optimizer", "steps", "seed") if name in given})
 
 
 class _Pair(Verdicts):
@@ -32,8 +43,11 @@ class _Pair(Verdicts):
     There is no golden: both sides also run under --golden-refresh.
     """
 
-    def _judged(self, made: Callable[[], Report], precision: Any, tried: Callable[..., Any]) -> Report:
-        """Judges what `made` reports. `tried` makes the same comparison with planted faults, under --precheck-selftest."""
+    def _judged(
+        self, made: Callable[[], Report], precision: Any, tried: Callable[..., Any], sides: Mapping[str, Callable[[], Job]] = NO_SIDES
+    ) -> Report:  # fmt: skip
+        """Judges what `made` reports. `tried` makes the same comparison with planted faults, under --precheck-selftest. `sides` are the jobs of the
+        models by name, of which one may not run in this precision."""
         __tracebackhide__ = True
         place = golden_of(self.item, self.number)
         message = ""
@@ -43,6 +57,7 @@ class _Pair(Verdicts):
         except InputError as error:
             message = printable(str(error))
         except Exception as error:
+            self._refused(place, resolve(precision), sides, error)
             self.note(place, watched=True, error=f"{type(error).__name__}: {error}")
             raise error.with_traceback(users_frames(error)) from error.__cause__
         if message:
@@ -50,6 +65,17 @@ class _Pair(Verdicts):
             pytest.fail(message, pytrace=False)
         self.judge(place, report, resolve(precision), tried)
         return report
+
+
+    def _refused(self, place: Path, precision: Precision, sides: Mapping[str, Callable[[], Job]], error: Exception) -> None:
+        """Fails the test with one line if a model runs in float32 but not in this precision."""
+        __tracebackhide__ = True
+        from precheck.shared_runs.refusals import refused
+
+        for name, job in sides.items() if precision.is_low else ():
+            told = refused(job(), precision)
+            if told:
+                self.refuse(place, f"{name}, {told}" if len(sides) > 1 else told, error, precision)
 
 
 class CheckParity(_Pair):
@@ -63,7 +89,10 @@ class CheckParity(_Pair):
         __tracebackhide__ = True
         given = {"precision": self.precision, **given}
         tried = functools.partial(parity_selftested, model, other, inputs, **given)
-        return self._judged(lambda: compare(model, other, inputs, **given), given["precision"], tried)
+        sides = {"model": functools.partial(asked, model, inputs, given)}
+        if not isinstance(other, (str, Path)):  # a recording
+            sides["other"] = functools.partial(asked, other, inputs, given)
+        return self._judged(lambda: compare(model, other, inputs, **given), given["precision"], tried, sides)
 
 
 class CheckInvariance(_Pair):
@@ -77,7 +106,8 @@ class CheckInvariance(_Pair):
         __tracebackhide__ = True
         given = {"precision": self.precision, **given}
         tried = functools.partial(invariance_selftested, model, inputs, over, **given)
-        return self._judged(lambda: vary(model, inputs, over, **given), given["precision"], tried)
+        sides = {"model": functools.partial(asked, model, inputs, given)}
+        return self._judged(lambda: vary(model, inputs, over, **given), given["precision"], tried, sides)
 
 
 class CheckKernel(_Pair):

@@ -106,7 +106,7 @@ def _seconds(seconds: float) -> str:
 
 def _worst(checks: list[Check]) -> str:
     entries = [(check.entry, check.nodeid) for check in checks if check.entry]
-    rows = [(entry["worst"], nodeid) for entry, nodeid in entries if entry["worst"]]
+    rows = [(entry["worst"], nodeid, entry["errors"]) for entry, nodeid in entries if entry["worst"]]
     if not entries:
         return ""
     from precheck.report.reasons import in_words
@@ -117,9 +117,11 @@ def _worst(checks: list[Check]) -> str:
         explained.update(entry["explained"])
     said = ""
     if rows:
-        row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
+        row, nodeid, errors = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
         why = f" ({row['reason']})" if row["reason"] else ""
-        said = f"; worst r {digits(row['r'], 3)} of {digits(row['allowed'], 3)} allowed{why}: {tensor_of(row)} in {nodeid}"
+        told = any(f"(r = {digits(row['r'], 3)}, " in error for error in errors)  # in the text of the failure
+        numbers = "" if told else f" r {digits(row['r'], 3)} of {digits(row['allowed'], 3)} allowed"
+        said = f"; worst{numbers}{why}: {tensor_of(row)} in {nodeid}"
     return said + in_words(explained.items())
 
 

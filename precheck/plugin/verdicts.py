@@ -133,10 +133,10 @@ class Verdicts:
         self.note(golden_of(self.item, self.number), watched=True, error=message)
         pytest.fail(message, pytrace=False)
 
-    def refuse(self, golden: Path, told: str, error: Exception) -> NoReturn:
+    def refuse(self, golden: Path, told: str, error: Exception, precision: Precision | None = None) -> NoReturn:
         """Fails with one line a test whose model does not run in this precision. With --full-trace pytest shows the traceback."""
         __tracebackhide__ = True
-        message = one_line(f"does not run in {self.precision.name}: {told}")
+        message = one_line(f"does not run in {(precision or self.precision).name}: {told}")
         self.note(golden, error=message, does_not_run=True)
         self.item.user_properties += [("precheck_precision", self.precision.name), ("precheck_verdict", message)]
         if self.item.config.getoption("fulltrace", False):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 import precheck
 from precheck.pairs import fused
+from precheck.pairs.compiled_decisions import first_changed
 from precheck.torch_internals import generated_modules
 
 pytestmark = [
@@ -51,6 +54,17 @@ class Split(torch.nn.Module):
         return turned(high).float() + turned(x - high.float())
 
 
+class Signed(Split):
+    """The same, with the sign of what is left apart. A kernel that does not round leaves nothing, and no sign."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        high = x.to(torch.bfloat16)
+        rest = x - high.float()
+        sign = torch.where(rest < 0, -1.0, 1.0)
+        return turned(high).float() + turned(sign) * turned(rest.abs())
+
+
 class Coarse(torch.nn.Module):
     """Code that rounds to 256ths, but only where it is compiled."""
 
@@ -76,6 +90,38 @@ def test_a_rounding_that_is_left_out_is_told_with_its_kernel_and_its_cure() -> N
     assert cured == "compiled with torch._inductor.config.emulate_precision_casts it does not"
     assert kernel.startswith("its fused kernel cpp_fused_")
     assert kernel.endswith(" leaves out a rounding that eager code makes")
+
+
+def test_the_decision_is_told_that_comes_out_otherwise() -> None:
+    model = Signed()
+    (error,) = compared(model).errors
+    told = re.fullmatch(r".*; so lt at .*test_fused.py:(\d+) decides otherwise for (\d+) of 128 elements", error.message)
+    assert told is not None, error.message
+    line = Path(__file__).read_text(encoding="utf8").splitlines()[int(told[1]) - 1]
+    assert "rest < 0" in line
+    assert 32 < int(told[2]) < 96  # half of what is left is negative
+
+
+def decided(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
+    torch.manual_seed(0)
+    x = torch.randn(2048, 64).bfloat16()
+    return first_changed(lambda backend: torch.compile(function, backend=backend)(x), fused.OPTION)
+
+
+def test_each_kind_of_decision_is_compared() -> None:
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        return (x * 1.37 + 0.21) * 0.77 + x
+
+    assert decided(lambda x: (scores(x) * 8).round()).startswith("round at ")
+    assert decided(lambda x: (scores(x) * 0.5).floor().argmax(-1) + 0 * x[:, 0]).startswith("floor at ")
+    assert decided(lambda x: scores(x).argmax(-1)).startswith("argmax at ")
+    assert decided(lambda x: scores(x).max(-1).indices).startswith("max at ")
+    assert decided(lambda x: torch.where(scores(x) > 1.0, x, -x)).startswith("gt at ")
+
+
+def test_decisions_that_agree_are_not_told() -> None:
+    assert decided(lambda x: torch.where(x > 0, x + 1, x)) == ""  # nothing is rounded before
+    assert decided(lambda x: x.float().exp() + x.long()) == ""
 
 
 def test_what_is_made_of_what_was_stored_passes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from projects import Project
@@ -55,6 +56,15 @@ def test_a_port_with_a_fault_fails_with_the_place_and_the_cure(project: Project,
         r".*in module norm.*", r".*cure: correct the place named.*", r".*to see this again: pytest .*test_bad.*",
     ])  # fmt: skip
     outcome.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_how_far_it_is_off_is_said_once(project: Project, pytester: pytest.Pytester) -> None:
+    project(BAD, record=False)
+    text = pytester.runpytest_inprocess("-rN").stdout.str()
+    (r,) = re.findall(r"\(r = ([\d.e+]+), 3 allowed\)", text)
+    assert text.count(r) == 1
+    assert "worst tensors" not in text  # it is the only tensor
+    assert "; worst: output in test_it.py::test_bad" in text
 
 
 def test_markers_known_failures_and_forms_work_as_for_checks(project: Project, pytester: pytest.Pytester) -> None:

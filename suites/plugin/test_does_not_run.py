@@ -138,3 +138,27 @@ def test_a_model_that_raises_in_float32_too_is_as_it_was(pytester: pytest.Pytest
     project(RAISES, record=False)
     result = pytester.runpytest_inprocess("--precision=bf16-true")
     result.stdout.fnmatch_lines(["E * LookupError: whatever the precision", "*0 passed, 0 failed, 1 without a verdict"])
+
+
+PAIRS = '''
+def test_port(check_parity):
+    check_parity(torch.nn.Linear(8, 8), Mixes(), torch.randn(4, 8))
+
+
+def test_batch(check_invariance):
+    check_invariance(Mixes(), torch.randn(4, 8), over=("batch",))
+'''
+
+
+def test_a_side_of_a_pair_is_told_in_one_line(pytester: pytest.Pytester, project: Project) -> None:
+    project(MIXES.partition("def test_mixes")[0], PAIRS, record=False)
+    result = pytester.runpytest_inprocess("--precision=bf16-true")
+    said = SAID.removeprefix("does not run in bf16-true: ")
+    result.stdout.fnmatch_lines([f"does not run in bf16-true: other, {said}; cure: *", f"{SAID}; cure: *", "*2 of a model that does not run"])
+    result.stdout.no_fnmatch_line("*RuntimeError*")
+
+
+def test_a_pair_that_runs_nowhere_keeps_its_exception(pytester: pytest.Pytester, project: Project) -> None:
+    pair = "\ndef test_port(check_parity):\n    check_parity(torch.nn.Linear(8, 8), Raises(), torch.randn(4, 8))\n"
+    project(RAISES.partition("def test_raises")[0], pair, record=False)
+    pytester.runpytest_inprocess("--precision=bf16-true").stdout.fnmatch_lines(["E * LookupError: whatever the precision"])

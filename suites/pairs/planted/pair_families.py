@@ -61,6 +61,8 @@ import pair_twelfth_loops
 import pair_twelfth_losses
 import pair_twelfth_training
 import pair_twentieth
+import pair_twentyeighth
+import pair_twentyeighth_rest
 import pair_twentyfifth
 import pair_twentyfifth_sights
 import pair_twentyfifth_sounds
@@ -78,6 +80,12 @@ import pair_twentysecond_sequences
 import pair_twentysecond_sights
 import pair_twentysecond_training
 import pair_twentysecond_wiring
+import pair_twentyseventh
+import pair_twentyseventh_atoms
+import pair_twentyseventh_experts
+import pair_twentyseventh_rest
+import pair_twentyseventh_sights
+import pair_twentyseventh_states
 import pair_twentysixth
 import pair_twentysixth_ports
 import pair_twentysixth_rest
@@ -115,5 +123,7 @@ FAMILIES = (
     pair_twentyfourth, pair_twentyfourth_frames, pair_twentyfourth_training,
     pair_twentyfifth, pair_twentyfifth_sights, pair_twentyfifth_training, pair_twentyfifth_sounds,
     pair_twentysixth, pair_twentysixth_shards, pair_twentysixth_sights, pair_twentysixth_rest, pair_twentysixth_ports,
+    pair_twentyseventh, pair_twentyseventh_states, pair_twentyseventh_experts, pair_twentyseventh_sights, pair_twentyseventh_rest,
+    pair_twentyseventh_atoms, pair_twentyeighth, pair_twentyeighth_rest,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

@@ -35,12 +35,19 @@ PLACED = (
     "an engine with pages/pages of another layer", "drafts from features/words are taught", "triangles/the first time is taught",
     "a checkpoint in shards/a joined weight split in the middle", "scales folded into a norm/the gain is multiplied",
     "masks from points/labels turned round",
+    "keys of a donor/the donors exchanged", "keys of a donor/keys handed on before they are turned",
+    "attention beside a scan/a product not folded", "attention beside a scan/no cap", "experts in groups/stacked experts",
+    "experts in groups/shares of biased scores", "experts in groups/a router that learns nothing", "adapters with magnitudes/norms with a gradient",
+    "places on three axes/rows and columns exchanged", "places on three axes/the other row's picture",
+    "molecules with forces/forces that do not teach", "groups of answers/the fixed policy is taught",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
 tensor that a block makes up for, a recording, an input that `model` has nowhere, weights of another form,
 a mask that a right part is given, rows padded on the other side, fewer calls, a state in an object, complex numbers, a hook on a gradient, a gradient
 that is zero on paper, a list for a tensor, an input that another block does not read, fewer rows, another batch for a norm, another row's number, a
-later call, a gradient that is not cut off, weights at other places, a folded norm, an index."""
+later call, a gradient that is not cut off, weights at other places, a folded norm, an index, one of several tensors of model's call, a scale in a
+weight, an expert without a gradient, a result of another form, a weight that a module reads of a part, places given to a part that `model` lacks, a
+result that passes on no gradient."""
 TRIED = list(dict.fromkeys([*TRIED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
@@ -54,6 +61,19 @@ MISSED = {
         ),
         "The first layer is given a plan that `model` has nowhere, and returns something wrong. Its code or the plan may be at fault.",
     ),
+    **dict.fromkeys(
+        (
+            "a delta rule/states emptied before the third piece", "a delta rule/taps of another layer",
+            "places on three axes/frequencies of another width", "a recurrence of words/states of another layer",
+        ),
+        "As the plan: a state, or a table, that `model` has nowhere.",
+    ),
+    "places on three axes/places anew in each chunk": "The places are others of `model`'s own, and the table that is made of them is nowhere in it.",
+    "keys of a donor/a receiver that is given none": "Layers that make their own keys are given none too, and are right.",
+    "molecules with forces/an end that gives no force": "The model's own code asks for the forces, and it alone returns something wrong.",
+    "experts in groups/shares not scaled": "Shares before they are scaled occur in `model`, and the biases of stacked experts are not matched.",
+    "experts in groups/rows beyond the capacity": "Sums of fewer experts occur in `model`, which adds one expert after the other.",
+    "two streams of a diffusion/the last weight not turned": "The weight's halves and the code that reads them do not fit; either may be turned.",
 }
 """Broken pairs that are not found, or not where they are, and why."""
 
