@@ -51,17 +51,6 @@ BUGS = [
         source="https://github.com/open-mmlab/mmdetection3d/issues/296",
     ),
     Planted(
-        name="velocities-low",
-        healthy=FORCES,
-        planted="    velocity = velocity.to(LOW)  # culprit\n    return (velocity[:, 1:] - velocity[:, :-1]).float() / TIME_STEP  # culprit\n",
-        more=(("STEPS = 1\n", "STEPS = 1\nLOW = torch.bfloat16\n"),),
-        precisions=BF16,
-        part="function:accelerations",
-        rules=DRIFTS,
-        why="Velocities of one change by a twentieth from frame to frame, and are rounded to a 256th.",
-        source="https://github.com/NVlabs/FastGen/issues/2",
-    ),
-    Planted(
         name="cells-low",
         healthy=SCALED,
         planted="    scaled = (place / REACH).bfloat16().float()  # culprit\n",
