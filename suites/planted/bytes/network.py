@@ -119,7 +119,8 @@ class ByteModel(nn.Module):
         with torch.autocast("cpu", enabled=False):
             stream = x.float() + SHARED
             turned = changes(stream)
-            latent = pooled(stream, patch) - SHARED
+            filled = F.one_hot(patch, PATCHES).sum(1)[..., None] > 0
+            latent = torch.where(filled, pooled(stream, patch) - SHARED, 0)
         latent = self.blocks(latent.to(self.leave.weight.dtype))
         with torch.autocast("cpu", enabled=False):
             chance = self.chance(latent)[..., 0].float().sigmoid() / 10
