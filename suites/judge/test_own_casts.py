@@ -106,3 +106,44 @@ def test_a_function_that_is_given_low_numbers_computes_low_because_it_must() -> 
 
 def test_roundings_of_a_loop_stay_apart() -> None:
     assert errors(rounds, SHARES) == []
+
+
+class Remaining(torch.nn.Module):
+    """One method tells the share that is done, another one what is left of it, in float32."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def done(self, steps: torch.Tensor) -> torch.Tensor:
+        return (steps.float() / 1000).to(self.dtype)
+
+    def left(self, done: torch.Tensor) -> torch.Tensor:
+        return 1 - done.float()
+
+    def forward(self, steps: torch.Tensor) -> torch.Tensor:
+        return 100 * self.left(self.done(steps))
+
+
+STEPS = torch.arange(970, 1000)
+
+
+def test_an_exact_number_that_a_model_stores_low_is_not_given_low_to_what_subtracts_it() -> None:
+    """Steps are whole, so the share has no error before it is cast. Its code could have kept it wide."""
+    model = Remaining(LOW)
+    with precheck.watch(model) as report:
+        kept = model(STEPS)
+    assert len(kept) == len(STEPS)
+    (found,) = report.errors
+    assert int(found.source.rpartition(":")[2]) == Remaining.done.__code__.co_firstlineno + 1
+
+
+def test_what_is_stored_wide_or_given_low_is_subtracted_rightly() -> None:
+    wide, low = Remaining(torch.float32), Remaining(LOW)
+    with precheck.watch(wide) as report:
+        kept = [wide(STEPS)]
+    assert report.findings == []
+    with precheck.watch(low) as report:
+        kept.append(100 * low.left((STEPS.float() / 1000).to(LOW)))
+    assert len(kept) == 2
+    assert report.errors == []

@@ -53,6 +53,8 @@ EIGHTEENTH = ("claims", "mesh", "music", "order_book")
 """The eighteenth batch, frozen in the same way, by an author who had read the suite's pages and not the analysis."""
 NINETEENTH = ("battery", "crops", "events", "rainbow", "registration", "speaker")
 """The nineteenth batch, frozen in the same way, by an author who had read the suite's pages and not the analysis."""
+TWENTIETH = ("bytes", "fluid", "radar", "single_cell")
+"""The twentieth batch, frozen in the same way, by an author who had read the suite's pages and not the analysis."""
 NINTH_HEALTHY = ("byol", "cells", "ensemble", "fourier_operator", "hidden_markov", "kan", "neural_ode", "tcn")
 """Networks of the ninth batch into which nothing is planted: what healthy code is accused of rests on more of them."""
 

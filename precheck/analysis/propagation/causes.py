@@ -245,14 +245,17 @@ def _made_of(value: Value, other: Value) -> bool:
 def given_low(value: Value) -> bool:
     """Whether a cast or one of torch's own modules rounded the value, and it was only moved since.
     Then the precision asks for the low value, and not the user's code. The same holds for a gradient, which autograd makes: under autocast it is
-    always low. Projections, variance reductions and penalties subtract gradients."""
+    always low. Projections, variance reductions and penalties subtract gradients.
+
+    What the model computes and casts is not given: its code could have kept it wide. That holds whether the wide number had an error before
+    (`_computed`) or was exact, as one made from whole numbers is (`stores_own`)."""
     source: Value | None = value
     while source is not None and source.maker is not None:
         maker = source.maker
         if maker.derived:
             return True
         if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
-            return not maker.parameter and not any(_computed(before) for before in maker.inputs)
+            return not (maker.parameter or maker.stores_own or any(map(_computed, maker.inputs)))
         if maker.base not in ops.MOVING:
             return maker.plain
         source = maker.drifting

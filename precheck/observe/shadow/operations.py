@@ -136,6 +136,7 @@ class Operation:
     absorbed: Absorbed | None = None
     starved: float = 0.0  # smallest non-zero |divisor| in the run, for a quotient that overflowed
     scale: float = 1.0  # loss scale of its backward pass
+    stores_own: bool = False  # whether it casts to a low format what the model has computed without an error, or has written down
     amounts: bool = False  # whether it reads results of an integer product, which are amounts and not counts
     own_epsilon: float = 0.0  # eps of a low format among its arguments, replaced in the shadow by the reference's
     parameter: int = 0  # identity of the parameter that it reads or writes

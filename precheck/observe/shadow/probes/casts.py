@@ -26,7 +26,9 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
     """Whether a cast is the way back of `x.bfloat16().float()` on one line. Then the rounding is on purpose and the reference rounds too."""
     mode, before, cell = call.mode, call.floats[0], call.cells[0]
     if output.dtype in mode.low:
-        mode.wide.stores(output, _stores_own(call, output))
+        own = _stores_own(call, output)
+        mode.wide.stores(output, own)
+        call.operation.stores_own = own and call.inputs[-1].maker is None
         return False
     there = None if cell is None else cell.value.maker
     if cell is None or there is None or before.dtype not in mode.low or not output.is_floating_point():
