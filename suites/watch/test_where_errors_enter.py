@@ -62,6 +62,23 @@ def test_a_cast_that_made_all_of_it_is_named() -> None:
     assert on(next(iter(watched(stored_times).errors)), "the cast")
 
 
+def stamp(seconds: int, nanos: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(seconds).float() + 1e-9 * nanos.float()  # the sum
+
+
+def since_the_first() -> torch.Tensor:
+    """Times within one second. The cast of the second is the same for both, and cancels. The sums are rounded, elsewhere than they are subtracted."""
+    nanos = 103_000_000 + 16_000_000 * torch.arange(50)
+    first = stamp(1_624_868_412, nanos[0])
+    return torch.stack([apart(stamp(1_624_868_412, each), first) for each in nanos[1:]])
+
+
+def test_where_both_terms_have_a_casts_error_the_sum_that_was_stored_is_named() -> None:
+    finding = next(iter(watched(since_the_first).errors))
+    assert on(finding, "the sum")
+    assert finding.op == "aten.add.Tensor"
+
+
 def push(ways: torch.Tensor) -> torch.Tensor:
     """A force that is large where a way is short."""
     return (0.1 / ways) ** 8
@@ -118,3 +135,19 @@ def test_numbers_beyond_a_format_are_cut_off_and_not_too_small() -> None:
     keys[:, 5] += 900
     finding = next(iter(watched(lambda: seeded(12, 32, seed=1) @ kept(keys).T, None).errors))
     assert (finding.rule, on(finding, "the cache")) == ("clipping", True)
+
+
+def descended() -> torch.Tensor:
+    """How far weights in bfloat16 have gone after small steps, whose other sixteen bits are kept apart."""
+    start = (0.4 + 0.1 * seeded(64).abs()).to(torch.bfloat16)
+    weight, tail = start.clone(), torch.zeros(64, dtype=torch.int32)
+    for turn in range(10):
+        wide = ((weight.view(torch.int16).to(torch.int32) << 16) | tail).view(torch.float32)
+        bits = (wide - 4e-4 * (1 + 0.1 * seeded(64, seed=turn))).view(torch.int32)
+        weight.copy_((bits >> 16).to(torch.int16).view(torch.bfloat16))
+        tail = bits & 0xFFFF
+    return ((weight.view(torch.int16).to(torch.int32) << 16) | tail).view(torch.float32) - start.float()
+
+
+def test_a_number_whose_last_bits_are_kept_apart_is_the_same_number() -> None:
+    assert not watched(descended, None).errors

@@ -8,7 +8,9 @@ neighbouring points, or a result and its target, should be computed wide.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
@@ -23,6 +25,7 @@ from precheck.analysis.propagation.provenance import absolute, determined, eleme
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.function_errors import OWNED, owns
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.places.source import Function
 
 FEW_TERMS = Limit(4, "terms")
 """A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane."""
@@ -125,6 +128,26 @@ def of_shared_error(operation: Operation, term: Value) -> bool:
     """Whether the terms of a difference have an error in common, which cancels as they do: the result has less than half of the error of its worst
     term. What is left is another error, such as that of storing the terms. Independent errors never cancel: their squares add up."""
     return absolute(operation.outputs[0]) < causes.MADE_BY_OP * absolute(term)
+
+
+def stored_elsewhere(operation: Operation, functions: Mapping[str, Function]) -> Operation | None:
+    """The op that stored a term of a difference, if half of the error that is left is this rounding, and another function ran it. None otherwise. A
+    rounding that the other term has too is not left: one that an op of the same line made in a result of the same size, with the same error."""
+    for term in sorted(operation.inputs, key=absolute, reverse=True):
+        stored, others = causes.before_copies(term).maker, causes.ancestors(each for each in operation.inputs if each is not term)
+        if stored is not None and not any(_same_rounding(stored, each) for each in others):
+            left = causes.storage_error(term) * rms(term) >= causes.MADE_BY_OP * absolute(operation.outputs[0])
+            apart = attribution.written(stored) and not attribution.same_function(stored, operation, functions)
+            return stored if left and apart else None
+    return None
+
+
+def _same_rounding(stored: Operation, value: Value) -> bool:
+    """Whether a value is what an op has made, or what its line has made of the same numbers once more."""
+    made, maker = stored.outputs[0], value.maker
+    again = maker is not None and (maker.line, maker.name) == (stored.line, stored.name)
+    equal = functools.partial(math.isclose, rel_tol=attribution.UNCHANGED)
+    return value is made or (again and equal(value.norm, made.norm) and equal(value.drift, made.drift))
 
 
 def of_state(operation: Operation, stored: Operation, term: Value) -> bool:

@@ -160,7 +160,9 @@ class Misroundings:
         severity: Severity = "error" if shares else self._severity(value)
         term = causes.worst_term(operation)
         cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
-        if cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
+        if cause is None and value.low and differences.of_shared_error(operation, term):
+            cause = differences.stored_elsewhere(operation, self.observation.functions)
+        elif cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
             stored, most, spared = self._storing(operation, term)
             if stored is not None and not value.low and not most:
                 return None  # boundaries show what many lines make together
@@ -253,11 +255,9 @@ class Misroundings:
         That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
         the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`. So
         it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
-        So it does if both terms have it (`of_shared_error`).
         """
         handed = (causes.casts_wide(stored) and spared) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
-        within = attribution.same_function(stored, operation, self.observation.functions)
-        return handed and not within and not differences.of_shared_error(operation, term)
+        return handed and not attribution.same_function(stored, operation, self.observation.functions)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
