@@ -61,6 +61,8 @@ ELEMENTWISE = where(lambda op: op.accumulates in ("adds", "scales") and op.kind 
 """Those of `ACCUMULATING` that work element by element."""
 SCATTERING = where(lambda op: op.accumulates in ("scatters", "may scatter"))
 """Ops that add several elements into one, some of them only if their argument `accumulate` is true."""
+ADDED_INTO = where(lambda op: op.accumulates == "scatters")
+"""Ops that always add elements into places of a tensor: sums of two operands, of which one is spread out first."""
 UNEVEN = SCATTERING | {"embedding_dense_backward"}
 """Ops that may add up more numbers for one element of their result than for another."""
 ADDING_INSIDE = ("norm", "attention", "_fft_", "linalg")
@@ -176,6 +178,8 @@ ATTENTION = where(lambda op: op.kind is Kind.ATTENTION)
 ATTENDING = ATTENTION | {"_safe_softmax"}
 """Ops that give zeros for rows that see nothing: kernels of attention, and the softmax of attention that torch writes out."""
 SOFTMAXES = where(lambda op: op.kind is Kind.SOFTMAX)
+KEEPING_TIES = SOFTMAXES | where(lambda op: op.kind in (Kind.FUNCTION, Kind.EXPONENTIAL, Kind.LOGARITHM) or op.casts)
+"""Functions of each element, or of a row as a whole: of one operand, equal elements of a row stay equal."""
 DECOMPOSED = where(lambda op: op.kind is Kind.DECOMPOSITION)
 """Matrix decompositions. All of their outputs are results, none is a statistic for the derivative."""
 REPORTING = frozenset({"linalg_cholesky_ex", "linalg_inv_ex", "_linalg_solve_ex", "linalg_lu_factor_ex", "linalg_ldl_factor_ex"})

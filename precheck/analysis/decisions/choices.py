@@ -19,7 +19,7 @@ from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import Walk
-from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 CHANGED_ROWS = Limit(5, "rows")
 """The fewest rows whose choice changed. In healthy programs at most 1 of 32 rows changed."""
@@ -42,6 +42,18 @@ def blurred(operation: Operation) -> bool:
     if flips is None or flips.changed < CHANGED_ROWS or operation.packet not in ops.EXTREMES or not operation.inputs[0].roundoff:
         return False
     return flips.changed / flips.total >= BLURRED and hides_differences(operation)
+
+
+def made_equal(scores: Value) -> Value | None:
+    """The low tensor in which distinct scores became equal: the scores, or what functions of one operand have made them from, as a softmax in float32
+    of low logits. Equal numbers stay equal there, and two computed in float32 are equal once in 2^24 times only. None if no such tensor is low."""
+    value = scores
+    for _ in range(NEAR):
+        maker = value.maker
+        if value.low or maker is None or len(maker.inputs) != 1 or maker.base not in ops.KEEPING_TIES:
+            break
+        value = maker.inputs[0]
+    return value if value.low else None
 
 
 def by_value(operation: Operation) -> bool:

@@ -8,7 +8,9 @@ neighbouring points, or a result and its target, should be computed wide.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
@@ -21,8 +23,9 @@ from precheck.analysis.propagation.causes import RESULTS
 from precheck.analysis.propagation.output_impact import GARBAGE, exponentials
 from precheck.analysis.propagation.provenance import absolute, determined, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
-from precheck.analysis.rounding.function_errors import owns
+from precheck.analysis.rounding.function_errors import OWNED, owns
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.places.source import Function
 
 FEW_TERMS = Limit(4, "terms")
 """A sum of so few terms counts as a difference: the coordinates of a point, a quaternion or a plane."""
@@ -34,7 +37,6 @@ seldom make a difference so many times larger."""
 ALIKE = Limit(0.25, "share of the elements")
 """Where errors are half as large as the numbers, half of the elements have no correct digit (`GARBAGE`), if both are normally distributed. Of numbers
 of one size, such as the steps of a ramp, 32 % have none."""
-
 RECURRENT = Limit(8, "iterations")
 """If an op works on its own results so often, the loop makes the error. With fewer iterations the depth of a network may make it: in a deep network
 with batch norm, before training, one correct rounding for each op makes 0.38 of the result, and one for each module 0.41."""
@@ -75,7 +77,8 @@ def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Oper
     multiply. 0 if the op is no such difference."""
     few = operation.base in ops.REDUCTIONS and reduced(operation, value) and determined(operation, value)
     # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
-    subtracts = operation.base in ops.SUMS or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
+    sums = operation.base in ops.SUMS or (operation.base in ops.ADDED_INTO and len(operation.inputs) > 1)
+    subtracts = sums or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
     if not subtracts or not any(source.kept_low for source in operation.inputs):
         return 0.0
     gain = amplification(operation, value)
@@ -108,6 +111,43 @@ def of_parts(term: Value) -> tuple[Operation | None, Operation | None]:
         return None, None
     one, other = map(causes.before_copies, first.inputs)
     return (first, one.maker) if one is other and one.maker is not None and attribution.written(one.maker) else (None, None)
+
+
+def spared(stored: Operation, made: Attribution) -> bool:
+    """Whether at least half of the square of an error would be gone if the line of `stored` kept its result wide: the share of that line, and those
+    of the ops that compute with its results, which would be wide too. One of four constants and numbers that are multiplied has a third or less."""
+    reached, gone = set[Value](), 0.0
+    for each in sorted(made.through, key=attribution.number):
+        if each.line == stored.line or any(value in reached for value in each.inputs):
+            reached.update(each.outputs)
+            gone += made.shares.get(each, 0.0)
+    return gone >= OWNED
+
+
+def of_shared_error(operation: Operation, term: Value) -> bool:
+    """Whether the terms of a difference have an error in common, which cancels as they do: the result has less than half of the error of its worst
+    term. What is left is another error, such as that of storing the terms. Independent errors never cancel: their squares add up."""
+    return absolute(operation.outputs[0]) < causes.MADE_BY_OP * absolute(term)
+
+
+def stored_elsewhere(operation: Operation, functions: Mapping[str, Function]) -> Operation | None:
+    """The op that stored a term of a difference, if half of the error that is left is this rounding, and another function ran it. None otherwise. A
+    rounding that the other term has too is not left: one that an op of the same line made in a result of the same size, with the same error."""
+    for term in sorted(operation.inputs, key=absolute, reverse=True):
+        stored, others = causes.before_copies(term).maker, causes.ancestors(each for each in operation.inputs if each is not term)
+        if stored is not None and not any(_same_rounding(stored, each) for each in others):
+            left = causes.storage_error(term) * rms(term) >= causes.MADE_BY_OP * absolute(operation.outputs[0])
+            apart = attribution.written(stored) and not attribution.same_function(stored, operation, functions)
+            return stored if left and apart else None
+    return None
+
+
+def _same_rounding(stored: Operation, value: Value) -> bool:
+    """Whether a value is what an op has made, or what its line has made of the same numbers once more."""
+    made, maker = stored.outputs[0], value.maker
+    again = maker is not None and (maker.line, maker.name) == (stored.line, stored.name)
+    equal = functools.partial(math.isclose, rel_tol=attribution.UNCHANGED)
+    return value is made or (again and equal(value.norm, made.norm) and equal(value.drift, made.drift))
 
 
 def of_state(operation: Operation, stored: Operation, term: Value) -> bool:

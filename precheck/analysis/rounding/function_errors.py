@@ -23,6 +23,7 @@ from precheck.analysis.propagation.attribution import Attempts, Attribution, Spl
 from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
 from precheck.analysis.rounding.remainders import takes_from_codes
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -93,12 +94,12 @@ class Calls:
         made = Attribution(value, self.operations[operation.call], splits)
         constant = _coarse_addition(made, value)
         cause = self._owner(made, added=constant is None)
-        if cause is None:
+        if cause is None or cut_off(cause):
             self.attempts.failed(line)
             return None
         off, limit, unit = value.call_error, self._limit(cause, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
-        constant = constant if _of_small_numbers(cause) else None
-        if off <= limit * (max(unit, COARSE) if _of_small_numbers(cause) and constant is None else unit):
+        constant = constant if of_small_numbers(cause) else None
+        if off <= limit * (max(unit, COARSE) if of_small_numbers(cause) and constant is None else unit):
             return None
         own = self._described(operation, value, cause, made, off / unit, limit, constant)
         return None if operation.in_optimizer and own.made == "a rounding" else own
@@ -133,7 +134,7 @@ class Calls:
             made = "a difference"
         elif not own or own == cause.outputs[0].local:
             made = "the op itself"
-        elif _of_small_numbers(cause) or taken.subnormal(cause):
+        elif of_small_numbers(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
             rule=_RULE[made], operation=difference or cause, measured=roundings, limit=limit,
@@ -265,12 +266,6 @@ def remaining(operation: Operation, value: Value) -> float:
     terms = operation.inputs[0] if operation.inputs else value
     count = elements(terms) / max(1, elements(value)) if operation.base == "mean" else 1.0
     return count * value.norm / terms.norm if terms.norm else 1.0
-
-
-def _of_small_numbers(cause: Operation) -> bool:
-    """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
-    made = cause.outputs[0]
-    return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
 def _coarse_addition(made: Attribution, value: Value) -> Operation | None:

@@ -47,6 +47,7 @@ _RULE: dict[How, str] = {
     "subnormal": "underflow", "accumulated": "local-drift", "digits lost": "amplified-rounding", "amplified": "amplified-rounding",
     "gradual": "accumulated-drift",
 }  # fmt: skip
+Wanted = Callable[[Operation], bool]
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -71,7 +72,7 @@ class Misroundings:
         self.observation, self.readers = observation, readers
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
-        self.stored: dict[tuple[object, ...], tuple[Operation | None, bool]] = {}  # answers of `_storing`, by the difference's op and line
+        self.stored: dict[tuple[object, ...], tuple[Operation | None, bool, bool]] = {}  # answers of `_storing`, by the difference's op and line
         self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
@@ -159,11 +160,14 @@ class Misroundings:
         severity: Severity = "error" if shares else self._severity(value)
         term = causes.worst_term(operation)
         cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
-        if cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
-            stored, most = self._storing(operation, term)
+        if cause is None and value.low and differences.of_shared_error(operation, term):
+            cause = differences.stored_elsewhere(operation, self.observation.functions)
+        elif cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
+            stored, most, spared = self._storing(operation, term)
             if stored is not None and not value.low and not most:
                 return None  # boundaries show what many lines make together
-            handed = stored is not None and (self._handed_over(stored, operation, term) or (most and differences.of_state(operation, stored, term)))
+            state = stored is not None and most and differences.of_state(operation, stored, term)
+            handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=spared))
             cause = stored if not value.low or handed else self._before(operation, term)
         if cause is not None and attribution.same_function(cause, operation, self.observation.functions) and attribution.moments(operation, cause):
             cause = None
@@ -217,19 +221,20 @@ class Misroundings:
         """`below`: the value's numbers are subnormal, and may become zero."""
         return "error" if value in self._shown(infinite=below) or output_impact.averaged(value, self.readers, self.unread) else "note"
 
-    def _storing(self, operation: Operation, term: Value, wanted: Callable[[Operation], bool] = attribution.written) -> tuple[Operation | None, bool]:
-        """The `wanted` op that stored the term of a difference, and whether its line or function made most of that error. Found once for a loop."""
+    def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> tuple[Operation | None, bool, bool]:
+        """The `wanted` op that stored the term of a difference, whether its line or function made most of that error, and whether most would be gone
+        if that line stored it wide. Found once for a loop."""
         if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
             made = Attribution(term, self.observation.operations)
             cause = made.cause(wanted)
-            self.stored[line] = cause, owns(cause, made, self.observation.functions)
+            self.stored[line] = cause, owns(cause, made, self.observation.functions), cause is not None and differences.spared(cause, made)
         return self.stored[line]
 
     def _stored_low(self, total: Operation) -> Operation:
         """The op that rounded what is left of a sum: one in float32 is exact, so the op that stored its term low, if that made most of the error."""
         if total.outputs[0].low or not total.inputs:
             return total
-        stored, most = self._storing(total, causes.worst_term(total))
+        stored, most, _ = self._storing(total, causes.worst_term(total))
         return total if stored is None or not most or attribution.moments(total, stored) else stored
 
     def _stored(self, cause: Operation) -> Operation:
@@ -244,14 +249,14 @@ class Misroundings:
             return most
         return (self._storing(cause, term)[0] if causes.terms_cancel(cause) else None) or cause
 
-    def _handed_over(self, stored: Operation, operation: Operation, term: Value) -> bool:
+    def _handed_over(self, stored: Operation, operation: Operation, term: Value, *, spared: bool) -> bool:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
 
         That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
         the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`. So
         it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
         """
-        handed = causes.casts_wide(stored) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
+        handed = (causes.casts_wide(stored) and spared) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
         return handed and not attribution.same_function(stored, operation, self.observation.functions)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:

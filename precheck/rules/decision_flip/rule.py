@@ -78,9 +78,10 @@ def _meant(operation: Operation, flips: Flips) -> bool:
 
 def _choice(operation: Operation, flips: Flips, origins: Origins) -> Iterator[Candidate]:
     """The candidate for a choice among scores that the format made equal, or whose differences rounding hides."""
-    if operation.inputs[0].low and (flips.ties >= CHANGED_ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= TIED_ROWS:
+    stored = choices.made_equal(operation.inputs[0])
+    if stored is not None and (flips.ties >= CHANGED_ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= TIED_ROWS:
         if not any(map(_chosen_by_ties, operation.inputs)):
-            yield _tied(operation, flips)
+            yield _tied(operation, flips, stored)
     elif choices.blurred(operation):
         yield _blurred(operation, flips, origins)
 
@@ -129,10 +130,11 @@ def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
     return Candidate("decision-flip", cause, text, count, BRANCHES)
 
 
-def _tied(operation: Operation, flips: Flips) -> Candidate:
-    """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there."""
-    text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {operation.inputs[0].dtype} makes distinct scores equal"
-    cause = (causes.before_copies(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
+def _tied(operation: Operation, flips: Flips, stored: Value) -> Candidate:
+    """The candidate for equal scores. For a full sort, and for wide scores, the op that stored them low is named: there their order was lost."""
+    text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {stored.dtype} makes distinct scores equal"
+    earlier = operation.base in ops.ORDERED or not operation.inputs[0].low
+    cause = (causes.before_copies(stored).maker if earlier else None) or operation
     text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
     return Candidate("decision-flip", cause, text, flips.ties / flips.total, TIED_ROWS, severity)
