@@ -63,6 +63,8 @@ def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
         cure = "look at the loss and the data in float32 first: the scaler is right to skip these steps"
         return [Candidate("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning", advice=cure)]
     rest, interval = steps[burst(steps) :], max(1, steps[0].interval)
+    if not rest:
+        return [_still_coming_down(steps)]
     skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]
     expected = count(rest) / (interval + 1)
     limit = 1 + expected + 2 * math.sqrt(expected)
@@ -74,6 +76,19 @@ def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
     text = (f"{len(skipped)} of {count(rest)} steps skipped after the scale had settled, {run} in a row. A scale that grows every {interval} steps "
             f"explains {limit:.0f}; this one went between {scales[0]:g} and {scales[-1]:g}, {safe(worst.backward)}")  # fmt: skip
     return [Candidate("scaler-skip", worst.operation, text, float(len(skipped)), limit, "error" if run > IN_A_ROW else "warning")]
+
+
+def _still_coming_down(steps: list[ScalerStep]) -> Candidate:
+    """A note where each step was skipped for a lower scale. That is healthy, but no weight has moved, so the run says nothing of later steps.
+
+    A skip halves the scale. So after the last skip at a scale S, as many more steps as halvings of S to the safe scale are needed for one to arrive.
+    """
+    worst = min(steps, key=lambda step: step.backward.room)
+    room, scale, many = worst.backward.room, steps[-1].scale, count(steps)
+    needed = many + (max(1, math.ceil(math.log2(scale / room))) if 0 < room < math.inf else 1)
+    text = (f"all {many} steps skipped, so no weight has moved: the scale comes down from {steps[0].scale:g}, {safe(worst.backward)}; {needed} steps "
+            "would tell more")  # fmt: skip
+    return Candidate("scaler-skip", worst.operation, text, float(many), OFTEN, "note", needs=needed)
 
 
 def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: int) -> list[Candidate]:
