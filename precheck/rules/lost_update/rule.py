@@ -134,11 +134,16 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
         return
     number, worst = max(enough.items(), key=lambda each: each[1].intended)
     name = observation.parameters.get(number, "")
-    text = (f"{name or 'a parameter'}: {worst.times} products with a number close to 1, as in weight decay, should have changed it by "
-            f"{percents(worst.intended)}, but changed no bit: {worst.dtype} rounds each product to the old weight; {len(enough)} such parameters in "
-            "all")  # fmt: skip
+    size, rounds = percents(worst.intended), f"{worst.dtype} rounds each product to the old weight; {len(enough)} such parameters in all"
+    if worst.averages:
+        text = (f"{name or 'a weight'}: {worst.times} updates of a moving average should have replaced {size} of it, but no product with its decay "
+                f"changed a bit: {rounds}")  # fmt: skip
+    else:
+        text = (f"{name or 'a parameter'}: {worst.times} products with a number close to 1, as in weight decay, should have changed it by {size}, "
+                f"but changed no bit: {rounds}")  # fmt: skip
+    advice = AVERAGE if worst.averages else ""
     operation = dataclasses.replace(worst.operation, phase="optimizer")
-    yield Undecayed("lost-update", operation, text, 0.0, LOST_UPDATE, tensor=name)
+    yield Undecayed("lost-update", operation, text, 0.0, LOST_UPDATE, tensor=name, advice=advice)
 
 
 def _meant(update: Update) -> float:
@@ -168,6 +173,9 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
 
 UNEXPLAINED = "look in the optimizer's step: it may add 0, as after a division by Inf, or write to copies of these weights"
 """The cure where rounding does not explain that an update is lost, so that master weights would lose it too."""
+
+AVERAGE = "keep the average in float32, whatever the format of the weights that it follows"
+"""The cure for a moving average of weights. Master weights of the model are no cure for it, since its copy is converted by itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
