@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Container
 
 import torch
 
@@ -72,7 +72,7 @@ class Trials:
         """Whether most trials are one low run."""
         return self.screening is not None and self.screening.covers
 
-    def report(self, key: Kept, functions: Collection[str] | None = None) -> Report | None:
+    def report(self, key: Kept, functions: Container[str] | None = None) -> Report | None:
         """The report with those modules, or their functions, in float32. None where the model does not run like that.
 
         `functions` replaces those of the key. The result is then not stored.
@@ -107,7 +107,7 @@ class Trials:
             return None
         return screening if screening.tells else None
 
-    def _tried(self, key: Kept, functions: Collection[str]) -> Report | None:
+    def _tried(self, key: Kept, functions: Container[str]) -> Report | None:
         self._counted()
         try:
             with doing(f"looking for a remedy, trial {self.made} of at most {self.most}"), float32_parts.exempted(self.job.model, key[0], functions):

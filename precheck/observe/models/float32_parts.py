@@ -152,7 +152,7 @@ class PartlyInFloat32(torch.nn.Module):
         return each(result, narrow)
 
 
-def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions: Collection[str]) -> None:
+def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions: Container[str]) -> None:
     """Carries out some of torch's functions in float32, where modules call them; the results have the format they would have had.
 
     Args:
@@ -172,15 +172,15 @@ def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions
         module.__class__ = type(kind.__name__, (PartlyInFloat32, kind), {"functions_in_float32": functions, **known})
 
 
-def functions_named(functions: Collection[str]) -> Collection[str]:
-    """The same names, if each is that of a function that torch lets `TorchFunctionMode` see."""
+def functions_named(functions: Container[str]) -> Container[str]:
+    """The same names, if each that can be listed is that of a function that `TorchFunctionMode` sees."""
     if isinstance(functions, str):
         raise TypeError(f"functions={functions!r} is a str; pass a list: [{functions!r}]")
     known = {getattr(function, "__name__", "") for every in get_overridable_functions().values() for function in every}
-    for name in functions:
+    for name in functions if isinstance(functions, Collection) else ():
         if name.endswith("_") and not name.endswith("__"):
             raise ValueError(f"{name} writes in place, so it computes in the format of the tensor that it changes; call {name[:-1]} in the model")
-        if name not in known:
+        if name not in known and not any(hasattr(place, name) for place in (torch, torch.Tensor, torch.nn.functional, torch.linalg, torch.special)):
             last = name.rpartition(".")[2]
             close = [last] if last in known else difflib.get_close_matches(last, sorted(known), n=1)
             meant = f"do you mean {close[0]!r}?" if close else 'pass names as in ["softmax", "pow"]'
@@ -205,7 +205,7 @@ def code(names: Sequence[str], functions: Sequence[str], precision: str) -> str:
 
 
 @contextlib.contextmanager
-def exempted(model: torch.nn.Module, names: Sequence[str], functions: Collection[str] = ()) -> Iterator[None]:
+def exempted(model: torch.nn.Module, names: Sequence[str], functions: Container[str] = ()) -> Iterator[None]:
     """Inside the block, the modules with these names are kept in float32, or only those of their functions. After it they are as before."""
     classes = [(module, type(module)) for module in map(model.get_submodule, names)]
     with state.preserved(model):
