@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import arguments, interrupts
 from precheck.findings import Report
 from precheck.measurement import Measurement, job_of
 from precheck.observe.job import InputError, Job
@@ -94,6 +94,7 @@ class Benchmark:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
 
+@arguments.explained
 @interrupts.held()
 def benchmark(
     model: torch.nn.Module | Callable[..., Any],

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.analysis.noise_floor import drift
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
@@ -39,6 +39,7 @@ from precheck.shared_runs.evidence import Evidence, concluded, depth_of, diagnos
 _SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def check(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -24,6 +24,7 @@ from precheck.pairs.sides import Planted, Side
 from precheck.precisions import Precision, resolve
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def compare(

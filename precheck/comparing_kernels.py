@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.kernels import dimensions, examples, reporting
@@ -24,6 +24,7 @@ from precheck.observe.listeners import doing
 from precheck.precisions import Precision, resolve
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def compare_kernels(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import interrupts
+from precheck import arguments, interrupts
 from precheck.measurement import job_of
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import InputError, Job
@@ -90,6 +90,7 @@ class Kept:
         return [f"{'layer':{width}}  {self.what} error if it alone is quantised", *lines]
 
 
+@arguments.explained
 @interrupts.held()
 def layers_to_keep(
     model: torch.nn.Module | Callable[..., Any],

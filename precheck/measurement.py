@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.analysis.decisions import flips
 from precheck.analysis.noise_floor import boundaries, drift
 from precheck.analysis.noise_floor.noise_sites import noise_for
@@ -44,6 +44,7 @@ from precheck.shared_runs.other_references import OtherReferences
 from precheck.torch_internals import no_class_code
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def measure(

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from precheck import arguments
 from precheck.findings import Finding, Report
 from precheck.judge import allowances
 from precheck.observe.job import InputError
@@ -129,6 +130,7 @@ class Monitor:
         return dataclasses.replace(finding, step=min(self._first - 1 + finding.step, last))
 
 
+@arguments.explained
 def monitor(
     model: torch.nn.Module | None = None,
     *,

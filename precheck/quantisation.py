@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precheck import formats, garbage_collector, interrupts
+from precheck import arguments, formats, garbage_collector, interrupts
 from precheck.analysis.quantisation import quantised_layers
 from precheck.findings import Report
 from precheck.judge import allowances
@@ -17,6 +17,7 @@ from precheck.observe.recording import effective_weight
 from precheck.rules.wrong_scale.rule import misproduced, misquantised
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:

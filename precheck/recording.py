@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import arguments, interrupts
 from precheck.measurement import job_of
 from precheck.observe.job import InputError
 from precheck.pairs import recording
@@ -19,6 +19,7 @@ from precheck.pairs.sides import Side
 from precheck.precisions import Precision, resolve
 
 
+@arguments.explained
 @interrupts.held()
 def record(
     path: str | Path,

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.analysis.labels import module_of
 from precheck.analysis.training.displacements import lost
 from precheck.findings import Report
@@ -74,6 +74,7 @@ class Remedy:
         return f"from precheck import functions_{what}\nfunctions_{what}(model, {modules}, {functions}){note}"
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def remedy(

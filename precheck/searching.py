@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.findings import RULES
 from precheck.input_search.ascent import ascended
 from precheck.input_search.counterexample import Counterexample
@@ -40,6 +40,7 @@ _SURVEY = 100  # draws that only record the range of the strategy
 _FLOOR, _CEILING = -60.0, 60.0  # bits; hypothesis needs finite scores
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def search(

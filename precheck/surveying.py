@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.measurement import job_of
 from precheck.observe.job import InputError
 from precheck.observe.recording.surveys import surveyed
@@ -88,6 +88,7 @@ class Survey:
         return lines
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def survey(

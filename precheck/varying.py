@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import arguments, garbage_collector, interrupts
 from precheck.findings import Finding, Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -30,6 +30,7 @@ VARIED = reporting.Names("the plain run", "the run in this way", "the plain run"
 Reduction = str | Callable[[Any], float]
 
 
+@arguments.explained
 @interrupts.held()
 @garbage_collector.sparing()
 def vary(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import arguments, interrupts
 from precheck.analysis.training import displacements, scaling
 from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
@@ -28,6 +28,7 @@ from precheck.torch_internals import without_modes
 from precheck.torch_support import cuda_blocks
 
 
+@arguments.explained
 @contextlib.contextmanager
 def watch(
     model: torch.nn.Module | None = None, *, precision: str | Precision | None = None, allow: Mapping[str, str] | None = None

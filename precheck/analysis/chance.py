@@ -26,20 +26,20 @@ ENOUGH = 4
 
 
 @functools.cache
-def largest(numel: int, samples: int, blocks: int) -> float:
+def largest_ratio_by_chance(numel: int, samples: int, blocks: int) -> float:
     """The ratio to `samples` noise runs that the root mean square of `numel` errors exceeds with probability `CHANCE` in one of `blocks`.
 
-    `numel` counts independent errors (`freedom`): a gradient that comes from a single token has one, however long it is.
+    `numel` counts independent errors (`independent_errors`): a gradient that comes from a single token has one, however long it is.
     """
     return math.sqrt(_quantile(max(1, numel), max(1, numel) * max(1, samples), CHANCE / max(1, blocks)))
 
 
-def smallest(numel: int) -> float:
+def smallest_share_by_chance(numel: int) -> float:
     """The share of its mean to which chance makes a sum of `numel` squares smaller: four standard deviations below it, 4/√n. Below zero if n < 16."""
     return 1 - 4 / math.sqrt(numel or 1)
 
 
-def freedom(mean: float, square: float, samples: int, *, enough: int = ENOUGH) -> float:
+def independent_errors(mean: float, square: float, samples: int, *, enough: int = ENOUGH) -> float:
     """The number of independent errors in a sum of squares, from its mean over noise runs and the mean of its square. Inf if they are not `enough`.
 
     The variance of a sum of n equal squares is 2/n times its squared mean. The variance of the mean, which is smaller by the number of runs, is

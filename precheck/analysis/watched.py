@@ -36,7 +36,7 @@ class RunAnalysis:
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += quantisers.facts(observation)
         if last:
-            found += [*zeros.starved_gradients(observation, spoiled), *exceptions.behind(observation)]
+            found += [*zeros.starved_gradients(observation, spoiled), *exceptions.facts_behind_exception(observation)]
         facts: dict[str, list[Fact]] = defaultdict(list)
         for fact in found:
             facts[fact.rule].append(fact)

@@ -8,7 +8,7 @@ import math
 from precheck import ops
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution, Splits
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, low_since, placed, via
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, library_line, low_since, placed
 from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, error_in
 from precheck.analysis.unrepresentable.nonfinite import Broken
 from precheck.analysis.unrepresentable.zeros import Missed
@@ -119,7 +119,7 @@ def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Opera
 
 def _caused_at(finding: Finding, made: Operation, cause: str, advice: str) -> Finding:
     """The finding, with the op that caused it, and that op's line."""
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause, advice=advice)
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=library_line(made), cause=cause, advice=advice)
 
 
 def _advice(made: Operation, showing: Operation, observation: Observation) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from precheck.analysis.facts import Part
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.provenance import low_since, placed, via
+from precheck.analysis.propagation.provenance import library_line, low_since, placed
 from precheck.analysis.rounding.function_errors import OWNED, OwnError
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.analysis.watched import RunAnalysis
@@ -36,7 +36,7 @@ class RunJudge:
         """Judges the operations of `observation.judged`. They are not needed afterwards."""
         for candidate in sorted(self._among(self.analysis.part(observation)), key=_when):
             operation = candidate.operation
-            place = candidate.rule, operation.blamed, via(operation), operation.phase
+            place = candidate.rule, operation.blamed, library_line(operation), operation.phase
             known = self.earliest.get(place)
             if known is not None and known.fact in self.analysis.errors.unstable:
                 self.earliest.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
@@ -115,7 +115,7 @@ def finding_of(candidate: Candidate) -> Finding:
     return Finding(
         candidate.rule, candidate.severity, f"{placed(operation)}{where}{low_since(operation)}: {candidate.message}", operation.phase,
         operation.title if "." in operation.name else "", operation.module, shortened(operation.blamed), operation.step, candidate.tensor,
-        candidate.measured, candidate.limit, via=via(operation), advice=candidate.advice,
+        candidate.measured, candidate.limit, via=library_line(operation), advice=candidate.advice,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from precheck.analysis.chance import ENOUGH, freedom
+from precheck.analysis.chance import ENOUGH, independent_errors
 from precheck.analysis.noise_floor import noise
 from precheck.formats import FP64, ONE_ROUNDING
 from precheck.pairs.capture import Captured
@@ -88,10 +88,10 @@ class Yardstick:
         fourth, spread, runs = self.fourths.get(subject), self.spreads.get(subject), self.samples
         if fourth is None or spread is None or runs < ENOUGH:
             return Squares(math.inf, [torch.full_like(each, math.inf) for each in norm.blocks])
-        whole = freedom(spread.whole / runs, fourth.whole / runs, runs)
+        whole = independent_errors(spread.whole / runs, fourth.whole / runs, runs)
         blocks = []
         for mean, square in zip(spread.blocks, fourth.blocks, strict=True):
-            found = [freedom(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)]
+            found = [independent_errors(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)]
             each = torch.tensor(found, dtype=torch.float64, device=mean.device)
             some = each[each.isfinite()]
             typical = float(1 / (1 / some).mean()) if len(some) else math.inf  # few runs say little about one block, so all blocks are used

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from precheck.analysis.chance import ENOUGH, LUCK, largest
+from precheck.analysis.chance import ENOUGH, LUCK, largest_ratio_by_chance
 from precheck.analysis.noise_floor import noise
 from precheck.analysis.noise_floor.noise import STRANGE, VANISHING
 from precheck.pairs.compared_tensors import Subject
@@ -230,7 +230,7 @@ def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[f
 def _allowed(numel: int, samples: int, free: float) -> float:
     """The limit for a whole tensor, in floors. It is larger if few independent errors make all of its noise."""
     limit = noise.allowed(numel, samples)
-    return limit if free >= numel else max(limit, LUCK * largest(max(1, round(free)), samples, 1))
+    return limit if free >= numel else max(limit, LUCK * largest_ratio_by_chance(max(1, round(free)), samples, 1))
 
 
 def _blocks(own: Squares, floor: Floor, rival: Squares, shape: tuple[int, ...], samples: int) -> tuple[float, str]:
@@ -241,7 +241,7 @@ def _blocks(own: Squares, floor: Floor, rival: Squares, shape: tuple[int, ...], 
         errors = free.clamp(1, length).round()
         limits = torch.zeros_like(errors)
         for each in errors.unique().tolist():
-            limits[errors == each] = max(noise.FAIL, LUCK * largest(int(each), samples, count))
+            limits[errors == each] = max(noise.FAIL, LUCK * largest_ratio_by_chance(int(each), samples, count))
         ratios.append((theirs / torch.maximum(bound, ours).clamp(min=1e-300)).sqrt() / limits)
     value, partition, block = greatest(ratios)
     return value, block_name(shape, partition, block) if partition >= 0 else ""

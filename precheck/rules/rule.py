@@ -122,7 +122,7 @@ def at(record: Record, rule: str, severity: Severity, message: str, *, measured:
 
 def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
     """A finding on the first boundary that is not finite, if this is the rule for it."""
-    found = boundaries.broken(run.low, run.reference, run.rows, run.precision)
+    found = boundaries.first_broken(run.low, run.reference, run.rows, run.precision)
     if found is not None and found.rule == rule.about.name:
         record, held = found.record, run.precision.compute
         text = (f"{label(record.kind, record.name)}: {found.what} under {run.precision} in step {record.step}, where the reference is finite with "

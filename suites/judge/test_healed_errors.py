@@ -10,7 +10,7 @@ import torch
 from graph import Graph, given, value
 
 import precheck
-from precheck.analysis.propagation.output_impact import dropped
+from precheck.analysis.propagation.output_impact import dropped_values
 
 LOW = torch.bfloat16
 
@@ -270,7 +270,7 @@ def test_results_beside_one_that_is_wanted_are_dropped(kept: bool) -> None:
     factors = value(graph.last, "float32", alive=kept)
     graph.last.outputs = (solved, factors)
     graph.op("mul.Tensor", solved, makes={"alive": True})
-    assert dropped(graph.observation) == (set() if kept else {factors})
+    assert dropped_values(graph.observation) == (set() if kept else {factors})
 
 
 @pytest.mark.parametrize(("read", "said"), [

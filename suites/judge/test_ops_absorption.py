@@ -268,6 +268,19 @@ def test_a_merge_in_a_step_is_the_optimizers() -> None:
     assert judged(MERGED, phase="optimizer", in_optimizer=True) == []
 
 
+def merged_into_a_parameter() -> nn.Parameter:
+    layer = nn.Parameter(WEIGHT.clone())
+    with torch.no_grad():
+        layer.add_(UPDATE)  # fault
+    return layer
+
+
+def test_the_cure_of_a_merge_says_how_the_sum_is_kept() -> None:
+    """A float32 sum that is stored low again has lost as much."""
+    assert finds(merged_into_a_parameter, "absorption").remedy.startswith("keep the weight in float32 from here on")
+    assert finds(merged, "absorption").remedy.startswith("make the accumulator float32")
+
+
 def merged_into_a_cast() -> torch.Tensor:
     weight = WEIGHT.float().bfloat16()
     weight.add_(UPDATE)  # fault

@@ -58,7 +58,7 @@ def test_gradients_that_cancel_may_be_off_by_the_roundings_of_their_larger_sums(
 
 
 def test_one_number_may_be_off_by_more_than_many_are_on_average() -> None:
-    limit = ONE_ROUNDING * chance.largest(1, CERTAIN, 1) * 16**0.5 * U
+    limit = ONE_ROUNDING * chance.largest_ratio_by_chance(1, CERTAIN, 1) * 16**0.5 * U
     assert limit > 4 * INDEPENDENT * 16**0.5 * U
     assert not summed(16, limit, count=1).found()
     assert summed(16, above(limit), count=1).found()

@@ -76,7 +76,7 @@ def test_a_burst_as_long_as_the_way_down_is_calibration(halvings: int) -> None:
 def test_the_way_down_is_rounded_up(room: float) -> None:
     """A run that skips that often, all in the first steps, whose least room is `room`."""
     steps = [ScalerStep(1, operation("step"), SCALE * 2.0**-place, 2000, place < 40, back(room, overflowed=place < 40)) for place in range(60)]
-    assert scaling.burst(steps) == math.ceil(math.log2(SCALE / room)) + 1
+    assert scaling.count_of_calibration_steps(steps) == math.ceil(math.log2(SCALE / room)) + 1
 
 
 def test_beyond_calibration_a_run_of_skips_is_an_error() -> None:
@@ -178,4 +178,4 @@ def test_without_float16_gradients_the_table_knows_no_limit() -> None:
 
 @pytest.mark.parametrize(("scale", "told"), [(1.0, "2^0"), (below(2.0), "2^0"), (2.0, "2^1"), (65536.5, "2^16"), (0.3, "2^-2")])
 def test_a_power_is_the_one_that_it_holds(scale: float, told: str) -> None:
-    assert scaling.power(scale) == told
+    assert scaling.power_of_two_in_words(scale) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import namedtuple
 from typing import Any
 
@@ -217,6 +218,29 @@ def test_a_misspelt_module_is_told_what_is_meant() -> None:
         float32_parts.functions_in_float32(model, "blocks", ["softmax"])
     with pytest.raises(AttributeError, match=r"^Linear has no module 'inner'; it has none$"):
         float32_parts.in_float32(nn.Linear(2, 2), ["inner"])
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (["sofmax"], "torch has no function 'sofmax'; do you mean 'softmax'?"),
+        (["torch.nn.functional.softmax"], "torch has no function 'torch.nn.functional.softmax'; do you mean 'softmax'?"),
+        (["pow", "add_"], "add_ writes in place, so it computes in the format of the tensor that it changes; call add in the model"),
+        (["qqq"], "torch has no function 'qqq'; pass names as in [\"softmax\", \"pow\"]"),
+    ],
+)
+def test_a_function_that_would_never_be_called_is_refused(functions: list[str], message: str) -> None:
+    model = Stack([])
+    before = type(model.blocks)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        float32_parts.functions_in_float32(model, ["blocks"], functions)
+    assert type(model.blocks) is before
+
+
+def test_functions_are_a_list_of_names() -> None:
+    """In the text "softmax" is "max", too."""
+    with pytest.raises(TypeError, match=r"^functions='softmax' is a str; pass a list: \['softmax'\]$"):
+        float32_parts.functions_in_float32(Stack([]), ["blocks"], "softmax")
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "bf16-master"])

@@ -24,6 +24,18 @@ def test_a_burst_is_calibration(start: int) -> None:
     assert report.scaler["scale"] == 2.0**ROOM
 
 
+def test_a_run_that_ends_before_the_scale_has_settled_says_so() -> None:
+    """Nine skips come down to the room there is, so that the tenth step arrives."""
+    report = watched(lambda: trained(4, scale=2.0 ** (ROOM + 9)))
+    assert not told(report), report.summary()
+    (note,) = of(report, "scaler-skip")
+    assert (note.severity, note.measured) == ("note", 4)
+    assert "all 4 steps skipped, so no weight has moved" in note.message
+    assert f"the largest safe one is 2^{ROOM}, by " in note.message
+    assert "; 10 steps would tell more" in note.message
+    assert not of(watched(lambda: trained(10, scale=2.0 ** (ROOM + 9))), "scaler-skip")
+
+
 @pytest.mark.parametrize(("start", "steps"), [(24, 12), (40, 28)])
 def test_a_burst_of_a_gpt_is_calibration(start: int, steps: int) -> None:
     report = Training(steps, scale=2.0**start).run()

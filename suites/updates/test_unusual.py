@@ -196,6 +196,23 @@ def test_decay_beside_steps_that_arrive(apart: bool, decay: dict[str, float], st
     assert all("100 products with a number close to 1" in finding.message for finding in told(report))
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_moving_average_is_told_from_decay(apart: bool) -> None:
+    """Its cure is another: master weights of the model leave a copy of it low."""
+    own, other = weight(), weight()
+
+    def averaged() -> None:
+        with torch.no_grad():
+            for _ in range(20):
+                own.mul_(1 - 1e-3)
+                own.add_(1e-3 * other) if apart else own.add_(other, alpha=1e-3)
+
+    (finding,) = told(watched(averaged))
+    assert finding.rule == "lost-update"
+    assert "20 updates of a moving average should have replaced 2% of it" in finding.message
+    assert "keep the average in float32" in finding.remedy
+
+
 def test_decay_of_a_copy_in_float32_arrives() -> None:
     own = weight()
     master = nn.Parameter(own.detach().float())

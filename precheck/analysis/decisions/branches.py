@@ -28,7 +28,7 @@ PASSED = ops.MOVING | ops.SCALING | ops.REDUCTIONS | ops.EXTREMES | ops.ROOTS
 """Ops between the size of a difference and the number that is compared: a share of the state's size, the largest element, a mean, a root."""
 
 
-def by_chance(observation: Observation) -> set[Operation]:
+def decided_by_chance(observation: Observation) -> set[Operation]:
     """The comparisons whose answers differ from the reference because what they compare is wrong, on lines with many such answers."""
     asked, last, differing = Counter[tuple[str, str]](), dict[tuple[str, str], int](), defaultdict[tuple[str, str], list[Operation]](list)
     for operation in observation.operations:
@@ -47,21 +47,21 @@ def _asked(comparison: Operation) -> int:
 
 def _often(found: list[Operation], asked: int) -> bool:
     """Whether so many answers of a line differ that they are no ties: chance decides, or more is wrong than rounding explains."""
-    plainly = sum(map(mistakes, found))
-    return sum(map(answers, found)) >= max(BRANCHES, MISLED * asked) or plainly >= max(BRANCHES, WRONG_ANSWERS * asked)
+    plainly = sum(map(count_of_unexplained_answers, found))
+    return sum(map(count_of_differing_answers, found)) >= max(BRANCHES, MISLED * asked) or plainly >= max(BRANCHES, WRONG_ANSWERS * asked)
 
 
 def misled(comparison: Operation) -> bool:
     """Whether a comparison has other answers than in the reference, since most of what it compares is error, or more than rounding explains."""
-    return (answers(comparison) > 0 and comparison.drift_in > WRONG_NUMBER) or mistakes(comparison) > 0
+    return (count_of_differing_answers(comparison) > 0 and comparison.drift_in > WRONG_NUMBER) or count_of_unexplained_answers(comparison) > 0
 
 
-def answers(comparison: Operation) -> int:
+def count_of_differing_answers(comparison: Operation) -> int:
     """How many of a comparison's answers differ from the reference: one at most, or one for each element."""
     return comparison.flips.changed if comparison.flips is not None else 0
 
 
-def mistakes(comparison: Operation) -> int:
+def count_of_unexplained_answers(comparison: Operation) -> int:
     """How many of a comparison's answers differ although the numbers are further apart than rounding explains, if it is not whether a loop has come
     to rest."""
     seen = comparison.mistaken
@@ -71,7 +71,7 @@ def mistakes(comparison: Operation) -> int:
 def masks_wrongly(comparison: Operation) -> bool:
     """Whether a comparison of many numbers has so many answers that rounding does not explain that it is wrong, as any other result would be."""
     seen = comparison.mistaken
-    return seen is not None and seen.total > 1 and mistakes(comparison) >= max(1, WRONG_ANSWERS * seen.total)
+    return seen is not None and seen.total > 1 and count_of_unexplained_answers(comparison) >= max(1, WRONG_ANSWERS * seen.total)
 
 
 def at_rest(comparison: Operation, before: int | None = None) -> bool:

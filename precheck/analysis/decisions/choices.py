@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
-from precheck.analysis.decisions.branches import BRANCHES, answers
+from precheck.analysis.decisions.branches import BRANCHES, count_of_differing_answers
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import elements
@@ -78,10 +78,10 @@ def misjudged(observation: Observation) -> Iterator[tuple[Operation, int]]:
     """
     spacing, lines = 2.0**-52 if observation.exact else 2.0**-23, defaultdict[tuple[str, str], list[Operation]](list)
     for operation in observation.judged:
-        if operation.base in ops.COMPARED and answers(operation) and operation.phase != "backward":
+        if operation.base in ops.COMPARED and count_of_differing_answers(operation) and operation.phase != "backward":
             lines[operation.line].append(operation)
     for found in lines.values():
-        count = sum(map(answers, found))
+        count = sum(map(count_of_differing_answers, found))
         if count >= BRANCHES and math.prod(_whole_by_chance(operation, spacing) for operation in found) <= CHANCE:
             yield found[0], count
 

@@ -47,7 +47,7 @@ class BrokenBoundary:
         return f"{self.excess} of {self.record.numel} elements are {kind} in {self.record.dtype}"
 
 
-def broken(low: Trace, reference: Trace, rows: Sequence[ComparedTensor], precision: Precision) -> BrokenBoundary | None:
+def first_broken(low: Trace, reference: Trace, rows: Sequence[ComparedTensor], precision: Precision) -> BrokenBoundary | None:
     """The first broken boundary in the order of the run. Results of functions do not count: the -Inf of a mask does no harm by itself."""
     first = next((row for row in rows if row.excess_nonfinite and row.record.kind != "returned"), None)
     if first is not None:
@@ -91,8 +91,8 @@ def starved(low: Trace, rows: Sequence[ComparedTensor], precision: Precision) ->
         row
         for row in gradients
         if lost_share(row) > FLUSHED
-        and quantised(row, precision, low.scale)
-        and needed(row) > _reachable(low, precision)
+        and flushed_by_float16(row, precision, low.scale)
+        and needed_scale(row) > _reachable(low, precision)
         and lost_share(row) * row.reference.norm > precision.roundoff * whole
     ]
 
@@ -102,7 +102,7 @@ def lost_share(row: ComparedTensor) -> float:
     return 1 - row.record.norm / row.reference.norm if row.record.kind == "parameter-gradient" and row.reference.norm else 0.0
 
 
-def quantised(row: ComparedTensor, precision: Precision, scale: float) -> bool:
+def flushed_by_float16(row: ComparedTensor, precision: Precision, scale: float) -> bool:
     """Whether a gradient has zeros that the reference does not have, has a root mean square within 5 bits of float16's smallest number, and is
     larger than its rounding noise."""
     if precision.compute is not formats.FP16 or row.record.zeros <= row.reference.zeros:
@@ -113,7 +113,7 @@ def quantised(row: ComparedTensor, precision: Precision, scale: float) -> bool:
     return row.reference.norm / root < FIVE_BITS * step and rounding < max(0.5, step * root / row.reference.norm)
 
 
-def needed(row: ComparedTensor) -> float:
+def needed_scale(row: ComparedTensor) -> float:
     """The loss scale, a power of two, that lifts the gradient's root mean square 5 bits above float16's smallest number."""
     return 2.0 ** math.ceil(math.log2(FIVE_BITS * formats.FP16.min_subnormal * math.sqrt(row.reference.numel) / row.reference.norm))
 

@@ -70,7 +70,7 @@ class ComparedTensor:
         return not self.failed and not self.undetermined and not self.floor_unknown and self.r > settled
 
 
-def share(row: ComparedTensor) -> float:
+def floor_share(row: ComparedTensor) -> float:
     """The floor as a share of the reference's norm."""
     return row.floor / row.reference.norm if row.reference.norm else 0.0
 

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from precheck.analysis.chance import freedom
+from precheck.analysis.chance import independent_errors
 from precheck.analysis.limit import Limit
 from precheck.formats import FP16, ONE_ROUNDING, Format
 from precheck.observe.recording.sketch import distance
@@ -84,7 +84,7 @@ def independent(reference: Record, noises: Sequence[Record]) -> float:
     squares = [distance(noise.sketch, reference.sketch) ** 2 for noise in noises]
     if not squares:
         return math.inf
-    return freedom(sum(squares) / len(squares), sum(each**2 for each in squares) / len(squares), len(squares), enough=2)
+    return independent_errors(sum(squares) / len(squares), sum(each**2 for each in squares) / len(squares), len(squares), enough=2)
 
 
 def of_one_size(reference: Record) -> float:

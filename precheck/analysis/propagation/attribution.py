@@ -140,13 +140,14 @@ class Attribution:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
         Then the code should be changed at the difference, since a difference in float32 needs terms in float32. If the difference subtracts the
-        square of what `cause` made, it should be changed in any format (`moments`). A difference in a function that is called with low numbers counts
-        too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
+        square of what `cause` made, it should be changed in any format (`is_variance_of_squares`). A difference in a function that is called
+        with low numbers counts too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored
+        (`causes.shares_operand`).
         `functions`: the function of each line.
         """
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
         after = (each for each in self._after(cause) if same_function(each, cause, functions) or (called and each.call == called))
-        return next((each for each in after if self._cancels(each) and (each.outputs[0].low or moments(each, cause))), None)
+        return next((each for each in after if self._cancels(each) and (each.outputs[0].low or is_variance_of_squares(each, cause))), None)
 
     def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
         """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it."""
@@ -156,7 +157,7 @@ class Attribution:
     def subnormal(self, cause: Operation) -> bool:
         """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
         picked = (each.outputs[0] for each in self._after(cause) if each.base in ops.MOVING)
-        return any(causes.subnormal(made) >= causes.MADE_BY_OP * self.error(made) for made in picked)
+        return any(causes.subnormal_error(made) >= causes.MADE_BY_OP * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
         """The op that amplifies the rounding of `cause` most: the one with the largest ratio of the error after it to the error before it."""
@@ -220,16 +221,16 @@ def _rounds_nothing(operation: Operation, value: Value) -> bool:
     return all(kept.round(bound) == bound for bound in operation.scalars)
 
 
-def moments(operation: Operation, cause: Operation) -> bool:
+def is_variance_of_squares(operation: Operation, cause: Operation) -> bool:
     """Whether a term of a difference is the square of the result of `cause`, or of another op on its line: a variance as E[x²] - m².
 
     The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
     """
-    bases = (base for term in operation.inputs for base in squared(term))
+    bases = (base for term in operation.inputs for base in tensors_squared_in(term))
     return any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.line == cause.line) for base in bases)
 
 
-def squared(term: Value) -> list[Value]:
+def tensors_squared_in(term: Value) -> list[Value]:
     """The tensors whose square a term is. Empty if it is no square."""
     maker = causes.before_copies(term).maker
     while maker is not None and maker.base in ops.SCALING and len(maker.inputs) == 1:

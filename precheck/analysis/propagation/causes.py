@@ -13,7 +13,7 @@ from precheck import formats, ops
 from precheck.analysis import chance
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
-from precheck.analysis.propagation.provenance import absolute, determined, elements, passed, rms, zero_origin
+from precheck.analysis.propagation.provenance import absolute_error, determined, elements, ops_on_the_way, rms, zero_origin
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
@@ -29,7 +29,7 @@ LINEAGE = 512
 """The most values that a search for all ancestors visits. A layer of a network has some thirty."""
 
 
-def amplified(operation: Operation) -> Value | None:
+def amplified_input(operation: Operation) -> Value | None:
     """The input whose error an op amplifies: that with the largest error. If another has half as much, and the op is not linear in it, that one."""
     passed = ops.LINEAR_IN.get(operation.base, frozenset())
     steep = [value for place, value in enumerate(operation.inputs) if place not in passed and value.drift >= MADE_BY_OP * operation.drift_in]
@@ -60,7 +60,7 @@ def error_source(
     return cause
 
 
-def subnormal(value: Value) -> float:
+def subnormal_error(value: Value) -> float:
     """The error of rounding to the format's smallest spacing, relative to the value's norm: 1/√12 of a spacing for each element. 0 if stored wide."""
     size = rms(value)
     return formats.of_dtype(value.dtype).min_subnormal / math.sqrt(12) / size if value.low and size else 0.0
@@ -68,7 +68,7 @@ def subnormal(value: Value) -> float:
 
 def storage_error(value: Value) -> float:
     """The error of storing a value, relative to its norm: as measured, or one rounding of its format or of its subnormals. 0 if it is wide."""
-    return value.stored if value.stored is not None else max(value.rounded, subnormal(value)) if value.low else 0.0
+    return value.stored if value.stored is not None else max(value.rounded, subnormal_error(value)) if value.low else 0.0
 
 
 def computed_from(operation: Operation, made: Value | None = None) -> tuple[Value, ...]:
@@ -98,7 +98,7 @@ def stores_subnormal(operation: Operation, value: Value) -> bool:
     """Whether a cast of wide numbers makes most of an error, since they are subnormal in its format. (Weights and inputs are converted as the
     precision demands.) Any other op that only moves or picks elements passes errors on: each element keeps the error that it had.
     """
-    return casts_wide(operation) and not operation.converts and subnormal(value) >= MADE_BY_OP * value.drift
+    return casts_wide(operation) and not operation.converts and subnormal_error(value) >= MADE_BY_OP * value.drift
 
 
 def terms_cancel(operation: Operation) -> bool:
@@ -116,7 +116,7 @@ def rule_for(cause: Operation) -> str:
         return "cancellation"
     before = cause.inputs[0].maker if cause.base == "_to_copy" and cause.inputs else cause
     terms = [rms(term) for term in before.inputs] if before is not None and before.base in ops.SUMS else []
-    return "absorption" if len(terms) == 2 and absolute(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
+    return "absorption" if len(terms) == 2 and absolute_error(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
 
 
 def shares_operand(operation: Operation) -> bool:
@@ -126,7 +126,7 @@ def shares_operand(operation: Operation) -> bool:
     if operation.base not in ops.SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
     one, other = (before_copies(value) for value in operation.inputs)
-    if any(len(sources(each)) > 1 and elements(each) > elements(operation.outputs[0]) for each in (one, other)):
+    if any(len(before_joins(each)) > 1 and elements(each) > elements(operation.outputs[0]) for each in (one, other)):
         return False
     return one is other or _made_of(one, other) or _made_of(other, one)
 
@@ -143,7 +143,7 @@ def lost_between(operation: Operation, term: Value, known: dict[Value, Operation
 
 def worst_term(operation: Operation) -> Value:
     """The term of a sum with the largest absolute error."""
-    return max(operation.inputs, key=absolute)
+    return max(operation.inputs, key=absolute_error)
 
 
 def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value | None:
@@ -154,7 +154,7 @@ def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value
     given = computed_from(operation, made)
     if apart and operation.base in ops.SUMS and operation.outputs:
         given = tuple(each for each in given if elements(each) >= elements(operation.outputs[0]))
-    source = max(given, key=absolute if operation.base in ops.SUMS | ops.MOVING else lambda each: each.drift, default=None)
+    source = max(given, key=absolute_error if operation.base in ops.SUMS | ops.MOVING else lambda each: each.drift, default=None)
     return source if source is not None and source.drift else None
 
 
@@ -171,7 +171,7 @@ def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
     if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
-    carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
+    carried, total = (absolute_error(source), absolute_error(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
         carried = min(carried, math.sqrt(1 - MADE_BY_OP**2) * total)  # the result is a part of the input, and the part's error is not known
     if operation.base in ops.ROOTS and not stored:
@@ -180,13 +180,13 @@ def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
         carried = max(carried, (math.prod(1 + each.drift for each in operation.inputs) - 1) / 2)
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
-    cancelled = summed and chance.smallest(elements(value)) * carried**2 > total**2  # errors of one origin: the sum has less than its terms
+    cancelled = summed and chance.smallest_share_by_chance(elements(value)) * carried**2 > total**2  # the errors have one origin
     return stored and (cancelled or carried <= math.sqrt(1 - MADE_BY_OP**2) * total)
 
 
 def before_copies(value: Value) -> Value:
     """The tensor that was moved or cast to become the value. A join of several tensors counts as a tensor itself, unless they are parts of one."""
-    roots = sources(value)
+    roots = before_joins(value)
     if len(roots) == 1:
         return roots.pop()
     while len(parts := _parts(value)) == 1:
@@ -194,7 +194,7 @@ def before_copies(value: Value) -> Value:
     return value
 
 
-def sources(value: Value) -> set[Value]:
+def before_joins(value: Value) -> set[Value]:
     """The tensors that were moved, cast, selected from or joined to become the value, among the nearest `NEARBY` ancestors."""
     roots, walk = set[Value](), Walk([value])
     for each in walk:
@@ -220,7 +220,7 @@ def ancestors(values: Iterable[Value], most: int = LINEAGE) -> set[Value]:
     return walk.reached
 
 
-def common(operation: Operation, cause: Operation) -> bool:
+def reads_only_from_line_of(operation: Operation, cause: Operation) -> bool:
     """Whether all that an op reads was computed from one result of the line of `cause`."""
     shared = set[Value].intersection(*(ancestors([value]) for value in operation.inputs))
     return any(value.maker is not None and value.maker.line == cause.line for value in shared)
@@ -293,4 +293,4 @@ def _computed(value: Value) -> bool:
 def past(value: Value) -> Past:
     """The results of all walks back from a value, kept before its ancestors are freed."""
     zeros = zero_origin(value) if value.zeros and value.maker is not None else None
-    return Past(zeros, error_source(value), passed(value))
+    return Past(zeros, error_source(value), ops_on_the_way(value))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Set
 
 from precheck import ops
-from precheck.analysis.decisions.branches import MISLED, WRONG_NUMBER, by_chance, masks_wrongly
+from precheck.analysis.decisions.branches import MISLED, WRONG_NUMBER, decided_by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
@@ -36,8 +36,9 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set
     """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
 
     Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
-    parameters. A comparison is no end unless it decides by chance (`by_chance`), since the shadow takes its outcome from the run. `infinite`: Inf and
-    NaN at an end count. They have causes of their own (`nonfinite`), so they show zeros, and not that a finite number on the way has lost digits.
+    parameters. A comparison is no end unless it decides by chance (`decided_by_chance`), since the shadow takes its outcome from the run.
+    `infinite`: Inf and NaN at an end count. They have causes of their own (`nonfinite`), so they show zeros, and not that a finite
+    number on the way has lost digits.
     """
 
     def wrong(value: Value) -> bool:
@@ -45,20 +46,21 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set
 
     reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
-    unread = dropped(observation)
+    unread = dropped_values(observation)
     found = {value for _, value in observation.made() if value not in read and value not in unread and wrong(value)}
     found |= {value for _, value, _ in observation.gradients.values() if wrong(value)}
-    branching = by_chance(observation)
+    branching = decided_by_chance(observation)
     lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
     for operation in reversed(reading):
         lasting.update(value for value in operation.outputs if value.alive)
         if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
             lasting.add(operation.inputs[0])
         onwards = any(value in found and not _nothing(value) for value in operation.outputs)
-        last = ends(operation) or operation in branching
+        last = is_end(operation) or operation in branching
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
         going = {value for value in operation.inputs if onwards and has_part(operation, value)}
-        found.update(value for value in operation.inputs if value in going or (last and wrong(value)) or (thrown and thrown_off(operation, value)))
+        shown = (value for value in operation.inputs if value in going or (last and wrong(value)) or (thrown and adds_wrong_step(operation, value)))
+        found.update(shown)
     return found
 
 
@@ -71,7 +73,7 @@ def has_part(operation: Operation, term: Value) -> bool:
     return not term.drift * rms(term) < PART * spacing  # an error beside a reference of zero is infinite, and its product NaN
 
 
-def dropped(observation: Observation) -> set[Value]:
+def dropped_values(observation: Observation) -> set[Value]:
     """Values that the program drops. If the run has gradients: those of a forward pass that the user does not keep, that no gradient depends on, and
     that no op reads except to make others of this kind. In any run: numbers beside integers that are wanted alone, such as frexp's mantissas, and
     results beside one that is wanted alone, such as the factors of a solver."""
@@ -84,7 +86,7 @@ def dropped(observation: Observation) -> set[Value]:
     for operation in reversed(observation.operations if observation.gradients else ()):
         made = [value for value in operation.outputs if operation.phase == "forward" and not value.alive and value not in taken]
         found.update(made)
-        if not made or len(made) < len(operation.outputs) or operation.in_place or ends(operation):
+        if not made or len(made) < len(operation.outputs) or operation.in_place or is_end(operation):
             taken.update(operation.inputs)
     return found
 
@@ -100,7 +102,7 @@ def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     return bool(made) and all(map(_nothing, made))
 
 
-def ends(reader: Operation) -> bool:
+def is_end(reader: Operation) -> bool:
     """Whether a value that an op reads comes to an end there. Indices are ends, since the shadow takes them over, and so are whole numbers of
     which many are others than in the reference, as with answers of a comparison (`MISLED`). Comparisons are not, unless their answers are wrong and
     rounding does not explain that."""
@@ -120,7 +122,7 @@ def _joins_wrong(value: Value) -> bool:
     return sum(map(elements, wrong)) >= DEAD * elements(value) > 0
 
 
-def thrown_off(reader: Operation, step: Value) -> bool:
+def adds_wrong_step(reader: Operation, step: Value) -> bool:
     """Whether an op adds a step in place, and most of the step has no correct digit."""
     return reader.in_place and reader.base in ops.SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
 
@@ -136,7 +138,7 @@ def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Va
     return found
 
 
-def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
+def is_softmax_exponential(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether a written-out softmax uses the exponential: its results are divided by each other, or a logarithm is taken of its sum.
 
     A single ratio (an exponential of a difference) does not count. Near one it is right up to a rounding, but the program is interested in how far
@@ -154,7 +156,7 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
     return False
 
 
-def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value] = frozenset()) -> bool:
+def wrong_when_averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value] = frozenset()) -> bool:
     """Whether half of the elements still have no correct digit where a forward pass sums or averages them. `unread`: what the program drops.
 
     A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
@@ -169,7 +171,7 @@ def averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Va
     return False
 
 
-def measured(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+def harmless_in_results(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether all that is made from products that happen to be whole is right up to a few roundings. The user may also get a product of two
     tensors itself, such as areas."""
     reading = consumers(value, readers)
@@ -179,7 +181,7 @@ def measured(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     return all(reader.outputs and not _amplifies(reader, value) for reader in reading)
 
 
-def amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+def are_amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether whole numbers are amounts, so that one rounding of them is what their format means.
 
     A number that stands for itself (a place, an id) is wrong if it differs by one. Such numbers follow each other in equal steps, and the format
@@ -232,7 +234,7 @@ def dominated(reader: Operation, result: Value, value: Value) -> bool:
     return reader.base in ops.SUMS and small and 2 * result.drift <= value.drift
 
 
-def hidden(wrong: Value, readers: dict[Value, list[Operation]], *, multiples: bool = False) -> bool:
+def hidden_by_larger_terms(wrong: Value, readers: dict[Value, list[Operation]], *, multiples: bool = False) -> bool:
     """Whether something large is added to a wrong value wherever it is read, perhaps moved or cast before, so that no result shows its error.
 
     `multiples`: or a multiple of it is read, such as a step that is halved until it is subnormal. A step of a weight is never hidden, since
@@ -241,7 +243,7 @@ def hidden(wrong: Value, readers: dict[Value, list[Operation]], *, multiples: bo
     walk, sums = Walk([wrong]), list[bool]()
     for value in walk:
         reading = readers.get(value, ())
-        if any((value is not wrong or reader.parameter or reader.in_optimizer) and thrown_off(reader, value) for reader in reading):
+        if any((value is not wrong or reader.parameter or reader.in_optimizer) and adds_wrong_step(reader, value) for reader in reading):
             return False
         passing = [reader for reader in reading if reader.base in ops.MOVING or (multiples and _multiplies(reader, value))]
         walk.follow(made for reader in passing for made in reader.outputs)
@@ -267,8 +269,8 @@ def healed(wrong: Value, readers: dict[Value, list[Operation]], asked: Set[Value
     walk = Walk([wrong], most)
     for value in walk:
         reading = consumers(value, readers)
-        kept = value.alive or value in asked or not reading or any(map(ends, reading))
-        if (kept and _shows(value)) or any(thrown_off(reader, value) for reader in reading):
+        kept = value.alive or value in asked or not reading or any(map(is_end, reading))
+        if (kept and _shows(value)) or any(adds_wrong_step(reader, value) for reader in reading):
             return False
         keeping = ops.SUMS if _shows(value) else ops.SUMS | ops.MOVING | ops.CASTS
         for reader in reading:

@@ -20,7 +20,7 @@ def underflow_threshold(value: Value) -> float:
     return formats.of_dtype(value.dtype).min_subnormal / 2 if value.low else 0.0
 
 
-def flushed(*made: Value) -> bool:
+def underflowed(*made: Value) -> bool:
     """Whether zeros come from underflow, and not from rounding across a threshold at zero, such as a ReLU's."""
     return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)
 
@@ -52,7 +52,7 @@ def rms(value: Value) -> float:
     return value.norm / math.sqrt(elements(value) or 1)
 
 
-def absolute(value: Value | None) -> float:
+def absolute_error(value: Value | None) -> float:
     """Root mean square of the error. 0 if the reference is zero, since the error is stored relative to it."""
     return value.drift * value.norm / math.sqrt(elements(value) or 1) if value is not None and math.isfinite(value.drift) else 0.0
 
@@ -68,11 +68,11 @@ class Origins:
     def trace(self, operation: Operation) -> None:
         """Follows the errors through one operation. To be called for all in order."""
         added = operation.base in ops.SUMS
-        worst = max(operation.inputs, key=lambda value: absolute(value) if added and math.isfinite(value.drift) else value.drift, default=None)
+        worst = max(operation.inputs, key=lambda value: absolute_error(value) if added and math.isfinite(value.drift) else value.drift, default=None)
         inherited = self.known.get(worst) if worst is not None else None
         for value in operation.outputs:
             if value.maker is operation:
-                fresh = inherited is None or value.drift > 2 * operation.drift_in or (added and absolute(value) > 2 * absolute(worst))
+                fresh = inherited is None or value.drift > 2 * operation.drift_in or (added and absolute_error(value) > 2 * absolute_error(worst))
                 self.known[value] = operation if fresh else inherited  # type: ignore[assignment]
 
     def of(self, value: Value | None) -> Operation | None:
@@ -99,11 +99,11 @@ def placed(operation: Operation) -> str:
     name = op_words(operation.title, made) if "." in operation.name else operation.name
     if not operation.blamed:
         return f"{name} at an unknown line"
-    inside = via(operation)
+    inside = library_line(operation)
     return f"{name} at {shortened(operation.blamed)}{f' (in {inside})' if inside else ''}"
 
 
-def via(operation: Operation) -> str:
+def library_line(operation: Operation) -> str:
     """The line of the library that ran an op, or "" if the user's own code did."""
     return packaged(operation.source) if operation.blamed != operation.source else ""
 
@@ -142,7 +142,7 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
         if value.past is not None and value.past.zeros is not None:
             return value.past.zeros
         scalars = [abs(scalar) for scalar in operation.scalars if scalar]
-        if (operation.base in ops.GUARDS | ops.FILLING or constant(operation)) and scalars and min(scalars) <= underflow_threshold(value):
+        if (operation.base in ops.GUARDS | ops.FILLING or fills_constant(operation)) and scalars and min(scalars) <= underflow_threshold(value):
             return "vanished-constant", operation
         share = zero_share(value)
         given = () if operation.base in ops.DRAWN else operation.inputs
@@ -155,12 +155,12 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
     raise ValueError("the value was given to the watched block; its zeros are its own")
 
 
-def constant(operation: Operation) -> bool:
+def fills_constant(operation: Operation) -> bool:
     """Whether an op fills a tensor with one Python number."""
     return operation.base in ops.CONSTANTS and not operation.inputs and len(operation.scalars) == 1
 
 
-def bounded(operation: Operation) -> bool:
+def is_power_without_pole(operation: Operation) -> bool:
     """Whether an op is a power without a pole at zero: the exponent is a number and not negative, or the base is a number, as in 10ˣ."""
     power = operation.base == "pow" and len(operation.inputs) == 1 and len(operation.scalars) == 1
     return power and (operation.scalars[0] >= 0 if operation.name.endswith("Tensor_Scalar") else operation.scalars[0] != 0)
@@ -171,15 +171,15 @@ def rounded_bound(operation: Operation) -> tuple[float, float] | None:
 
     For a constant only 1 counts, since a decay or a share of 1 does nothing. Large numbers are always whole.
     """
-    result = operation.outputs[0] if (operation.base in ops.GUARDS - ops.SUMS or constant(operation)) and operation.outputs else None
+    result = operation.outputs[0] if (operation.base in ops.GUARDS - ops.SUMS or fills_constant(operation)) and operation.outputs else None
     if result is None or not result.low:
         return None
     rounded = ((scalar, formats.of_dtype(result.dtype).round(scalar)) for scalar in operation.scalars)
     onto = ((scalar, whole) for scalar, whole in rounded if math.isfinite(whole) and scalar != whole == round(whole))
-    return next(((scalar, whole) for scalar, whole in onto if not constant(operation) or abs(whole) == 1), None)
+    return next(((scalar, whole) for scalar, whole in onto if not fills_constant(operation) or abs(whole) == 1), None)
 
 
-def reached(operation: Operation) -> tuple[float, float] | None:
+def reached_bound(operation: Operation) -> tuple[float, float] | None:
     """The same if that number is not zero. Then the bound reaches it, since the format has no number between."""
     bound = rounded_bound(operation)
     return bound if bound is not None and bound[1] else None
@@ -190,7 +190,7 @@ def _bound(operation: Operation) -> Operation | None:
     maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
     while maker is not None and maker.base in ops.MOVING and maker.inputs:
         maker = maker.inputs[0].maker
-    return maker if maker is not None and reached(maker) is not None else None
+    return maker if maker is not None and reached_bound(maker) is not None else None
 
 
 def _kind_of_zero(operation: Operation, value: Value) -> str:
@@ -249,10 +249,10 @@ def iterations(value: Value) -> int:
     The way follows the input with the largest error. A state of a loop passes the same op in each iteration. The layers of a deep network are
     different modules.
     """
-    return max(passed(value).values(), default=0)
+    return max(ops_on_the_way(value).values(), default=0)
 
 
-def passed(value: Value) -> Counter[tuple[str, ...]]:
+def ops_on_the_way(value: Value) -> Counter[tuple[str, ...]]:
     """How often each op of each module and line is on that way. Derivatives do not count: a gradient is no state, however long the loop is whose
     derivative it is."""
     seen: Counter[tuple[str, ...]] = Counter()

@@ -21,7 +21,7 @@ from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.causes import RESULTS
 from precheck.analysis.propagation.output_impact import GARBAGE, exponentials
-from precheck.analysis.propagation.provenance import absolute, determined, elements, rms
+from precheck.analysis.propagation.provenance import absolute_error, determined, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.function_errors import OWNED, owns
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -44,7 +44,7 @@ WAVES = frozenset({"cos", "sin"})
 """Functions that swing between minus one and one. Their error is at most that of their argument, whatever they are themselves."""
 
 
-def reduced(operation: Operation, value: Value) -> bool:
+def reduction_is_difference(operation: Operation, value: Value) -> bool:
     """Whether a reduction is a difference, and not a sum that happens to be small.
 
     Either it adds up few terms for each of many results, such as a product of coordinates, written out or as a matrix product: by chance some results
@@ -75,7 +75,7 @@ def amplification(operation: Operation, value: Value) -> float:
 def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
     """The factor by which a difference of low terms amplifies their error, together with the differences before it. All amplifications
     multiply. 0 if the op is no such difference."""
-    few = operation.base in ops.REDUCTIONS and reduced(operation, value) and determined(operation, value)
+    few = operation.base in ops.REDUCTIONS and reduction_is_difference(operation, value) and determined(operation, value)
     # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
     sums = operation.base in ops.SUMS or (operation.base in ops.ADDED_INTO and len(operation.inputs) > 1)
     subtracts = sums or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
@@ -101,7 +101,7 @@ def difference_before(term: Value, known: dict[Value, Operation]) -> Operation |
     return first if first is not None and first.base in ops.SUMS and attribution.written(first) else None
 
 
-def of_parts(term: Value) -> tuple[Operation | None, Operation | None]:
+def difference_of_parts(term: Value) -> tuple[Operation | None, Operation | None]:
     """The difference of two parts of one tensor, such as a running sum, that a term is a multiple of, and the user's op that made that tensor."""
     value, passed = term, 0
     while value.maker is not None and value.maker.inputs and value.maker.base in ops.SCALING | ops.MOVING and passed < NEARBY:
@@ -127,16 +127,16 @@ def spared(stored: Operation, made: Attribution) -> bool:
 def of_shared_error(operation: Operation, term: Value) -> bool:
     """Whether the terms of a difference have an error in common, which cancels as they do: the result has less than half of the error of its worst
     term. What is left is another error, such as that of storing the terms. Independent errors never cancel: their squares add up."""
-    return absolute(operation.outputs[0]) < causes.MADE_BY_OP * absolute(term)
+    return absolute_error(operation.outputs[0]) < causes.MADE_BY_OP * absolute_error(term)
 
 
 def stored_elsewhere(operation: Operation, functions: Mapping[str, Function]) -> Operation | None:
     """The op that stored a term of a difference, if half of the error that is left is this rounding, and another function ran it. None otherwise. A
     rounding that the other term has too is not left: one that an op of the same line made in a result of the same size, with the same error."""
-    for term in sorted(operation.inputs, key=absolute, reverse=True):
+    for term in sorted(operation.inputs, key=absolute_error, reverse=True):
         stored, others = causes.before_copies(term).maker, causes.ancestors(each for each in operation.inputs if each is not term)
         if stored is not None and not any(_same_rounding(stored, each) for each in others):
-            left = causes.storage_error(term) * rms(term) >= causes.MADE_BY_OP * absolute(operation.outputs[0])
+            left = causes.storage_error(term) * rms(term) >= causes.MADE_BY_OP * absolute_error(operation.outputs[0])
             apart = attribution.written(stored) and not attribution.same_function(stored, operation, functions)
             return stored if left and apart else None
     return None
@@ -150,13 +150,13 @@ def _same_rounding(stored: Operation, value: Value) -> bool:
     return value is made or (again and equal(value.norm, made.norm) and equal(value.drift, made.drift))
 
 
-def of_state(operation: Operation, stored: Operation, term: Value) -> bool:
+def subtracts_loop_state(operation: Operation, stored: Operation, term: Value) -> bool:
     """Whether a loop's state is subtracted from a number with less than half of its error, and the turns of the loop made the error of the state.
 
     Only the rounding with which a term is stored could be spared at the difference. n turns make √n roundings, or n if they go one way. These are in
     the state, whatever is subtracted from it: of two or more at least half is the loop's."""
     others = (source for source in operation.inputs if source is not term)
-    apart = all(absolute(other) < causes.MADE_BY_OP * absolute(term) for other in others)
+    apart = all(absolute_error(other) < causes.MADE_BY_OP * absolute_error(term) for other in others)
     return apart and term.drift >= 2 * term.rounded > 0 and _turns(stored, term) >= RECURRENT
 
 
@@ -179,15 +179,15 @@ def _shrunk(term: Value) -> float:
     """
     largest, made = term, [term]
     while len(made) < NEARBY and made[-1].maker is not None and made[-1].maker.base in ops.SUMS | ops.MOVING:
-        before = max(causes.computed_from(made[-1].maker), key=absolute, default=None)
-        if before is None or before in made or before.shape != term.shape or absolute(before) < causes.MADE_BY_OP * absolute(term):
+        before = max(causes.computed_from(made[-1].maker), key=absolute_error, default=None)
+        if before is None or before in made or before.shape != term.shape or absolute_error(before) < causes.MADE_BY_OP * absolute_error(term):
             break
         made.append(before)
         largest = max(largest, before, key=lambda each: each.norm)
     return largest.norm / term.norm if term.norm else 1.0
 
 
-def picked(operation: Operation, value: Value, readers: Readers) -> tuple[Operation, float] | None:
+def sum_picked_from(operation: Operation, value: Value, readers: Readers) -> tuple[Operation, float] | None:
     """The sum from whose results an op picks small ones that have lost their digits, and how many times larger their error is. None if it picks no
     such part.
 
@@ -217,7 +217,7 @@ def _by_place(source: Value, readers: Readers) -> bool:
     return not any(reader.base in ops.COMPARED or reader.packet in ops.EXTREMES for reader in read)
 
 
-def of_computed_terms(operation: Operation, value: Value) -> bool:
+def wide_without_correct_digit(operation: Operation, value: Value) -> bool:
     """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit: most elements have none, or all are off by more
     than half of their norm. No term may be a number that was only stored low."""
     lost = value.dead >= GARBAGE or (value.dead >= ALIKE and value.drift > WRONG_NUMBER)
@@ -226,7 +226,7 @@ def of_computed_terms(operation: Operation, value: Value) -> bool:
     return bool(operation.inputs) and not any(source.kept_low or source.low for source in operation.inputs)
 
 
-def lost_at(operation: Operation, observation: Observation, readers: Readers) -> Operation | None:
+def op_that_lost_digits(operation: Operation, observation: Observation, readers: Readers) -> Operation | None:
     """The op to blame for such a difference. None if the precision explains the error.
 
     If two tensors have errors, only a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of

@@ -15,7 +15,7 @@ from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
-from precheck.analysis.propagation.provenance import Origins, constant, effective_roundoff, rounded_bound
+from precheck.analysis.propagation.provenance import Origins, effective_roundoff, fills_constant, rounded_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
 from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
 from precheck.analysis.rounding.function_errors import ROUNDED, Calls, OwnError
@@ -158,9 +158,9 @@ class Errors:
             return
         if not value.roundoff or value.drift <= DOUBTFUL * effective_roundoff(value):
             return
-        if shaken(value) and self._zero_in_theory(operation, value):
+        if float32_leaves_open(value) and self._zero_in_theory(operation, value):
             self.zero_in_theory.add(value)
-        elif shaken(value) and value.dead > SHAKEN:
+        elif float32_leaves_open(value) and value.dead > SHAKEN:
             self.unstable.update(fact for fact in above if fact is not None and fact not in self.handed_on)
         if value in self.spoiled:
             return  # downstream of what is suspected already
@@ -183,14 +183,14 @@ class Errors:
             own = self.calls.error(operation, value)
         if own is not None:
             self._suspect(own, value, self.calls.stays)
-            self.unstable.update([own] if shaken(value) else [])
+            self.unstable.update([own] if float32_leaves_open(value) else [])
             return
         if value in self.small_differences and not chained:
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
             self._suspect(steep, value, outweighed, explained_by=() if steep.table else (steep,))
-        elif fact is not None and not shaken(value):
+        elif fact is not None and not float32_leaves_open(value):
             explained_by = () if fact.healed else (fact,)  # what is made good explains nothing that follows from it
             self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
@@ -223,7 +223,7 @@ class Errors:
         """The facts on what another function has returned to `reader`, if float32 determines it there. It is wrong, however chaotic is what follows:
         the function's own error is beyond any limit."""
         call = value.maker.call if value.maker is not None else 0
-        if not call or call == reader.call or shaken(value):
+        if not call or call == reader.call or float32_leaves_open(value):
             return []
         beyond = value.call_error > ROUNDED * effective_roundoff(value)
         here = (fact for fact in self.explanations[value] if fact is not None and fact.operation.call == call)
@@ -232,7 +232,7 @@ class Errors:
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= ZERO_SUM * max(term.norm for term in operation.inputs)
-        sources = [source for source in operation.inputs if shaken(source)]
+        sources = [source for source in operation.inputs if float32_leaves_open(source)]
         return cancels or (bool(sources) and self.zero_in_theory.issuperset(sources))
 
 
@@ -251,7 +251,7 @@ def _only_cause(value: Value | None) -> Operation | None:
     """The constant that makes the whole error of a value: no other input on the way has half as much error."""
     for _ in range(NEAR):
         maker = None if value is None else value.maker
-        if maker is None or constant(maker):
+        if maker is None or fills_constant(maker):
             return maker
         value = maker.drifting
         if value is None or any(2 * source.drift > value.drift for source in maker.inputs if source is not value):
@@ -259,7 +259,7 @@ def _only_cause(value: Value | None) -> Operation | None:
     return None
 
 
-def shaken(value: Value) -> bool:
+def float32_leaves_open(value: Value) -> bool:
     """Whether float32 does not determine a value: the second shadow, disturbed by 2^-20, is as far off as the run."""
     return value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT
 

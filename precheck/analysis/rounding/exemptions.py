@@ -14,8 +14,8 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import drift
-from precheck.analysis.propagation.output_impact import ROUNDINGS, amounts, ends_wrong, hidden, measured
-from precheck.analysis.propagation.provenance import FINEST, absolute, effective_roundoff, elements, rms
+from precheck.analysis.propagation.output_impact import ROUNDINGS, are_amounts, ends_wrong, harmless_in_results, hidden_by_larger_terms
+from precheck.analysis.propagation.provenance import FINEST, absolute_error, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.remainders import takes_from_codes
 from precheck.observe.shadow.operations import Operation, Value
@@ -60,7 +60,7 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
 def _outdone(value: Value, reader: Operation) -> bool:
     """Whether another term of a sum is more than twice as far off. Absolute errors add up in sums, so the whole numbers made less than a third of the
     sum's error. (A running total is off by a rounding for each term that it took in.)"""
-    return reader.base in ops.SUMS and absolute(causes.worst_term(reader)) > 2 * absolute(value)
+    return reader.base in ops.SUMS and absolute_error(causes.worst_term(reader)) > 2 * absolute_error(value)
 
 
 @exempts(
@@ -78,12 +78,12 @@ def small(fact: Fact, value: Value, readers: Readers) -> bool:
 )  # fmt: skip
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers that are measurements, and not counts. Numbers from which a cast makes other integers are counts."""
-    return not _numbered(value, readers) and (measured if multiplies(fact.operation) else amounts)(value, readers)
+    return not _numbered(value, readers) and (harmless_in_results if multiplies(fact.operation) else are_amounts)(value, readers)
 
 
 def multiplies(operation: Operation) -> bool:
     """Whether an op makes products: a square is one of a number with itself, and a sum of squares is a squared distance."""
-    squared = operation.base in ops.SUMS and bool(operation.inputs) and all(map(attribution.squared, operation.inputs))
+    squared = operation.base in ops.SUMS and bool(operation.inputs) and all(map(attribution.tensors_squared_in, operation.inputs))
     return squared or operation.base in ops.MULTIPLYING or operation.name == "pow.Tensor_Scalar"
 
 
@@ -138,7 +138,7 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small number to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
     consumers = readers.get(value, ())
     seen = value.alive or any(reader.outputs or reader.reads or blurred(reader) or misled(reader) for reader in consumers)
-    return (bool(consumers) and not seen) or hidden(value, readers, multiples=fact.severity == "error" and off_by_one_spacing(value))
+    return (bool(consumers) and not seen) or hidden_by_larger_terms(value, readers, multiples=fact.severity == "error" and off_by_one_spacing(value))
 
 
 def off_by_one_spacing(value: Value) -> bool:
@@ -172,7 +172,7 @@ def abated(cause: Operation | None, value: Value) -> bool:
 
     Between the quotient and the value there are only products and moves.
     """
-    if cause is None or drift(value) ** 2 >= chance.smallest(elements(value)) * drift(cause.outputs[0]) ** 2:
+    if cause is None or drift(value) ** 2 >= chance.smallest_share_by_chance(elements(value)) * drift(cause.outputs[0]) ** 2:
         return False
     maker = value.maker
     while maker is not None and maker is not cause and maker.base in ops.MOVING | ops.UNROUNDED | ops.CASTS | ops.SCALING:

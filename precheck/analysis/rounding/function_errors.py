@@ -20,7 +20,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
-from precheck.analysis.propagation.output_impact import dropped, ends, thrown_off
+from precheck.analysis.propagation.output_impact import adds_wrong_step, dropped_values, is_end
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
@@ -193,7 +193,7 @@ class Calls:
         for held in walk:
             readers = list(filter(_user, consumers(held, self.readers)))
             decided = decides and any(not (reader.outputs or at_rest(reader)) for reader in readers)
-            if not readers or decided or any(ends(reader) or reader.call != total.maker.call for reader in readers):
+            if not readers or decided or any(is_end(reader) or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides
             results = (made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING)
             if any(made.call_error > (ADDED if made.low else 1) * effective_roundoff(made) for made in results):  # low ops round, too
@@ -204,7 +204,7 @@ class Calls:
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Exemption: only its own function reads the value after all."""
         self.readers = readers
-        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped(self.observation))
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped_values(self.observation))
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether a value is a sum whose terms cancel, or is made from one.
@@ -215,7 +215,7 @@ class Calls:
         error, handed = error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
         emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in ops.PRODUCTS
-        grown = error(value) > 2 * max(before, attribution.own_error(operation, value) * min(1.0, remaining(operation, value)))
+        grown = error(value) > 2 * max(before, attribution.own_error(operation, value) * min(1.0, share_left_by_cancellation(operation, value)))
         made = operation.base in ops.REDUCTIONS - ops.SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
@@ -253,7 +253,7 @@ def _asked(made: Attribution) -> bool:
 def _steps(reader: Operation, step: Value) -> bool:
     """Whether an op adds a step to its weight in place, or one without a correct digit to a state. A sum that is larger does not show the error."""
     adds = reader.in_place and bool(reader.parameter) and step is not reader.inputs[0]
-    return adds or thrown_off(reader, step)
+    return adds or adds_wrong_step(reader, step)
 
 
 def _user(reader: Operation) -> bool:
@@ -261,7 +261,7 @@ def _user(reader: Operation) -> bool:
     return reader.phase in ("forward", "data", "optimizer") or (reader.phase == "backward" and not reader.derived)
 
 
-def remaining(operation: Operation, value: Value) -> float:
+def share_left_by_cancellation(operation: Operation, value: Value) -> float:
     """The norm of a sum over that of its terms; of a mean as if it were a sum. Below 1 the terms cancel."""
     terms = operation.inputs[0] if operation.inputs else value
     count = elements(terms) / max(1, elements(value)) if operation.base == "mean" else 1.0

@@ -128,7 +128,7 @@ def _key(operation: Operation) -> Key:
 
 def _with_remainder(operation: Operation) -> bool:
     """Whether an op makes a remainder, or has one as an operand. A program may select one of two, as Neumaier's sum does."""
-    given = [source.maker for value in operation.inputs for source in causes.sources(value)]
+    given = [source.maker for value in operation.inputs for source in causes.before_joins(value)]
     return _remainder(operation) or any(maker is not None and (_remainder(maker) or remainder_of(maker) is not None) for maker in given)
 
 

@@ -19,7 +19,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes, output_impact, provenance
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, flushed, given_back, iterations, rms, zero_origin
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, given_back, iterations, rms, underflowed, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, amplification, difference_before
@@ -85,21 +85,21 @@ class Misroundings:
     @functools.cached_property
     def unread(self) -> set[Value]:
         """Values that the program drops."""
-        return output_impact.dropped(self.observation)
+        return output_impact.dropped_values(self.observation)
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
-        normal = causes.subnormal(value) < causes.MADE_BY_OP * value.drift  # else the format has no number as small as the result
+        normal = causes.subnormal_error(value) < causes.MADE_BY_OP * value.drift  # else the format has no number as small as the result
         far = normal and roundings >= ROUNDINGS
         if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= LOSES_FIVE_BITS and not as_stored(operation, value):
             return self._difference(operation, value, roundings, together)
-        if far and gain >= LOSES_FIVE_BITS and differences.of_computed_terms(operation, value):
-            if cause := differences.lost_at(operation, self.observation, self.readers):
+        if far and gain >= LOSES_FIVE_BITS and differences.wide_without_correct_digit(operation, value):
+            if cause := differences.op_that_lost_digits(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
-        if lost := differences.picked(operation, value, self.readers):
+        if lost := differences.sum_picked_from(operation, value, self.readers):
             cause, severity = self._stored_low(lost[0]), self._severity(value)
             return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=cause, severity=severity, gain=lost[1])
         if starving := self._starving(operation, value):
@@ -125,7 +125,7 @@ class Misroundings:
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
         if brought and not handed_on and not differences.normalises(operation) and (loses_digits or plainly):
             return self._amplifying(operation, value, gain, loses_digits=loses_digits)
-        if spread and causes.subnormal(value) >= causes.MADE_BY_OP * value.drift:  # its inputs have their digits; its wide spacing lost them
+        if spread and causes.subnormal_error(value) >= causes.MADE_BY_OP * value.drift:  # its inputs have their digits; its wide spacing lost them
             return self._fact("subnormal", operation, value, value.dead, GARBAGE, severity=self._severity(value, below=True))
         return self._gradual(operation, value) if spread else None
 
@@ -154,7 +154,7 @@ class Misroundings:
     def _difference(self, operation: Operation, value: Value, roundings: float, gain: float) -> Misrounded | None:
         """The fact on a difference of nearly equal numbers. Its terms may have been rounded much earlier."""
         powers = () if value in self._shown() else output_impact.exponentials(value, self.readers)
-        shares = [output_impact.normalised(power, self.readers) for power in powers]
+        shares = [output_impact.is_softmax_exponential(power, self.readers) for power in powers]
         if softmax_written_out(shares):
             return None
         severity: Severity = "error" if shares else self._severity(value)
@@ -166,11 +166,11 @@ class Misroundings:
             stored, most, spared = self._storing(operation, term)
             if stored is not None and not value.low and not most:
                 return None  # boundaries show what many lines make together
-            state = stored is not None and most and differences.of_state(operation, stored, term)
+            state = stored is not None and most and differences.subtracts_loop_state(operation, stored, term)
             handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=spared))
             cause = stored if not value.low or handed else self._before(operation, term)
-        if cause is not None and attribution.same_function(cause, operation, self.observation.functions) and attribution.moments(operation, cause):
-            cause = None
+        within = cause is not None and attribution.same_function(cause, operation, self.observation.functions)
+        cause = None if cause is not None and within and attribution.is_variance_of_squares(operation, cause) else cause
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
@@ -178,13 +178,13 @@ class Misroundings:
         parts of one tensor, its digits were lost when that tensor was stored."""
         first, made = difference_before(term, self.causes), None
         if first is None:
-            first, made = differences.of_parts(term)
+            first, made = differences.difference_of_parts(term)
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
         return (made or first) if more else None
 
     def _amplifying(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded | None:
         """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
-        below = max(causes.subnormal(value), value.zeroed if flushed(value) else 0.0) >= causes.MADE_BY_OP * value.drift
+        below = max(causes.subnormal_error(value), value.zeroed if underflowed(value) else 0.0) >= causes.MADE_BY_OP * value.drift
         severity: Severity = "note" if self.healed(value) else self._severity(value, below=below and value.zeroed < FAIR)  # see `nonfinite`
         if below:
             judged = value.zeroed >= (FAIR if operation.phase == "backward" else zeros.LOST_TENSOR)  # a flood, or a gradient that wants a loss scale
@@ -200,10 +200,10 @@ class Misroundings:
         Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`).
         The relative error of an exponential is the absolute error of its exponent. If the exponent is further off, its errors are where the
         exponential is nearly zero, as behind a mask, and tell nothing of the others: the line that made the exponent is blamed."""
-        source = causes.amplified(operation)
+        source = causes.amplified_input(operation)
         if source is None:
             return None
-        if operation.base in ops.EXPONENTIALS and provenance.absolute(source) > attribution.GROWN * operation.outputs[0].drift:
+        if operation.base in ops.EXPONENTIALS and provenance.absolute_error(source) > attribution.GROWN * operation.outputs[0].drift:
             return causes.before_copies(source).maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
@@ -215,11 +215,11 @@ class Misroundings:
     def healed(self, value: Value, most: int = NEARBY) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
         asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
-        return output_impact.healed(value, self.readers, asked, most) and not output_impact.averaged(value, self.readers, self.unread)
+        return output_impact.healed(value, self.readers, asked, most) and not output_impact.wrong_when_averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
-        return "error" if value in self._shown(infinite=below) or output_impact.averaged(value, self.readers, self.unread) else "note"
+        return "error" if value in self._shown(infinite=below) or output_impact.wrong_when_averaged(value, self.readers, self.unread) else "note"
 
     def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> tuple[Operation | None, bool, bool]:
         """The `wanted` op that stored the term of a difference, whether its line or function made most of that error, and whether most would be gone
@@ -235,7 +235,7 @@ class Misroundings:
         if total.outputs[0].low or not total.inputs:
             return total
         stored, most, _ = self._storing(total, causes.worst_term(total))
-        return total if stored is None or not most or attribution.moments(total, stored) else stored
+        return total if stored is None or not most or attribution.is_variance_of_squares(total, stored) else stored
 
     def _stored(self, cause: Operation) -> Operation:
         """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op
@@ -256,7 +256,8 @@ class Misroundings:
         the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`. So
         it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
         """
-        handed = (causes.casts_wide(stored) and spared) or (attribution.makes_most(stored, term.drift) and not causes.common(operation, stored))
+        alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
+        handed = alone or (causes.casts_wide(stored) and spared)
         return handed and not attribution.same_function(stored, operation, self.observation.functions)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
@@ -264,7 +265,7 @@ class Misroundings:
         pole = operation.base in ops.POLES
         found = [source for source in operation.inputs if source.zeroed >= FAIR or (pole and source.zeros and source.zeroed == 0)]
         found += [source for source in zeros.summed_away(operation, value) if source not in found]
-        return [source for source in found if source.maker is None or flushed(*zero_origin(source)[1].outputs)]
+        return [source for source in found if source.maker is None or underflowed(*zero_origin(source)[1].outputs)]
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
         """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
@@ -273,7 +274,7 @@ class Misroundings:
         if repeats and line not in self.resting:
             self.resting[line] = self.healed(value, FAR)
         severity: Severity = "error" if repeats and not self.resting[line] else "note"
-        made = max(causes.sources(value), key=provenance.absolute).maker  # a join has computed nothing
+        made = max(causes.before_joins(value), key=provenance.absolute_error).maker  # a join has computed nothing
         return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
@@ -289,7 +290,7 @@ class Misroundings:
         """Whether the error of the op's own kernel is larger than that of a correct sum in the low format. What a factorization leaves when it gives
         up is no result."""
         gave_up = operation.packet in ops.REPORTING and operation.flips is not None and bool(operation.flips.changed)
-        known = not gave_up and value.local is not None and determined(operation, value)  # a right sum that cancels to zero has no correct digit
+        known = not gave_up and value.local is not None and determined(operation, value)  # a right sum may cancel to zero
         return known and (value.local or 0.0) > self._accumulating(operation, value)
 
     @staticmethod

@@ -31,4 +31,4 @@ def _beyond_rounding(cause: Operation) -> bool:
 def _small(cause: Operation) -> float:
     """The error of numbers that are subnormal or became zero, relative to the norm."""
     made = cause.outputs[0]
-    return math.hypot(causes.subnormal(made), made.zeroed)
+    return math.hypot(causes.subnormal_error(made), made.zeroed)

@@ -21,11 +21,11 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.causes import before_copies, computed_from
-from precheck.analysis.propagation.output_impact import hidden
+from precheck.analysis.propagation.output_impact import hidden_by_larger_terms
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, rounded_bound
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.differences import RECURRENT
-from precheck.analysis.rounding.errors import shaken
+from precheck.analysis.rounding.errors import float32_leaves_open
 from precheck.analysis.rounding.exemptions import off_by_one_spacing
 from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.loop_states import Iterations, State
@@ -72,7 +72,7 @@ class Recurrence:
             for value in _latest_and_worst(values, lambda value: _read_outside(value, self.iterations.states[value], readers)):
                 made = value not in explained and _wrong(value, self.iterations.states[value])
                 facts = _facts(value, self.iterations.states, observation, readers) if made else []
-                if facts and not (off_by_one_spacing(value) and hidden(value, readers, multiples=True)):
+                if facts and not (off_by_one_spacing(value) and hidden_by_larger_terms(value, readers, multiples=True)):
                     found += facts
                     break
         return found
@@ -103,7 +103,7 @@ def _wrong(value: Value, state: State) -> bool:
     """Whether a state has passed enough iterations, its error is beyond that of its storage, and float32 determines it."""
     if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
-    if shaken(value) or not ADDED * effective_roundoff(value) < value.drift < math.inf:
+    if float32_leaves_open(value) or not ADDED * effective_roundoff(value) < value.drift < math.inf:
         return False
     return value.maker is not None and determined(value.maker, value)
 

@@ -20,9 +20,9 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import GROWN, INTERPOLATING, Attempts, Attribution, Splits
-from precheck.analysis.propagation.output_impact import normalised
-from precheck.analysis.propagation.provenance import absolute, determined, effective_roundoff, elements
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, remaining
+from precheck.analysis.propagation.output_impact import is_softmax_exponential
+from precheck.analysis.propagation.provenance import absolute_error, determined, effective_roundoff, elements
+from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, share_left_by_cancellation
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NOT_STEEP = ops.SUMS | ops.REDUCTIONS | ops.MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
@@ -87,7 +87,7 @@ class Steepness:
         if operation.base not in ops.EXPONENTIALS or not written or value.nonfinite or not operation.inputs:
             return None
         argument, line = operation.inputs[0], ("exponent", operation.name, operation.blamed)
-        off = absolute(argument)
+        off = absolute_error(argument)
         if not ADDED * effective_roundoff(argument) < off < 1 or not argument.roundoff or not self.attempts.due(line):
             return None
         made = Attribution(argument, self.observation.operations, self.splits)
@@ -95,7 +95,7 @@ class Steepness:
         needless = {each for each, count in few.items() if count}
         cause = made.cause(needless.__contains__)
         theirs = sum(share for each, share in made.shares.items() if each in needless)
-        if cause is None or theirs < MADE_BY_FUNCTION or normalised(value, self.readers):
+        if cause is None or theirs < MADE_BY_FUNCTION or is_softmax_exponential(value, self.readers):
             self.attempts.failed(line)
             return None
         return Exponent(
@@ -150,7 +150,8 @@ def _needless(cause: Operation) -> int:
     made = cause.outputs[0] if cause.outputs else None
     if made is None or not made.low or not cause.inputs or not attribution.written(cause):
         return 0
-    if cause.base in ops.REDUCTIONS and remaining(cause, made) < 1 and made.drift > 2 * max(cause.drift_in, causes.storage_error(made)):
+    larger = made.drift > 2 * max(cause.drift_in, causes.storage_error(made))
+    if larger and cause.base in ops.REDUCTIONS and share_left_by_cancellation(cause, made) < 1:
         return 0  # not storing it has made most of its error: the terms of the sum cancel
     if cause.base in ops.AVERAGES:  # these add up in float32, and round at the end
         few = elements(made) == 1 or elements(made) * TIMES_FEWER <= max(elements(source) for source in cause.inputs)

@@ -27,7 +27,7 @@ def fits_later(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
     return any(step.scale * beyond <= HALF_MAX for step in later)
 
 
-def count(steps: list[ScalerStep]) -> int:
+def count_of_steps(steps: list[ScalerStep]) -> int:
     """How many steps these records stand for."""
     return sum(step.times for step in steps)
 
@@ -45,13 +45,13 @@ def updates(observation: Observation, scaler: int) -> list[ScalerStep]:
     return [dataclasses.replace(step, operation=dataclasses.replace(step.operation, step=number)) for step, number in numbered]
 
 
-def burst(steps: list[ScalerStep]) -> int:
+def count_of_calibration_steps(steps: list[ScalerStep]) -> int:
     """How many of the first steps are calibration: as many as the scaler skips to lower its first scale to a safe one.
 
     A step in between may pass by chance. The scaler has settled when fewer than half of the steps so far were skipped.
     """
     skips = [place for place, step in enumerate(steps) if step.skipped]
-    halves = itertools.takewhile(lambda each: 2 * each[0] > count(steps[: each[1]]), enumerate(skips, start=1))
+    halves = itertools.takewhile(lambda each: 2 * each[0] > count_of_steps(steps[: each[1]]), enumerate(skips, start=1))
     unsettled = [place for _, place in halves]
     safe = min((steps[place].backward.room for place in unsettled), default=math.inf)
     if 0 < safe < math.inf:
@@ -59,7 +59,7 @@ def burst(steps: list[ScalerStep]) -> int:
     return unsettled[-1] + 1 if unsettled else 0
 
 
-def longest(steps: list[ScalerStep]) -> int:
+def longest_run_of_skips(steps: list[ScalerStep]) -> int:
     """The most steps in a row that were skipped."""
     most = run = 0
     for step in steps:
@@ -68,14 +68,14 @@ def longest(steps: list[ScalerStep]) -> int:
     return most
 
 
-def safe(back: Backward) -> str:
+def safe_scale_in_words(back: Backward) -> str:
     """The largest safe loss scale, and the op that sets it, in words."""
     if back.at is None or not back.peak:
         return "and what overflows is not a float16 gradient"
-    return f"and the largest safe one is {power(back.room)}, by {placed(back.at)}"
+    return f"and the largest safe one is {power_of_two_in_words(back.room)}, by {placed(back.at)}"
 
 
-def power(scale: float) -> str:
+def power_of_two_in_words(scale: float) -> str:
     """A scale in words, as a power of two, rounded down."""
     return f"2^{math.floor(math.log2(scale))}"
 
@@ -90,9 +90,9 @@ def table(observation: Observation) -> dict[str, Any]:
     tightest = min(steps, key=lambda step: step.backward.room).backward.at
     return {
         "scale": steps[-1].scale,
-        "steps": count(steps),
+        "steps": count_of_steps(steps),
         "skipped": sum(step.skipped for step in steps),
-        "calibration": burst(steps),
+        "calibration": count_of_calibration_steps(steps),
         "interval": steps[0].interval,
         "safe": room if math.isfinite(room) else None,
         "tightest": f"{tightest.title} at {shortened(tightest.source)}" if tightest is not None else "",

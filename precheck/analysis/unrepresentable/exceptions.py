@@ -10,7 +10,7 @@ from precheck import formats, ops
 from precheck.analysis.facts import Fact
 from precheck.analysis.propagation.causes import rule_for
 from precheck.analysis.propagation.provenance import placed
-from precheck.analysis.unrepresentable.nonfinite import moved_by
+from precheck.analysis.unrepresentable.nonfinite import op_that_moved_argument
 from precheck.analysis.unrepresentable.zeros import missed
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -45,7 +45,7 @@ class Mixed(Fact):
     widened: bool  # whether the block itself made the wide one from a low tensor, at the op that is blamed
 
 
-def behind(observation: Observation) -> list[Fact]:
+def facts_behind_exception(observation: Observation) -> list[Fact]:
     """At most one fact: on the last comparison, read or op before the block raised.
 
     Comparisons and reads after the last op that made floats have led to the exception. The op to blame made a zero that the reference does not have,
@@ -65,7 +65,7 @@ def behind(observation: Observation) -> list[Fact]:
         if operation.flips is not None and operation.flips.changed:
             return [missed(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
     for operation in last_ops:
-        cause = moved_by(operation, observation) if operation.flips is not None and operation.flips.changed else None
+        cause = op_that_moved_argument(operation, observation) if operation.flips is not None and operation.flips.changed else None
         if cause is not None:
             off, limit = operation.drift_in, cause.outputs[0].rounded
             return [Decided(rule=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
@@ -80,7 +80,7 @@ def _refused_matrix(observation: Observation) -> list[Fact]:
     factors = next((operation for operation in reversed(observation.operations) if operation.packet in ops.REPORTING), None)
     if factors is None or factors.flips is None or not factors.flips.changed:
         return []
-    cause = moved_by(factors, observation) or factors
+    cause = op_that_moved_argument(factors, observation) or factors
     off, limit = factors.drift_in, max((value.rounded for value in cause.outputs), default=0.0)
     return [Decided(rule=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=factors, raised=observation.raised)]
 

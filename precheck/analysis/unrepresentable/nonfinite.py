@@ -17,7 +17,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.provenance import bounded, descendants, is_alias, largest, placed, underflow_threshold, zero_origin
+from precheck.analysis.propagation.provenance import descendants, is_alias, is_power_without_pole, largest, placed, underflow_threshold, zero_origin
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -178,18 +178,18 @@ def made_by(root: Value, observation: Observation) -> Fact:
         return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
     if zero is not None and (operation.base not in ops.POLYNOMIAL or any(source.nonfinite for source in operation.inputs)):
         return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
-    if operation.base.removesuffix("_backward") in ops.POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
+    if operation.base.removesuffix("_backward") in ops.POLES and not (is_power_without_pole(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=HARMED, how="failed guard", root=root)
-        cause = _stored(moved_by(operation, observation) or operation, observation.functions)
+        cause = _stored(op_that_moved_argument(operation, observation) or operation, observation.functions)
         return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=HARMED, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
 
 
-def moved_by(operation: Operation, observation: Observation) -> Operation | None:
+def op_that_moved_argument(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
     in it, whichever is later."""
     source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
@@ -201,19 +201,20 @@ def moved_by(operation: Operation, observation: Observation) -> Operation | None
 def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     """Returns `cause`. If that is a difference in float32, which is exact, returns the op that stored its term low.
 
-    If one function has both, and the difference is a variance by moments (`attribution.moments`), the code should be changed at the difference.
+    If one function has both, and the difference is a variance by moments (`attribution.is_variance_of_squares`), the code should be changed at
+    the difference.
     """
     if cause.base not in ops.SUMS or not cause.inputs or cause.outputs[0].low:
         return cause
     stored = causes.error_source(causes.worst_term(cause))
     if stored is None or not stored.outputs[0].low or not attribution.written(stored):
         return cause
-    return cause if attribution.same_function(stored, cause, functions) and attribution.moments(cause, stored) else stored
+    return cause if attribution.same_function(stored, cause, functions) and attribution.is_variance_of_squares(cause, stored) else stored
 
 
 def _zero(operation: Operation) -> Value | None:
     """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost."""
-    lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not bounded(operation)]
+    lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not is_power_without_pole(operation)]
     if not lost or lost[0].zeroed >= LOST_TENSOR:
         return lost[0] if lost else None
     unguarded = (source for source in lost if zero_origin(source)[0] == "vanished-constant")

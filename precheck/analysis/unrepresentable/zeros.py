@@ -9,12 +9,12 @@ from collections.abc import Collection
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, has_part, hidden
+from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, has_part, hidden_by_larger_terms
 from precheck.analysis.propagation.provenance import (
     determined,
     elements,
     is_alias,
-    reached,
+    reached_bound,
     smallest_normal,
     underflow_threshold,
     zero_origin,
@@ -38,7 +38,7 @@ class Missed(Fact):
 def missed(zero: Value, then: str) -> Missed:
     """The fact on the op that made a zero which the reference does not have. `then` describes the effect."""
     rule, cause = zero_origin(zero)
-    bound = reached(cause) if rule == "vanished-constant" else None
+    bound = reached_bound(cause) if rule == "vanished-constant" else None
     if bound is not None:
         measured, limit = abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1])
     else:
@@ -89,7 +89,7 @@ def _drowns(value: Value, readers: Readers) -> bool:
     for lost in walk:
         reading = readers.get(lost, ())
         results = [made for reader in reading if reader.base not in ops.ADDENDS or has_part(reader, lost) for made in reader.outputs]
-        wrong = (made for made in results if made.drift > LOST_TENSOR > made.zeroed and (made.alive or not hidden(made, readers)))
+        wrong = (made for made in results if made.drift > LOST_TENSOR > made.zeroed and (made.alive or not hidden_by_larger_terms(made, readers)))
         if any(wrong) or (lost.alive and all(is_alias(reader, lost) for reader in reading)):
             return True
         walk.follow(made for made in results if made.zeroed >= LOST_TENSOR)

@@ -14,11 +14,11 @@ import difflib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, get_overridable_functions
 
 from precheck.observe import state
 from precheck.torch_support.dense_parts import address
@@ -162,12 +162,30 @@ def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions
 
     Raises:
         AttributeError: There is no module of that name.
-        TypeError: `names` is a str.
+        TypeError: `names` or `functions` is a str.
+        ValueError: torch has no function of that name, or it writes in place, where the tensor decides on the format.
     """
+    functions = functions_named(functions)
     for module in modules_named(model, names):
         kind = type(module)
         known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         module.__class__ = type(kind.__name__, (PartlyInFloat32, kind), {"functions_in_float32": functions, **known})
+
+
+def functions_named(functions: Container[str]) -> Container[str]:
+    """The same names, if each that can be listed is that of a function that `TorchFunctionMode` sees."""
+    if isinstance(functions, str):
+        raise TypeError(f"functions={functions!r} is a str; pass a list: [{functions!r}]")
+    known = {getattr(function, "__name__", "") for every in get_overridable_functions().values() for function in every}
+    for name in functions if isinstance(functions, Collection) else ():
+        if name.endswith("_") and not name.endswith("__"):
+            raise ValueError(f"{name} writes in place, so it computes in the format of the tensor that it changes; call {name[:-1]} in the model")
+        if name not in known and not any(hasattr(place, name) for place in (torch, torch.Tensor, torch.nn.functional, torch.linalg, torch.special)):
+            last = name.rpartition(".")[2]
+            close = [last] if last in known else difflib.get_close_matches(last, sorted(known), n=1)
+            meant = f"do you mean {close[0]!r}?" if close else 'pass names as in ["softmax", "pow"]'
+            raise ValueError(f"torch has no function {name!r}; {meant}")
+    return functions
 
 
 def code(names: Sequence[str], functions: Sequence[str], precision: str) -> str:
@@ -176,9 +194,9 @@ def code(names: Sequence[str], functions: Sequence[str], precision: str) -> str:
     note = f"# Passed under {precision}. Runs where `model` is made; autocast and model.to(...) then {what}.\n"
     listed = "".join(f"    {json.dumps(name)},\n" for name in names)
     if functions:
-        library = "import torch\nfrom torch.overrides import TorchFunctionMode\n"
-        imports = "import copy\nimport difflib\nfrom collections.abc import Callable, Container, Sequence\n"
-        parts: tuple[Any, ...] = (each, modules_named, Widened, narrow, PartlyInFloat32, functions_in_float32)
+        library = "import torch\nfrom torch.overrides import TorchFunctionMode, get_overridable_functions\n"
+        imports = "import copy\nimport difflib\nfrom collections.abc import Callable, Collection, Container, Sequence\n"
+        parts: tuple[Any, ...] = (each, modules_named, functions_named, Widened, narrow, PartlyInFloat32, functions_in_float32)
         last = f"functions_in_float32(model, [\n{listed}], {json.dumps(list(functions))})\n"
     else:
         library, imports = "import torch\n", "import copy\nimport difflib\nimport itertools\nfrom collections.abc import Callable, Sequence\n"

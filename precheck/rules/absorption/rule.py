@@ -59,6 +59,9 @@ class Absorption(Rule):
         if candidate.operation.derived:
             held = f"keep the weights in {wide}, and .grad with them; or after each backward pass add .grad to a {wide} tensor"
             return held if candidate.operation.in_place else added_wide(wide)
+        if absorbed is not None and absorbed.additions == 1 and candidate.operation.parameter:
+            low = candidate.operation.outputs[0].dtype
+            return f"keep the weight in {wide} from here on, since a sum rounded to {low} loses as much; or keep the added part apart, unmerged"
         return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
     def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:

@@ -14,7 +14,7 @@ from precheck.analysis import chance
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.noise_floor.boundaries import TOO_LARGE_TO_HEAL
-from precheck.analysis.noise_floor.drift import ComparedTensor, Sorted, share
+from precheck.analysis.noise_floor.drift import ComparedTensor, Sorted, floor_share
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, read_at
@@ -103,7 +103,8 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
     (value,), u = operation.outputs, operation.outputs[0].roundoff
     if any(reader.summed is not None and reader.base == operation.base for reader in readers.get(value, ())):
         return None  # not complete yet
-    independent = max(INDEPENDENT, ONE_ROUNDING * chance.largest(elements(value), CERTAIN, 1)) * math.sqrt(sums.terms) * max(1.0, sums.between)
+    by_chance = ONE_ROUNDING * chance.largest_ratio_by_chance(elements(value), CERTAIN, 1)
+    independent = max(INDEPENDENT, by_chance) * math.sqrt(sums.terms) * max(1.0, sums.between)
     limit = max(ROUNDINGS, independent) * u
     if not limit < sums.off < math.inf or sums.off**2 < MADE_BY_FUNCTION * value.drift**2:
         return None
@@ -134,5 +135,5 @@ def _drift(row: ComparedTensor, precision: Precision, severity: Severity, *, oth
     more = f"; {others} more tensor{'' if others == 1 else 's'} too" if others > 0 else ""
     limit = f"{digits(row.allowed, 3)} allowed" if row.failed else f"near the {digits(row.allowed, 3)} allowed"
     text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {precision}, where rounding explains "
-            f"{percents(share(row))} (r = {digits(row.r, 3)}, {limit}){more}")  # fmt: skip
+            f"{percents(floor_share(row))} (r = {digits(row.r, 3)}, {limit}){more}")  # fmt: skip
     return at(row.record, "accumulated-drift", severity, text, measured=row.r, limit=row.allowed)

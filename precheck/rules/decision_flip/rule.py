@@ -55,7 +55,7 @@ class DecisionFlip(Rule):
         cumulative sums that stand still."""
         for operation, count in choices.misjudged(part.observation):
             if part.spoiled.isdisjoint(operation.inputs):
-                yield _misjudged(operation, count, nonfinite.moved_by(operation, part.observation) or operation)
+                yield _misjudged(operation, count, nonfinite.op_that_moved_argument(operation, part.observation) or operation)
         for operation in part.observation.judged:
             if part.spoiled.isdisjoint(operation.inputs):
                 if operation.skew is not None and _its_own(operation.skew):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from precheck import formats
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.noise_floor.boundaries import FLUSHED, NOTED, lost_share, needed, quantised, starved
+from precheck.analysis.noise_floor.boundaries import FLUSHED, NOTED, flushed_by_float16, lost_share, needed_scale, starved
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, Starved
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Observation
@@ -48,12 +48,12 @@ class GradientUnderflow(Rule):
         grave = [row.record.key for row in starved(run.low, run.rows, run.precision)]
         flushed = [
             row for row in run.rows
-            if lost_share(row) > NOTED and row.record.key not in run.unstable and quantised(row, run.precision, run.low.scale)
+            if lost_share(row) > NOTED and row.record.key not in run.unstable and flushed_by_float16(row, run.precision, run.low.scale)
         ]  # fmt: skip
         for row in sorted(flushed, key=lambda row: row.record.key not in grave)[:1]:
             zeros, scale = row.record.zeros - row.reference.zeros, run.low.scale
             text = (f"gradient of {row.record.name}: {zeros} of {row.record.numel} elements became zero under {run.precision} at loss scale "
-                    f"{scale:g}, {lost_share(row):.0%} of its norm is lost; a loss scale of {max(needed(row), 2 * scale):g} or more would "
+                    f"{scale:g}, {lost_share(row):.0%} of its norm is lost; a loss scale of {max(needed_scale(row), 2 * scale):g} or more would "
                     "keep it")  # fmt: skip
             severity: Severity = "error" if row.record.key in grave else "note"
             yield at(row.record, "gradient-underflow", severity, text, measured=lost_share(row), limit=FLUSHED)

@@ -5,5 +5,5 @@ rounding error.
 """
 
 MEANING = "one of two implementations of a function has more error than rounding explains; as a note: it is the reference"
-REMEDY = "compute in float32 at the place named, as the other of the two does"
+REMEDY = "compute in float32 at the place named, as the more accurate of the two does"
 GIVEN_BY = "pairs"

@@ -77,8 +77,9 @@ def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, 
         return []
     worst = found[0].record
     count = math.sqrt(worst.numel)
-    numbers = Numbers(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
-    text = worded(worst.name, max(0.0, found[0].arrived), worst.step, numbers, horizon(aged.get(worst.name), worst.step), len(found), len(every))
+    numbers = StepSizes(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
+    further = share_after_more_steps(aged.get(worst.name), worst.step)
+    text = message_on(worst.name, max(0.0, found[0].arrived), worst.step, numbers, further, len(found), len(every))
     return [
         Finding(
             "lost-update", "error", text, phase="optimizer", module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name,
@@ -98,10 +99,10 @@ def _unarrived(observation: Observation) -> list[Candidate]:
         return []
     worst = found[0]
     count = math.sqrt(max(1, worst.sampled))
-    numbers = Numbers(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
+    numbers = StepSizes(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
     share = max(0.0, update_share(worst))
-    further = horizon((worst.aged, worst.horizon) if worst.aged is not None else None, worst.steps)
-    text = worded(worst.parameter, share, worst.steps, numbers, further, len(found), len(observation.updates))
+    further = share_after_more_steps((worst.aged, worst.horizon) if worst.aged is not None else None, worst.steps)
+    text = message_on(worst.parameter, share, worst.steps, numbers, further, len(found), len(observation.updates))
     advice = "" if numbers.explained else UNEXPLAINED
     return [Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter, advice=advice)]
 
@@ -134,11 +135,16 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
         return
     number, worst = max(enough.items(), key=lambda each: each[1].intended)
     name = observation.parameters.get(number, "")
-    text = (f"{name or 'a parameter'}: {worst.times} products with a number close to 1, as in weight decay, should have changed it by "
-            f"{percents(worst.intended)}, but changed no bit: {worst.dtype} rounds each product to the old weight; {len(enough)} such parameters in "
-            "all")  # fmt: skip
+    if worst.averages:
+        text = (f"{name or 'a weight'}: {worst.times} updates of a moving average should have replaced {percents(worst.intended)} of it, but no "
+                f"product with its decay changed a bit: {worst.dtype} rounds each to the old number; {len(enough)} such weights in all")  # fmt: skip
+    else:
+        text = (f"{name or 'a parameter'}: {worst.times} products with a number close to 1, as in weight decay, should have changed it by "
+                f"{percents(worst.intended)}, but changed no bit: {worst.dtype} rounds each product to the old weight; {len(enough)} such parameters "
+                "in all")  # fmt: skip
+    advice = AVERAGE if worst.averages else ""
     operation = dataclasses.replace(worst.operation, phase="optimizer")
-    yield Undecayed("lost-update", operation, text, 0.0, LOST_UPDATE, tensor=name)
+    yield Undecayed("lost-update", operation, text, 0.0, LOST_UPDATE, tensor=name, advice=advice)
 
 
 def _meant(update: Update) -> float:
@@ -169,9 +175,12 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
 UNEXPLAINED = "look in the optimizer's step: it may add 0, as after a division by Inf, or write to copies of these weights"
 """The cure where rounding does not explain that an update is lost, so that master weights would lose it too."""
 
+AVERAGE = "keep the average in float32, whatever the format of the weights that it follows"
+"""The cure for a moving average of weights. Master weights of the model are no cure for it, since its copy is converted by itself."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Numbers:
+class StepSizes:
     """Root mean squares of a parameter's elements and of its intended step, and its learning rate, if known."""
 
     dtype: str
@@ -197,7 +206,7 @@ class Numbers:
         return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; an lr of {enough:.1g} would arrive)"
 
 
-def worded(name: str, share: float, steps: int, numbers: Numbers, horizon: str, lost: int, parameters: int) -> str:
+def message_on(name: str, share: float, steps: int, numbers: StepSizes, horizon: str, lost: int, parameters: int) -> str:
     """The message on the worst parameter. `share`: what arrived of its update. `lost` of all `parameters` lost more than half."""
     return (
         f"{name or 'a parameter'}: {share:.0%} of the update of {counted(steps, 'step')} arrived{horizon}: {numbers}; "
@@ -205,6 +214,6 @@ def worded(name: str, share: float, steps: int, numbers: Numbers, horizon: str, 
     )
 
 
-def horizon(aged: tuple[float, int] | None, steps: int) -> str:
+def share_after_more_steps(aged: tuple[float, int] | None, steps: int) -> str:
     """The share that arrives after more than `steps` steps of the optimizer alone, if that was tried."""
     return "" if aged is None or aged[1] <= steps else f", and {max(0.0, aged[0]):.0%} would arrive after {counted(aged[1], 'step')}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from precheck import formats
 from precheck.analysis.facts import Part
-from precheck.analysis.training.scaling import HALF_MAX, fits_later, safe
+from precheck.analysis.training.scaling import HALF_MAX, fits_later, safe_scale_in_words
 from precheck.findings import Finding
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Compared, Rule
@@ -43,7 +43,7 @@ def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
     if worst is None or not explained:
         text += "steps are skipped at any scale, so the gradients are not finite for another reason"
         return Candidate("scaler-collapse", event.operation, text, scale, 1.0)
-    text += f"float16 cannot hold gradients of {digits(worst.backward.beyond, 3)} even at a scale of 1, {safe(worst.backward)}"
+    text += f"float16 cannot hold gradients of {digits(worst.backward.beyond, 3)} even at a scale of 1, {safe_scale_in_words(worst.backward)}"
     lived = all(fits_later(step, steps) for step in skipped)
     return Candidate("scaler-collapse", event.operation, text, scale, 1.0, "warning" if lived else "error")
 

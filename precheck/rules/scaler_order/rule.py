@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.training.scaling import OFTEN, count
+from precheck.analysis.training.scaling import OFTEN, count_of_steps
 from precheck.findings import Severity
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate, Rule
@@ -56,10 +56,10 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
         return []
     (worst, found), many = lost[0], len(lost)
     text = (f"a new GradScaler starts at {worst.scale:g}, although the one before it had settled at {found:g}: "
-            f"{many} of {count(steps)} steps are skipped until it has come down again")  # fmt: skip
-    severity: Severity = "error" if many > max(1.0, OFTEN * count(steps)) else "warning"
+            f"{many} of {count_of_steps(steps)} steps are skipped until it has come down again")  # fmt: skip
+    severity: Severity = "error" if many > max(1.0, OFTEN * count_of_steps(steps)) else "warning"
     cure = "make one scaler for the whole training"
-    return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity, advice=cure)]
+    return [Candidate("scaler-order", worst.made or worst.operation, text, many / count_of_steps(steps), OFTEN, severity, advice=cure)]
 
 
 def _order(event: ScalingEvent) -> Candidate:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
 from precheck.analysis.noise_floor.boundaries import REFERENCE_OFF
-from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor, Sorted, share
+from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor, Sorted, floor_share
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE, ZERO_SUM
 from precheck.findings import Finding
@@ -60,10 +60,11 @@ class UnstableReference(Rule):
         results = (row for row in run.rows if (row.record.is_result or row.record.kind == "loss") and not row.excess_nonfinite)
         first = next((row for row in results if row.undetermined and row.reference.norm > 0), None)
         if first is not None and run.precision.is_low:
-            text = (f"{label(first.record.kind, first.record.name)}: roundings under {run.precision} change it by {share(first):.0%} of its norm, so "
+            share = floor_share(first)
+            text = (f"{label(first.record.kind, first.record.name)}: roundings under {run.precision} change it by {share:.0%} of its norm, so "
                     "nothing can be concluded: either the model is chaotic, or it returns another result on every call")  # fmt: skip
             yield Finding(
-                "unstable-reference", "warning", text, step=first.record.step, tensor=first.record.name, measured=share(first), limit=UNDETERMINED
+                "unstable-reference", "warning", text, step=first.record.step, tensor=first.record.name, measured=share, limit=UNDETERMINED
             )
 
 

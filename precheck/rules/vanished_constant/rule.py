@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from precheck import formats, ops
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.propagation.output_impact import ROUNDINGS
-from precheck.analysis.propagation.provenance import elements, percent, placed, reached
+from precheck.analysis.propagation.provenance import elements, percent, placed, reached_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.function_errors import MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.rounding.misroundings import FELT, Misrounded
@@ -50,7 +50,7 @@ class VanishedConstant(Rule):
         made = next((value for value in candidate.operation.outputs if value.low), None)
         if made is None:
             return super().advice(candidate, readers, wide)
-        if reached(candidate.operation) is not None:
+        if reached_bound(candidate.operation) is not None:
             return widened(candidate.operation, wide)
         if candidate.operation.in_optimizer:  # as a rule its squares of gradients vanish too, and no eps makes up for that
             return widened(candidate.operation, wide)
@@ -66,7 +66,7 @@ class VanishedConstant(Rule):
     def _constant(fact: Fact) -> str:
         """What the format makes of the constant, in words."""
         made = fact.operation.outputs[0]
-        bound = reached(fact.operation)
+        bound = reached_bound(fact.operation)
         if bound is not None:
             return f"{bound[0]:.6g} is {bound[1]:g} in {made.dtype}"
         return f"{min(abs(each) for each in fact.operation.scalars if each):.3g} is zero in {made.dtype}"

@@ -124,6 +124,7 @@ class UnchangedProducts:
     dtype: str
     times: int = 0
     intended: float = 0.0
+    averages: bool = False  # whether what a product takes away is added of another tensor, as in `average.mul_(d).add_(new, alpha=1 - d)`
 
 
 @dataclasses.dataclass(slots=True)
