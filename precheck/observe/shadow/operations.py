@@ -221,6 +221,7 @@ class Observation:
     functions: dict[str, Function] = dataclasses.field(default_factory=dict)  # the user's functions, by line
     exact: bool = False  # whether float32 is checked, against float64
     raised: str = ""  # class of the exception that ended the block
+    complaint: str = ""  # its message
     meant: set[str] = dataclasses.field(default_factory=set)  # lines of casts to low and back that the shadow rounded as well
     imposed: frozenset[str] | None = None  # lines on which it does not, since float32 makes no such cast (`evidence.imposed`); None: not known
 

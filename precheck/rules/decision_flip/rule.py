@@ -130,8 +130,8 @@ def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
 
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:
-    """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there. Scores that are
-    equal since they became zero were lost where they did: no format of the choice brings them back."""
+    """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there. Scores
+    that are equal since they became zero were lost where they did: no format of the choice brings them back."""
     text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {operation.inputs[0].dtype} makes distinct scores equal"
     cause = (causes.before_copies(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
     rule, flushing = zero_origin(operation.inputs[0]) if 2 * flips.flushed > flips.ties else ("", operation)
