@@ -21,6 +21,8 @@ from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEve
 from precheck.ops import names_of
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
+BITS_ROUNDED = "_to_copy.bits"
+"""The name of an operation that stands for a cast which a program makes by arithmetic on bits. Its last op is a view."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -176,6 +178,8 @@ class Operation:
 
     @property
     def title(self) -> str:
+        if self.name == BITS_ROUNDED:
+            return "aten.view.dtype"
         return self.name.replace("::", ".") if "::" in self.name else f"aten.{self.name}"
 
     @property

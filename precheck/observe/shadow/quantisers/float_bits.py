@@ -1,7 +1,7 @@
-"""Follows the bits of floats that a program rounds by chance: it adds random bits to them, cuts bits off, and takes the rest for a float again.
+"""Follows the bits of floats that a program rounds: it cuts bits off, and takes the rest for a float again.
 
-Such a float is judged against the one whose bits were taken: the errors have no mean if the random bits start right below those that are kept, and
-carry into them.
+If it adds random bits before, it rounds by chance. Such a float is judged against the one whose bits were taken: the errors have no mean if the
+random bits start right below those that are kept, and carry into them. Otherwise it rounds as a cast does (`rounded_bits`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck.observe.shadow.memory.storages import Flat, Storages
+from precheck.observe.shadow.probes import rounded_bits
+from precheck.observe.shadow.probes.rounded_bits import Given
 from precheck.observe.shadow.quantisers.code_notes import Skewed
 from precheck.observe.shadow.replaying.replay import OpCall
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
+BACK = {(torch.int32, torch.float32), (torch.int16, torch.bfloat16)}
+"""Integers, and the floats that have the upper bits of float32's."""
 SIGNIFICAND = 23
 """Bits of float32's significand."""
 RARE = 1.15
@@ -30,6 +34,7 @@ class Bits:
     """The bits of floats in one storage. `noisy`: other integers have been added, one for each float."""
 
     exact: Flat
+    given: Given
     noisy: bool = False
 
 
@@ -43,24 +48,28 @@ class FloatBits:
     def viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
         """After memory has been taken for another dtype."""
         if source.dtype is torch.float32 and result.dtype is torch.int32:
-            self.held.put(result, Bits(Flat.of(source, source.detach())))
-        elif source.dtype is torch.int32 and result.dtype is torch.float32 and self.held:
+            self.held.put(result, Bits(Flat.of(source, source.detach()), rounded_bits.given(self.mode, source)))
+        elif (source.dtype, result.dtype) in BACK and self.held:
             found = self.held.get(source)
-            if found is not None and found.noisy:
+            if found is not None:
+                rounded_bits.anew(self.mode, found.given, result)
+            if found is not None and not found.noisy:
+                rounded_bits.rounded(self.mode, found.given, found.exact.seen(result), result.detach())
+            elif found is not None and result.dtype is torch.float32:
                 self._rounded(found.exact.seen(result), result.detach(), source)
 
     def follow(self, op: OpCall, result: Any) -> None:
         """After an op on integers."""
-        if not isinstance(result, torch.Tensor) or result.dtype is not torch.int32:
+        if not isinstance(result, torch.Tensor) or result.dtype not in (torch.int32, torch.int16):
             return
-        inputs = [each for each in op.tensors() if each.dtype is torch.int32 and each.layout is torch.strided]
+        inputs = [each for each in op.tensors() if each.dtype in (torch.int32, torch.int16) and each.layout is torch.strided]
         known = next(((each, found) for each in inputs if (found := self.held.get(each)) is not None), None)
         if known is None or known[0].shape != result.shape:
             return
         source, found = known
         added = op.base == "add" and any(self.held.get(each) is None and each.numel() == result.numel() for each in inputs)
         noisy = added or any(each.noisy for each in map(self.held.get, inputs) if each is not None)
-        self.held.put(result, Bits(Flat.of(result, found.exact.seen(source)), noisy))
+        self.held.put(result, Bits(Flat.of(result, found.exact.seen(source)), found.given.moved(source, result), noisy))
 
     def _rounded(self, exact: torch.Tensor, made: torch.Tensor, bits: torch.Tensor) -> None:
         """Bits with noise have become floats: notes the mean of their errors, in steps between neighbours among the numbers that have these bits."""
