@@ -71,7 +71,7 @@ def watch(
                 yield report
             ended = True
         except Exception as error:
-            shadow.observation.raised = type(error).__name__
+            shadow.observation.raised, shadow.observation.complaint = type(error).__name__, str(error)
             _finish(report, shadow, verdict, apart, ended, allowed)
             _add_note(error, report)
             raise

@@ -70,6 +70,8 @@ def portion(share: float) -> str:
 
 def op_words(op: str, dtype: str = "") -> str:
     """An op as messages name it: "cast to bfloat16 (aten._to_copy)". Others keep the name that torch gives them."""
+    if op == "aten.view.dtype":
+        return "rounding of bits (aten.view)"
     if op not in ("aten._to_copy.default", "aten._to_copy"):
         return op
     return f"cast{dtype and f' to {dtype}'} (aten._to_copy)"

@@ -104,3 +104,37 @@ def test_an_interrupted_block_is_reported_too(ending: type[BaseException]) -> No
         overflowing(ending())
     assert [finding.rule for finding in report.errors] == ["overflow"]
     assert not notes(raised.value)
+
+
+def padded_to(many: int, dtype: torch.dtype) -> torch.Tensor:
+    """A mask as long as the longest of sequences, whose lengths are kept in that format."""
+    longest = torch.tensor([many, 7]).to(dtype).max()
+    return torch.zeros(many) + torch.arange(int(longest))
+
+
+def test_a_length_that_the_format_rounds_is_told_where_the_exception_names_both_numbers() -> None:
+    with pytest.raises(RuntimeError, match="2132"), precheck.watch() as report:
+        padded_to(2131, torch.half)
+    (finding,) = report.errors
+    assert (finding.rule, finding.op) == ("integer-rounding", "aten._to_copy.default")
+    assert "2131 becomes 2132 in float16" in finding.message
+
+
+@pytest.mark.parametrize(("many", "dtype"), [(2131, torch.float32), (2132, torch.half)])
+def test_a_length_that_the_format_holds_fits(many: int, dtype: torch.dtype) -> None:
+    with precheck.watch() as report:
+        padded_to(many, dtype)
+    assert not report.findings
+
+
+def read(many: int, then: Exception) -> None:
+    assert int(torch.tensor([many, 7]).to(torch.half).max()) > many
+    raise then
+
+
+@pytest.mark.parametrize("why", ["no more than 2132 of them", "no 2131, and no 7", "not so many"])
+def test_a_number_that_python_reads_is_no_cause_if_the_exception_does_not_compare_it(why: str) -> None:
+    """It may be a measure, which a program may round."""
+    with pytest.raises(Refused, match="no"), precheck.watch() as report:
+        read(2131, Refused(why))
+    assert not report.errors

@@ -24,7 +24,7 @@ from precheck.analysis.propagation.output_impact import adds_wrong_step, dropped
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
-from precheck.analysis.rounding.remainders import takes_from_codes
+from precheck.analysis.rounding.remainders import takes_from_bits, takes_from_codes
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
@@ -106,7 +106,7 @@ class Calls:
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself."""
-        cancelled = self._cancels(operation, value)
+        cancelled = self._cancels(operation, value) or takes_from_bits(operation, value)
         if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(operation, value)

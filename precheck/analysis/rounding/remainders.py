@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from precheck import ops
 from precheck.analysis.propagation.walks import NEARBY, Walk
-from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.operations import BITS_ROUNDED, Operation, Value
 from precheck.observe.shadow.signed_terms import before_whole_copies, difference_of, signed_terms, takes_back
 
 
@@ -18,6 +20,15 @@ def takes_from_codes(operation: Operation) -> bool:
         return False
     first, second = map(before_whole_copies, terms)
     return _made_of_codes(first, second) or _made_of_codes(second, first)
+
+
+def takes_from_bits(operation: Operation, value: Value) -> bool:
+    """Whether an op subtracts from a number what is left of it when lower bits are cut off, as where it is split into halves.
+
+    In the reference nothing is cut off, so all of the difference is zero there, which two numbers that are not the same do not give.
+    """
+    cut = any(given.maker is not None and given.maker.name == BITS_ROUNDED for given in operation.inputs)
+    return cut and operation.base in ops.SUMS and math.isinf(value.call_error)
 
 
 def _made_of_codes(made: Value, given: Value) -> bool:

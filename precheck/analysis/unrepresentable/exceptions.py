@@ -1,10 +1,12 @@
-"""Finds the likely cause of an exception in the watched block: a number that became zero, a comparison whose answer differs, a refused dtype."""
+"""Finds the likely cause of an exception in the watched block: a number that became zero or another whole one, a comparison whose answer differs, a
+refused dtype."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+import re
 
 from precheck import formats, ops
 from precheck.analysis.facts import Fact
@@ -37,6 +39,15 @@ class Decided(Fact):
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Counted(Fact):
+    """A whole number that the format rounded to another, that Python read, and that the exception compares with the right one."""
+
+    read: Operation
+    became: float
+    raised: str
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Mixed(Fact):
     """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
 
@@ -53,6 +64,8 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
     """
     if not observation.raised or not observation.operations:
         return []
+    if counted := _counted(observation):
+        return [counted]
     last = observation.operations[-1]
     if last.packet == ops.REFUSING:
         return _refused_matrix(observation)
@@ -73,6 +86,26 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
         if operation.reads and observation.raised in REFUSALS:
             return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
     return []
+
+
+def _counted(observation: Observation) -> Counted | None:
+    """The fact on a whole number that the format could not hold, if the exception's message has it beside the number that it should be.
+
+    One whole number alone may be a measure, and what Python makes of a number that it reads is not seen. But a message that has both numbers, such as
+    torch's on two sizes that differ, says that the program compares them.
+    """
+    named = set(map(float, re.findall(r"\d+", observation.complaint)))
+    for operation in observation.operations if len(named) > 1 else ():
+        value = operation.inputs[0] if operation.reads and operation.inputs else None
+        if value is None or not value.low or not value.wholes_moved or math.prod(value.shape) != 1:
+            continue
+        became, cause = formats.of_dtype(value.dtype).round(value.peak), op_that_moved_argument(operation, observation)
+        if cause is not None and became != value.peak and {became, value.peak} <= named:
+            return Counted(
+                rule="integer-rounding", operation=cause, measured=value.peak, limit=1 / value.roundoff, read=operation, became=became,
+                raised=observation.raised,
+            )  # fmt: skip
+    return None
 
 
 def _refused_matrix(observation: Observation) -> list[Fact]:

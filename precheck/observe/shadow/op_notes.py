@@ -41,6 +41,7 @@ class Flips:
     ties: int = 0  # changed rows whose scores are equal at the edge of the choice, in the run
     blur: float = 0.0  # |error of scores| / |scores - row mean|: a choice depends on differences only
     swapped: float = 1.0  # mean share of a changed row's choices that the reference did not choose
+    flushed: int = 0  # of `ties`, those whose equal scores are zero in the run, and not in the shadow
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEve
 from precheck.ops import names_of
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
+BITS_ROUNDED = "_to_copy.bits"
+"""The name of an operation that stands for a cast which a program makes by arithmetic on bits. Its last op is a view."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -177,6 +179,8 @@ class Operation:
 
     @property
     def title(self) -> str:
+        if self.name == BITS_ROUNDED:
+            return "aten.view.dtype"
         return self.name.replace("::", ".") if "::" in self.name else f"aten.{self.name}"
 
     @property
@@ -222,6 +226,7 @@ class Observation:
     functions: dict[str, Function] = dataclasses.field(default_factory=dict)  # the user's functions, by line
     exact: bool = False  # whether float32 is checked, against float64
     raised: str = ""  # class of the exception that ended the block
+    complaint: str = ""  # its message
     meant: set[str] = dataclasses.field(default_factory=set)  # lines of casts to low and back that the shadow rounded as well
     imposed: frozenset[str] | None = None  # lines on which it does not, since float32 makes no such cast (`evidence.imposed`); None: not known
 

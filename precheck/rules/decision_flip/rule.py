@@ -20,7 +20,7 @@ from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.provenance import Origins, elements, placed
+from precheck.analysis.propagation.provenance import Origins, elements, placed, zero_origin
 from precheck.analysis.unrepresentable import nonfinite
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Flips, Skew
@@ -131,11 +131,14 @@ def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
 
 
 def _tied(operation: Operation, flips: Flips, stored: Value) -> Candidate:
-    """The candidate for equal scores. For a full sort, and for wide scores, the op that stored them low is named: there their order was lost."""
+    """The candidate for equal scores. For a full sort, and for wide scores, the op that stored them low is named: there their order was lost. Scores
+    that are equal since they became zero were lost where they did: no format of the choice brings them back."""
     text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {stored.dtype} makes distinct scores equal"
     earlier = operation.base in ops.ORDERED or not operation.inputs[0].low
     cause = (causes.before_copies(stored).maker if earlier else None) or operation
-    text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
+    rule, flushing = zero_origin(operation.inputs[0]) if 2 * flips.flushed > flips.ties else ("", operation)
+    cause, becomes = (flushing, "becomes zero") if rule == "underflow" else (cause, "is stored")
+    text = f"what {becomes} here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
     return Candidate("decision-flip", cause, text, flips.ties / flips.total, TIED_ROWS, severity)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import placed
+from precheck.analysis.unrepresentable.exceptions import Counted
 from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, MadeInteger, Moved
 from precheck.observe.shadow.op_notes import Recut, Renumbered
+from precheck.observe.shadow.places.source import shortened
 from precheck.rules.advice import uncast, widened
 from precheck.rules.rule import Candidate, Rule
 
@@ -32,6 +34,10 @@ class IntegerRounding(Rule):
             value = fact.value
             return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds every whole number only up to {1 / value.roundoff:.0f}: "
                     f"at least {value.wholes_moved} changed")  # fmt: skip
+        if isinstance(fact, Counted):
+            return (f"{fact.measured:.0f} becomes {fact.became:.0f} in {fact.read.inputs[0].dtype}, which holds every whole number only up to "
+                    f"{fact.limit:.0f}; Python reads it at {shortened(fact.read.blamed)}, and the block raised {fact.raised}, whose message has both "
+                    f"numbers")  # fmt: skip
         if not isinstance(fact, MadeInteger):
             return super().words(fact)
         changes = fact.changes

@@ -254,6 +254,5 @@ BUGS = (
     Bug("charted-norms", "languini-kitchen/languini-kitchen#7", ("scaler-order",), "", lambda: logged_norms(False), lambda: logged_norms(True),
         phase="scaler", severity="warning", expected_miss="a scaled number is told where Python reads it; these stay tensors to the end"),
     Bug("expanded-distances", "cornellius-gp/gpytorch#1960", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: process("emulated"), lambda: process("by hand"),
-        expected_miss="the rounding is arithmetic on bits, where a shadow starts afresh; on a GPU it happens inside the kernel"),
+        lambda: process("emulated"), lambda: process("by hand"), precision="32-true", module="Process"),
 )  # fmt: skip

@@ -256,8 +256,9 @@ def of_choice(op: OpCall, scores: torch.Tensor, shadow: torch.Tensor, mine: torc
     changed = int(rows.sum())
     if not changed:
         return Flips(0, rows.numel())
-    ties = _tied(op, scores, mine, rows, dim)
-    return Flips(changed, rows.numel(), ties, _blur(scores, shadow, dim), _swapped(mine, theirs, rows, dim) if ties and dim is not None else 1.0)
+    ties, flushed = _tied(op, scores, shadow, mine, rows, dim)
+    swapped = _swapped(mine, theirs, rows, dim) if ties and dim is not None else 1.0
+    return Flips(changed, rows.numel(), ties, _blur(scores, shadow, dim), swapped, flushed)
 
 
 def _of_order(scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, dim: int | None) -> Flips:
@@ -280,12 +281,15 @@ def _swapped(mine: torch.Tensor, theirs: torch.Tensor, rows: torch.Tensor, dim: 
     return 1 - share(other.gather(-1, nearest) == own)
 
 
-def _tied(op: OpCall, scores: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> int:
+def _tied(op: OpCall, scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> tuple[int, int]:
+    """In how many of the changed rows a top-k ends between equal scores, and in how many of these they became zero."""
     count = mine.shape[dim] if dim is not None and mine.dim() == scores.dim() else 1
     if op.plan.packet != "topk" or dim is None or count >= scores.shape[dim]:
-        return 0
+        return 0, 0
     edge = scores.detach().float().topk(count + 1, dim, largest=bool(op.argument("largest"))).values
-    return int((rows & (edge.select(dim, count - 1) == edge.select(dim, count))).sum())
+    last = edge.select(dim, count - 1)
+    tied = rows & (last == edge.select(dim, count))
+    return int(tied.sum()), int((tied & (last == 0) & ((scores == 0) & (shadow != 0)).any(dim)).sum())
 
 
 def _blur(scores: torch.Tensor, shadow: torch.Tensor, dim: int | None) -> float:

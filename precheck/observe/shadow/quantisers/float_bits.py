@@ -1,7 +1,7 @@
-"""Follows the bits of floats that a program takes for integers and for floats again.
+"""Follows the bits of floats that a program rounds: it cuts bits off, and takes the rest for a float again.
 
-A float that it rounds by chance, since it adds random bits and cuts bits off, is judged against the one whose bits were taken: the errors have no
-mean if the random bits start right below those that are kept, and carry into them.
+If it adds random bits before, it rounds by chance. Such a float is judged against the one whose bits were taken: the errors have no mean if the
+random bits start right below those that are kept, and carry into them. Otherwise it rounds as a cast does (`rounded_bits`).
 
 A float that differs in its last bits alone, as one of bfloat16 whose other half is kept apart, is the same number, and its error is the same.
 """
@@ -15,6 +15,8 @@ import torch
 
 from precheck.observe.shadow.memory.storages import Flat, Storages
 from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.probes import rounded_bits
+from precheck.observe.shadow.probes.rounded_bits import Given
 from precheck.observe.shadow.quantisers.code_notes import Skewed
 from precheck.observe.shadow.replaying.replay import OpCall
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 INTEGERS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 """The integers of the same size."""
 KINDS = frozenset(INTEGERS.values())
+UPPER = frozenset({torch.float32, torch.bfloat16})
+"""Floats that have the upper bits of float32's."""
 SIGNIFICAND = 23
 """Bits of float32's significand."""
 RARE = 1.15
@@ -36,15 +40,15 @@ class Bits:
     """The bits of floats in one storage. `noisy`: other integers have been added, one for each float."""
 
     exact: Flat
+    eps: float  # of the floats' format
+    given: Given | None = None  # of float32 numbers
     noisy: bool = False
-    wide: bool = True  # whether they are of float32 numbers
-    eps: float = 0.0  # of the floats' format
     missing: Flat | None = None  # what the shadows of the floats have more
     value: Value | None = None
 
 
 class FloatBits:
-    """The bits of a run's float32 numbers."""
+    """The bits of a run's floats."""
 
     def __init__(self, mode: Shadow) -> None:
         self.mode = mode
@@ -55,29 +59,39 @@ class FloatBits:
         taken = INTEGERS.get(source.dtype)
         if taken is not None and result.dtype is taken:
             self.held.put(result, self._bits(source, result))
-        elif INTEGERS.get(result.dtype) is source.dtype and self.held:
-            found = self.held.get(source)
-            if found is not None and found.noisy and found.wide and result.dtype is torch.float32:
+            return
+        found = self.held.get(source) if self.held and INTEGERS.get(result.dtype) is source.dtype else None
+        if found is None:
+            return
+        if found.given is not None and result.dtype in UPPER:
+            rounded_bits.anew(self.mode, found.given, result)
+            if not found.noisy:
+                rounded_bits.rounded(self.mode, found.given, found.exact.seen(result), result.detach())
+            elif result.dtype is torch.float32:
                 self._rounded(found.exact.seen(result), result.detach(), source)
-            elif found is not None and found.missing is not None and found.value is not None and self.mode.memory.find(result) is None:
-                self._same(found.exact, found.missing, found.value, found.eps, result)
+                return
+        if self.mode.memory.find(result) is None:
+            self._same(found, result)
 
     def _bits(self, source: torch.Tensor, result: torch.Tensor) -> Bits:
         """What is known of floats whose bits are taken."""
-        cell, number = self.mode.memory.find(source), source.detach().float()
-        wide, eps = source.dtype is torch.float32, torch.finfo(source.dtype).eps
+        given = rounded_bits.given(self.mode, source) if source.dtype is torch.float32 else None
+        found = Bits(Flat.of(result, source.detach().float()), torch.finfo(source.dtype).eps, given)
+        cell = self.mode.memory.find(source)
         if cell is None:
-            return Bits(Flat.of(result, number), wide=wide, eps=eps)
+            return found
         shadow = self.mode.memory.view(cell, source)
         missing = Flat.of(result, (shadow - source.detach().to(shadow.dtype)).float())
-        return Bits(Flat.of(result, number), wide=wide, eps=eps, missing=missing, value=cell.value)
+        return dataclasses.replace(found, missing=missing, value=cell.value)
 
-    def _same(self, numbers: Flat, missing: Flat, value: Value, eps: float, result: torch.Tensor) -> None:
+    def _same(self, found: Bits, result: torch.Tensor) -> None:
         """Gives floats that are those whose bits were taken, but for their last bits, the errors of these."""
-        exact, made = numbers.seen(result), result.detach().float()
-        if bool(((made - exact).abs() <= max(eps, torch.finfo(result.dtype).eps) * exact.abs()).all()):
+        if found.missing is None or found.value is None:
+            return
+        exact, made = found.exact.seen(result), result.detach().float()
+        if bool(((made - exact).abs() <= max(found.eps, torch.finfo(result.dtype).eps) * exact.abs()).all()):
             reference = self.mode.replay.reference
-            self.mode.memory.put(result, result.detach().to(reference) + missing.seen(result).to(reference), value)
+            self.mode.memory.put(result, result.detach().to(reference) + found.missing.seen(result).to(reference), found.value)
 
     def follow(self, op: OpCall, result: Any) -> None:
         """After an op on integers."""
@@ -91,8 +105,9 @@ class FloatBits:
         added = op.base == "add" and any(self.held.get(each) is None and each.numel() == result.numel() for each in inputs)
         noisy = added or any(each.noisy for each in map(self.held.get, inputs) if each is not None)
         missing = None if found.missing is None else Flat.of(result, found.missing.seen(source))
+        given = None if found.given is None else found.given.moved(source, result)
         exact = Flat.of(result, found.exact.seen(source))
-        self.held.put(result, dataclasses.replace(found, exact=exact, noisy=noisy, missing=missing))
+        self.held.put(result, dataclasses.replace(found, exact=exact, given=given, noisy=noisy, missing=missing))
 
     def _rounded(self, exact: torch.Tensor, made: torch.Tensor, bits: torch.Tensor) -> None:
         """Bits with noise have become floats: notes the mean of their errors, in steps between neighbours among the numbers that have these bits."""

@@ -104,13 +104,18 @@ class FunctionReplay:
                 if anew or each is not call.called:
                     each.memory.drop(tensor)
 
+    def running(self) -> Called | None:
+        """The call that runs now."""
+        return self._called(1)
+
     def written(self, call: Call, tensor: torch.Tensor, exact: torch.Tensor) -> None:
-        """Begins with a number that the program has written down: the call computes with `exact`, of which `tensor` is the rounding."""
-        called = self._called(1)
+        """Begins with a number that the program has written down, or rounded without an op: the call computes with `exact`, of which `tensor` is the
+        rounding."""
+        called, value = self._called(1), call.operation.outputs[0]
         if called is not None:
             call.operation.call = called.number
             called.memory.put(tensor, exact.clone(), _NOTHING)
-            call.operation.outputs[0].call_error = call.operation.outputs[0].drift
+            value.call_error = apart(sampled(tensor), sampled(exact)) if call.operation.inputs else value.drift
 
     def _follow(self, call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:
         """Whether the call's shadows are now those of what the op wrote."""
