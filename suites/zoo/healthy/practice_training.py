@@ -6,6 +6,7 @@ import itertools
 import math
 
 import torch
+from bugs.advantages import ScheduleFree
 from bugs.bug import normal, uniform
 from torch import nn
 from torch.nn import functional
@@ -208,7 +209,20 @@ def scale_of_earlier_steps() -> torch.Tensor:
     return torch.stack(outs)
 
 
+def residuals_of_a_nearly_trained_layer() -> torch.Tensor:
+    """A layer that computes in bfloat16, near its goal: each squared residual is far off, and the loss of all of them is right."""
+    start, goal = normal(12, 24, seed=4000).to(LOW), normal(12, 24, seed=4000).to(LOW).float() + 0.3 * normal(12, 24, seed=4001)
+    optimizer = ScheduleFree(start.float(), 0.02, 0.9)
+    for step in range(120):
+        layer = optimizer.weight.detach().to(LOW).requires_grad_()
+        x = normal(32, 24, seed=4040 + step)
+        loss = (functional.linear(x.to(LOW), layer).float() - x @ goal.T).square().sum(-1).mean() / 2
+        optimizer.step(torch.autograd.grad(loss, layer)[0])
+    return optimizer.average()
+
+
 IDIOMS = (
     average_with_a_warmed_decay, sharpness_aware_steps, clipped_unit_by_unit, scales_that_are_learned, adapter_merged_once,
     adapter_by_direction_and_length, orthogonal_momentum, whitened_both_ways, moments_in_bytes, scale_of_earlier_steps,
+    residuals_of_a_nearly_trained_layer,
 )  # fmt: skip
