@@ -158,12 +158,12 @@ class Calls:
         turns = Counter(line for line, _ in itertools.groupby(operation.line for operation in self.operations[call]))
         return not (_asked(made) or any(share and turns[operation.line] > 1 for operation, share in made.shares.items()))
 
-    def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset()) -> bool:
+    def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset(), *, fair: float = 1.0) -> bool:
         """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
 
         A value may be joined, cast or moved before it leaves. It does not count if its wrong elements are dropped on the way. A sum does not count if
         the wrong elements are zeros, which should have added almost nothing, or if the program drops it (`unread`), or if the next op makes it right
-        again. What an optimizer computes leaves it as a step. A state is no result, since a step may divide one by another.
+        again (`fair`). What an optimizer computes leaves it as a step. A state is no result, since a step may divide one by another.
         """
         stepping = value.maker is not None and value.maker.in_optimizer
         here = operation.call, self.functions.get(operation.blamed)
@@ -179,14 +179,14 @@ class Calls:
                 if reader.reads or (_steps(reader, held) if stepping else outside):
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
-                if reader.base in summed and any(made not in unread and self._felt(made, decides=plainly) for made in wrong):
+                if reader.base in summed and any(made not in unread and self._felt(made, decides=plainly, fair=fair) for made in wrong):
                     return True
                 walk.follow(wrong if reader.base in ops.MOVING else ())
         return False
 
-    def _felt(self, total: Value, *, decides: bool) -> bool:
+    def _felt(self, total: Value, *, decides: bool, fair: float) -> bool:
         """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too, or
-        if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides)."""
+        if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides). `fair`: of wide results."""
         if elements(total) == 1 or total.maker is None:
             return True
         walk = Walk([total], NEARBY)
@@ -196,15 +196,16 @@ class Calls:
             if not readers or decided or any(is_end(reader) or reader.call != total.maker.call for reader in readers):
                 return True  # it leaves the function, Python reads it, or it decides
             results = (made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING)
-            if any(made.call_error > (ADDED if made.low else 1) * effective_roundoff(made) for made in results):  # low ops round, too
+            if any(made.call_error > (ADDED if made.low else fair) * effective_roundoff(made) for made in results):
                 return True
             walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
         return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
-        """Exemption: only its own function reads the value after all."""
+        """Exemption: only its own function reads the value after all, or makes nothing wrong of its sums."""
         self.readers = readers
-        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped_values(self.observation))
+        fair = ADDED if fact.limit >= ROUNDED else 1.0  # what healthy functions reach: 3.8 where the precision asks for low numbers, else 1.0
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped_values(self.observation), fair=fair)
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether a value is a sum whose terms cancel, or is made from one.
