@@ -197,6 +197,20 @@ def _mask(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
     return drawn
 
 
+def alike(example: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """The drawn whole numbers as one of them everywhere, or flags that are all True. As drawn, where the example's are in order, differ from one
+    another, or form a triangle: these are of a kind that they keep."""
+    if not drawn.numel() or not drawn.dim() or drawn.is_floating_point() or drawn.is_complex():
+        return drawn
+    if example.dtype is torch.bool:
+        triangle = example.dim() >= 2 and any(torch.equal(example, keep(example)) for keep in (torch.tril, torch.triu))
+        return drawn if triangle or not bool(example.any()) else torch.ones_like(drawn)
+    flat = example.flatten()
+    if flat.unique().numel() == flat.numel() or bool((flat.diff() >= 0).all()) or int(drawn.max()) < 0:
+        return drawn
+    return torch.full_like(drawn, int(drawn[drawn >= 0].flatten()[0]))
+
+
 def _whole(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator, bounds: Bounds) -> torch.Tensor:
     if example.numel() == 0:
         return torch.zeros(shape, dtype=torch.int64)

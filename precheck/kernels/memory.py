@@ -25,9 +25,14 @@ LAYOUTS = {
     "expanded": "x[:1].expand(x.shape)",
     "channels last": "x.movedim(1, -1).contiguous().movedim(-1, 1)",
     "rows before heads": "x.transpose(-3, -2).contiguous().transpose(-3, -2)",
+    "columns of a wider tensor": "torch.cat([x, x], -1)[..., :x.shape[-1]]",
+    "every other row": "x.repeat_interleave(2, 0)[::2]",
     "conjugated when read": "x.conj_physical().conj()",
 }
-"""Layouts, and code that gives them to a tensor `x`."""
+"""Layouts, and code that gives them to a tensor `x`. Part of a wider tensor, as a slice of a joint projection leaves it, has neighbours in its last
+dimension that lie side by side: a kernel that copies what is strided there alone takes it as it is, and may forget the distance of its rows."""
+_DOUBLED = {"columns of a wider tensor": -1, "every other row": 0}
+"""The dimension whose numbers lie behind one another with as many others between."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -72,10 +77,13 @@ def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:
     count, front = steps, 0 if layout == "contiguous" else GUARD + 1
     for size in physical:
         count *= size
-    storage = torch.full((front + count + GUARD,), poison(values.dtype), dtype=values.dtype, device=values.device)
     strides, step = [0] * values.dim(), steps
+    doubled = _DOUBLED.get(layout)
+    count *= 1 if doubled is None else 2
+    storage = torch.full((front + count + GUARD,), poison(values.dtype), dtype=values.dtype, device=values.device)
     for axis in reversed(perm):
-        strides[axis], step = step, step * max(shape[axis], 1)
+        step *= 1 + (axis == doubled)
+        strides[axis], step = step, step * max(shape[axis], 1) * (1 + (doubled == -1 and axis == perm[-1]))
     if layout == "expanded" and values.dim():
         strides[0] = 0
         values = values[:1].expand(values.shape)
@@ -101,7 +109,7 @@ def _order(values: torch.Tensor, layout: str) -> list[int]:
 
 def fits(values: torch.Tensor, layout: str) -> bool:
     """Whether a tensor of that shape can have the layout."""
-    least = {"transposed": 2, "channels last": 3, "rows before heads": 3, "expanded": 2}.get(layout, 1)
+    least = {"transposed": 2, "channels last": 3, "rows before heads": 3, "expanded": 2, **dict.fromkeys(_DOUBLED, 2)}.get(layout, 1)
     return values.dim() >= least and (values.is_complex() or layout != "conjugated when read")
 
 

@@ -256,7 +256,7 @@ class Session:
     def _protocol(self) -> bool:
         if protocol.calls_reference(self.bench):
             self.told.warnings.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
-        for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed, protocol.renumbered):
+        for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed, protocol.renumbered, protocol.widened, protocol.twins):
             for judged in sequence(self.bench):
                 if self.late():
                     self.told.skipped += 1
@@ -264,6 +264,9 @@ class Session:
                 self._noted(judged)
                 if judged.fault is not None and self._stale(judged, sequence):
                     return True
+        again = protocol.repeated(self.bench)
+        if again:
+            self.told.warnings.append(("kernel-mutation", f"of two backward passes through one graph {again}: what was kept for it is written over"))
         if self._failed(protocol.overwritten(self.bench)) or self._failed(protocol.nondeterministic(self.bench)):
             return True
         return self._elsewhere("with another number of threads", protocol.threaded) or self._elsewhere("on another stream", protocol.streamed)
