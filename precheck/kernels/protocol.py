@@ -138,11 +138,22 @@ def repeated(bench: Bench) -> str:
     twice = dataclasses.replace(bench.wishes_of(trial), again=True)
     outcome = running.run(bench.candidate, bench.example, [each.tensor for each in held], made.numbers, twice, keep=True)
     right = running.run(bench.reference, bench.example, made.values, made.numbers, twice)
-    if right.error is not None or right.again or outcome.error is None and not outcome.again:
+    if right.error is not None or right.again or (outcome.error is None and not outcome.again):
         return ""
     if outcome.error is not None:
         return f"the second one raises {type(outcome.error).__name__}" if outcome.where == "second backward" else ""
     return f"the second one gives another {', '.join(outcome.again)}"
+
+
+def noticed(bench: Bench) -> list[tuple[str, str]]:
+    """What is no fault and worth a warning, with its rule."""
+    found = []
+    if calls_reference(bench):
+        found.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
+    again = repeated(bench)
+    if again:
+        found.append(("kernel-mutation", f"of two backward passes through one graph {again}: what was kept for it is written over"))
+    return found
 
 
 def overwritten(bench: Bench) -> Fault | None:

@@ -36,6 +36,7 @@ class Outcome:
     upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # incoming gradients, with copies of their values
     passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the incoming gradient of each output
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
+    beyond: str = ""  # what was allocated and written beyond its end, in words
     turned: frozenset[int] = frozenset()  # inputs that have another shape, or other strides, behind the call
     again: tuple[str, ...] = ()  # gradients that a second backward pass gives otherwise
     parts: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # for gradients that autograd adds up: the total size of the parts
@@ -63,8 +64,8 @@ SCALED = {"large": 2.0**10, "small": 2.0**-12}
 
 
 _AGAIN = 0.02
-"""The share by which a gradient may differ when it is computed again: some roundings of bfloat16. What is multiplied in its place once more differs by
-a whole incoming gradient."""
+"""The share by which a gradient may differ when it is computed again: some roundings of bfloat16. What is multiplied in its place once more differs
+by a whole incoming gradient."""
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,

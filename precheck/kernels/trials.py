@@ -78,6 +78,8 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
         if trial.family in number_kinds.AT_THRESHOLDS:
             drawn = _at_threshold(drawn, limits, trial, generator, fmt) if trial.leaf == place else drawn
             limits = None
+        if trial.family == "ends" and contents.unit(tensor):
+            drawn, limits = contents.to_ends(drawn, contents.chances(tensor), generator), None
         if trial.family == "scaled":
             drawn = drawn * trial.number if trial.leaf == place and limits == contents.FREE else drawn
             limits = None
@@ -89,6 +91,8 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
             drawn = drawn.log_softmax(-1)
         elif signs and (sign := contents.one_sign(tensor)):
             drawn = sign * drawn.abs()
+        if trial.family == "rows twice" and (limits is not None or contents.chances(tensor) or contents.boxes(tensor)) and drawn.dim():
+            drawn = drawn[torch.arange(len(drawn)) % -(-len(drawn) // 2)]
         if special and trial.leaf == place:
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
         if trial.family not in ("Inf", "-Inf"):
