@@ -28,8 +28,9 @@ def _rounded_up(make: Callable[[torch.Tensor], torch.Tensor], lanes: int) -> Cal
     return kernel
 
 
-@pytest.mark.parametrize("make", [lambda x: torch.empty(x.shape), lambda x: torch.zeros(x.shape), lambda x: torch.full(x.shape, 1.0), lambda x: x.new_empty(x.shape)],
-                         ids=["empty", "zeros", "full", "new"])  # fmt: skip
+@pytest.mark.parametrize("make", [
+    lambda x: torch.empty(x.shape), lambda x: torch.zeros(x.shape), lambda x: torch.full(x.shape, 1.0), lambda x: x.new_empty(x.shape),
+], ids=["empty", "zeros", "full", "new"])  # fmt: skip
 def test_what_is_stored_behind_the_end_of_an_output_is_told_as_an_edge(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
     report = precheck.compare_kernels(_rounded_up(make, 4), lambda x: 2 * x, (X,), budget=3, gradients=False)
     assert [each.rule for each in report.errors] == ["kernel-edge"]

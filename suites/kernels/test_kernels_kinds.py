@@ -22,6 +22,7 @@ TOLD = {
     "three tensors behind one another: which are the same is kept from the first call": "kernel-stale",
     "root mean square norm of float16: squares are added up in float16": "kernel-accumulation",
     "norm of channels: on the way back behind 768 rows sums stop": "kernel-edge",
+    "what a mask lets be looked at: where it lets nothing it is divided by zero": "kernel-mask",
     "logarithms of shares of tokens: incoming gradients are read as if packed": "kernel-stride",
 }
 
@@ -124,6 +125,19 @@ def test_a_share_of_zero_that_becomes_nan_is_a_warning() -> None:
 def test_whole_numbers_are_all_the_same_only_where_they_are_of_no_other_kind(example: torch.Tensor, alike: bool) -> None:
     found = contents.alike(example, example.clone())
     assert (len(found.unique()) == 1) == alike
+
+
+def test_a_noise_run_gives_an_exact_zero_no_sign() -> None:
+    def shares(x: torch.Tensor) -> torch.Tensor:
+        total = (x.exp() * 0).sum(1, keepdim=True)
+        return x / torch.where(total > 0, total, 1)
+
+    bench = _bench(shares, X)
+    for seed in range(1, 7):
+        outcome, _ = running.noise(shares, bench.example, [X], {}, bench.wishes, seed, 2.0**-24, 2.0**-24)
+        found = outcome.values["output"]
+        assert found is not None
+        assert bool(found.isfinite().all())
 
 
 def test_rows_come_twice() -> None:
