@@ -10,6 +10,7 @@ import torch
 from precheck import ops
 from precheck.kernels.memory import GUARD, poison, same
 from precheck.observe.profiling import UncompiledMode
+from precheck.torch_internals import schema
 
 _EMPTY = ops.EMPTY - {"_efficientzerotensor"}
 _MADE = ops.FACTORIES - {"_efficientzerotensor"}
@@ -68,7 +69,7 @@ class Allocated(UncompiledMode):
 
 def resized(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Tensors that an op may resize: the first one of `resize_` and `set_`, and those that take a result."""
-    names = [each.name for each in func._schema.arguments if each.is_out]
+    names = [each.name for each in schema(func).arguments if each.is_out]
     given = [kwargs.get(name) for name in names]
     first = args[:1] if func.overloadpacket.__name__.rstrip("_") in ("resize", "resize_as", "set") else ()
     return [each for each in (*given, *first) if isinstance(each, torch.Tensor)]

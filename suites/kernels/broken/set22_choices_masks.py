@@ -39,7 +39,7 @@ def last_one_counts_in_full(wrong: bool, x: torch.Tensor, at: torch.Tensor) -> t
     for place, share in ((low, 1 - part), (low + 1, part)):
         inside = (place >= 0) & (place < count)
         near = (at > -1) & (at < count)
-        total = total + x[:, place.clamp(0, count - 1).long()] * share * (near if wrong else inside)
+        total = total + torch.where(near if wrong else inside, x[:, place.clamp(0, count - 1).long()] * share, 0)
     return total
 
 
