@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ import torch
 from precheck import formats
 from precheck.analysis.noise_floor import kernel_floor as floor
 from precheck.kernels import indices, memory, nonfinite, number_kinds, reference_error, running, trials
+from precheck.kernels.allocations import Allocated
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
-from precheck.kernels.memory import poisoned
 from precheck.kernels.noise import base_roundoff
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, of_nothing, surplus, values_of
@@ -26,8 +26,8 @@ LADDER = (0, 2, 4, 18)
 """Noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
 QUICK = (0, 2, 4)
 """The same while the class of a fault is searched. The verdict is known then."""
-MOST = 2**23
-"""The most elements of one tensor."""
+MOST, LARGE = 2**23, 2**20
+"""The most elements of one tensor; from how many on no results of an earlier trial are kept."""
 CLEAN = (ValueError, TypeError, NotImplementedError)
 """Errors with a text that a kernel may raise to refuse its inputs."""
 
@@ -46,8 +46,7 @@ class Bench:
         self.history: list[Trial] = []  # what was judged, in order
         self.ladder: tuple[int, ...] = LADDER
         self.exact_in, self.signs = "float64", False
-        self.fills = not compiled(candidate)
-        self.threads = torch.get_num_threads()
+        self.fills, self.threads = not compiled(candidate), torch.get_num_threads()
 
     def make(self, trial: Trial) -> Made:
         """The inputs of a trial."""
@@ -120,8 +119,9 @@ class Bench:
     def call(self, trial: Trial, made: Made, *, buffers: Sequence[memory.Buffer] | None = None) -> tuple[Outcome, list[memory.Buffer]]:
         """Runs the candidate on the inputs of a trial."""
         held = list(buffers) if buffers is not None else trials.buffers(self.example, made.values, trial)
-        with poisoned(trial.fill if self.fills else ""):
+        with Allocated(trial.fill) if self.fills else nullcontext() as made_in:
             outcome = running.run(self.candidate, self.example, [each.tensor for each in held], made.numbers, self.wishes_of(trial), keep=True)
+        outcome.beyond = "" if made_in is None else made_in.beyond()
         return outcome, held
 
     def judge(self, trial: Trial, *, buffers: Sequence[memory.Buffer] | None = None) -> Judged:
@@ -130,7 +130,6 @@ class Bench:
         self.history.append(trial)
         made = self.make(trial)
         judged.outcome, held = self.call(trial, made, buffers=buffers)
-        judged.seconds = judged.outcome.seconds
         judged.reference = self.of(trial, made)
         self._decide(judged, held)
         return judged
@@ -139,7 +138,7 @@ class Bench:
         """The results of the reference on a trial, in its own format and exact."""
         key = trial.but(layout="contiguous", laid=-1, fill="") if trial.layout != "expanded" else trial
         if key not in self.references:
-            if len(self.references) > 8:
+            if len(self.references) > 8 or self.dimensions.elements(dict(trial.sizes)) > LARGE:
                 self.references.clear()
             made = made or self.make(trial)
             native = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial))
@@ -204,6 +203,8 @@ class Bench:
             what = buffer.touched()
             if what:
                 return Fault("touched", f"inputs{leaf.path}", f"inputs{leaf.path}: the candidate writes into {what}")
+        if outcome.beyond:
+            return Fault("beyond", "output", f"the candidate writes behind the end of {outcome.beyond} that it made")
         for place in sorted(outcome.turned - native.turned):
             name = f"inputs{self.example.leaves[place].path}"
             return Fault("touched", name, f"{name}: behind the call it has another shape, or other strides")
@@ -234,8 +235,8 @@ class Bench:
                 judged.distances = distances(outcome, reference)
             if not judged.open or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
-        judged.fault = values_of(judged, outcome, reference) or of_nothing(judged, outcome, reference)
-        judged.fault = judged.fault or self._other_infinity(judged.trial, outcome, reference)
+        found = values_of(judged, outcome, reference) or of_nothing(judged, outcome, reference)
+        judged.fault = found or self._other_infinity(judged.trial, outcome, reference)
 
     def _other_infinity(self, trial: Trial, outcome: Outcome, reference: Reference) -> Fault | None:
         """Inf where the reference has -Inf, or the reverse. At a pole the sign may depend on that of a zero, so it has to be the same beside these

@@ -12,9 +12,10 @@ from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
 from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, seen, thresholds, unmasked
 from precheck.kernels.bench import QUICK, Bench
-from precheck.kernels.errors import blunt, constant, differ, explained, has_mask, inputs_of
+from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.rounding_errors import PLENTY, RoundingErrors
+from precheck.kernels.running import SCALED
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import AT_ONCE, Judged
 from precheck.kernels.trials import Made, Trial
@@ -29,8 +30,10 @@ PATIENCE = 15.0
 _RUNS = 40
 """The cost of a verdict, in runs of the reference in its own format and in float64: six noise runs, each ten times as long, and samples at nearby
 inputs."""
-_SAME_NUMBERS = {"expanded": "equal", "transposed": "random"}
+_SAME_NUMBERS = {"expanded": "equal", "transposed": "random", "columns of a wider tensor": "random"}
 """Incoming gradients with other strides, and those with the same numbers that are contiguous."""
+_FULL = 0.5
+"""The error, as a share of the result, from which it has no room to grow."""
 _LONGER = 16.0
 """Times the example's size from which an error of rounding that shows there alone is one that grows."""
 
@@ -123,6 +126,8 @@ class Search:
         trial = judged.trial
         if trial.upstream == "partial" and self.passes(trial.but(upstream="random")):
             return Cause("kernel-gradient", "it is right where all outputs have a gradient; here one alone has")
+        if trial.upstream in SCALED and self.passes(trial.but(upstream="random")):
+            return Cause("kernel-rounding", f"an intermediate leaves the range of its format; here the incoming gradient is {trial.upstream}")
         if trial.only is not None and self.passes(trial.but(only=None)):
             asked = "no input" if trial.only < 0 else f"inputs{self.bench.example.leaves[trial.only].path} alone"
             return Cause("kernel-gradient", f"it is right where all inputs require a gradient; here {asked} does")
@@ -150,7 +155,7 @@ class Search:
             return Cause("kernel-rounding", f"an error of rounding shows where {words}")
         if judged.fault is not None and judged.fault.kind == "values" and self._cheap(trial) and lower_intermediates.explains(self.bench, judged):
             return Cause("kernel-rounding", f"intermediates in a lower format explain it; it shows where {words}")
-        if judged.fault is not None and judged.fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
+        if judged.fault is not None and judged.fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged, steady=True):
             return Cause("kernel-accumulation", f"the error grows with the number of terms, and is too large where {words}")
         edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self.rows.chance(judged)
         if not self._right_in_other_draws(trial, chance):
@@ -205,7 +210,8 @@ class Search:
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None
         if self.rounding.explains(judged):
-            grows = self.rounding.grows(judged, "plain" if fault.kind == "lost" else "")  # what is not finite cannot grow
+            full = fault.kind == "lost" or (trial.family in number_kinds.LARGE and error_of(judged, fault.subject) > _FULL)
+            grows = self.rounding.grows(judged, "plain" if full else "")  # what is not finite, or as large as the result, cannot grow
             left = "an intermediate leaves the range of its format; " if fault.kind == "lost" and not grows else ""
             return Cause("kernel-accumulation" if grows else "kernel-rounding", f"{left}with plain numbers it is right; here there are {what}")
         if trial.family in number_kinds.LARGE and self.rounding.grows(judged, "plain"):
@@ -214,7 +220,7 @@ class Search:
             return Cause("kernel-rounding", f"an intermediate leaves the range of its format; with plain numbers it is right, here there are {what}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
-        lowered = lower_intermediates.reason(self.bench, judged)
+        lowered = "" if trial.family == "scaled" else lower_intermediates.reason(self.bench, judged)  # a lower range tells nothing of a constant
         if lowered:
             return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
         if masks.explains(self.bench, judged) or unmasked.masking(self.bench, judged):

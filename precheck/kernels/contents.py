@@ -73,11 +73,37 @@ def shares(example: torch.Tensor) -> bool:
     return bool((example.double().logsumexp(-1).abs() < _NEAR).all())
 
 
+def boxes(example: torch.Tensor) -> bool:
+    """Whether the rows are boxes, their lower corner before their upper one. Of fewer than four rows this may be chance."""
+    if example.dim() < 2 or example.shape[-1] != 4 or example.numel() < 4 * FEW or not bool(example.isfinite().all()):
+        return False
+    return bool((example[..., 2:] > example[..., :2]).all())
+
+
 def chances(example: torch.Tensor) -> bool:
     """Whether the rows are probabilities."""
     if not example.is_floating_point() or example.numel() < FEW or not example.dim() or example.shape[-1] < 2 or bool((example < 0).any()):
         return False
     return bool(((example.double().sum(-1) - 1).abs() < _NEAR).all())
+
+
+def unit(example: torch.Tensor) -> bool:
+    """Whether the numbers lie between 0 and 1, as shares and probabilities do, and are not these alone."""
+    if not example.is_floating_point() or example.numel() < SIGNED or bool((example < 0).any() | (example > 1).any()):
+        return False
+    return not bool((example == example.round()).all()) and not bool(example.isnan().any())
+
+
+def to_ends(drawn: torch.Tensor, rows: bool, generator: torch.Generator) -> torch.Tensor:
+    """Numbers between 0 and 1, some of them at either end. `rows`: rows that sum to 1 still do, with some shares of 0, or one share of 1."""
+    none = torch.rand(drawn.shape, generator=generator) < 0.3
+    if not rows:
+        return torch.where(none, 0.0, torch.where(torch.rand(drawn.shape, generator=generator) < 0.3, 1.0, drawn))
+    if none.dim() > 1 and none.numel():
+        none.view(-1, none.shape[-1])[0] = True
+    none[..., :1] &= ~none.all(-1, keepdim=True)
+    left = drawn.masked_fill(none, 0)
+    return left / left.sum(-1, keepdim=True).clamp(min=2.0**-100)
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> torch.Tensor:
@@ -132,6 +158,10 @@ def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.
         return _normal(shape, generator).softmax(-1)
     if example.dim() == 1 and bool((example.diff() > 0).all()):
         return _uniform(shape, float(example.min()), float(example.max()), generator).sort().values
+    if shape[-1] == 4 and boxes(example):
+        sizes = example[..., 2:] - example[..., :2]
+        low = _real_free(example[..., :2].flatten(), (*shape[:-1], 2), generator)
+        return torch.cat([low, low + _uniform((*shape[:-1], 2), float(sizes.min()), float(sizes.max()), generator)], -1)
     twice = _twice(example)
     if twice is not None and shape[-1] and shape[-1] % 2 == 0:
         half = _real(twice, (*shape[:-1], shape[-1] // 2), generator)[0]
@@ -195,6 +225,20 @@ def _mask(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
     if drawn.dim() and drawn.shape[-1] and not bool((~example).all(-1).any() if example.dim() else True):
         drawn[..., 0] |= ~drawn.any(-1)
     return drawn
+
+
+def alike(example: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """The drawn whole numbers as one of them everywhere, or flags that are all True. As drawn, where the example's are in order, differ from one
+    another, or form a triangle: these are of a kind that they keep."""
+    if not drawn.numel() or not drawn.dim() or drawn.is_floating_point() or drawn.is_complex():
+        return drawn
+    if example.dtype is torch.bool:
+        triangle = example.dim() >= 2 and any(torch.equal(example, keep(example)) for keep in (torch.tril, torch.triu))
+        return drawn if triangle or not bool(example.any()) else torch.ones_like(drawn)
+    flat = example.flatten()
+    if flat.unique().numel() == flat.numel() or bool((flat.diff() >= 0).all()) or int(drawn.max()) < 0:
+        return drawn
+    return torch.full_like(drawn, int(drawn[drawn >= 0].flatten()[0]))
 
 
 def _whole(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator, bounds: Bounds) -> torch.Tensor:

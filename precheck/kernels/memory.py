@@ -1,19 +1,12 @@
-"""Lays out the tensors of a trial in memory, with guards that detect writes outside a tensor, and fills what a kernel allocates, so that reading it
-before writing shows.
-"""
+"""Lays out the tensors of a trial in memory, with guards that detect writes outside a tensor."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 
-from precheck import ops
-from precheck.observe.profiling import UncompiledMode
 from precheck.pairs.distances import same_bits
 
 GUARD = 64
@@ -25,9 +18,14 @@ LAYOUTS = {
     "expanded": "x[:1].expand(x.shape)",
     "channels last": "x.movedim(1, -1).contiguous().movedim(-1, 1)",
     "rows before heads": "x.transpose(-3, -2).contiguous().transpose(-3, -2)",
+    "columns of a wider tensor": "torch.cat([x, x], -1)[..., :x.shape[-1]]",
+    "every other row": "x.repeat_interleave(2, 0)[::2]",
     "conjugated when read": "x.conj_physical().conj()",
 }
-"""Layouts, and code that gives them to a tensor `x`."""
+"""Layouts, and code that gives them to a tensor `x`. Part of a wider tensor, as a slice of a joint projection leaves it, has neighbours in its last
+dimension that lie side by side: a kernel that copies what is strided there alone takes it as it is, and may forget the distance of its rows."""
+_DOUBLED = {"columns of a wider tensor": -1, "every other row": 0}
+"""The dimension whose numbers lie behind one another with as many others between."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -72,10 +70,13 @@ def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:
     count, front = steps, 0 if layout == "contiguous" else GUARD + 1
     for size in physical:
         count *= size
-    storage = torch.full((front + count + GUARD,), poison(values.dtype), dtype=values.dtype, device=values.device)
     strides, step = [0] * values.dim(), steps
+    doubled = _DOUBLED.get(layout)
+    count *= 1 if doubled is None else 2
+    storage = torch.full((front + count + GUARD,), poison(values.dtype), dtype=values.dtype, device=values.device)
     for axis in reversed(perm):
-        strides[axis], step = step, step * max(shape[axis], 1)
+        step *= 1 + (axis == doubled)
+        strides[axis], step = step, step * max(shape[axis], 1) * (1 + (doubled == -1 and axis == perm[-1]))
     if layout == "expanded" and values.dim():
         strides[0] = 0
         values = values[:1].expand(values.shape)
@@ -101,7 +102,7 @@ def _order(values: torch.Tensor, layout: str) -> list[int]:
 
 def fits(values: torch.Tensor, layout: str) -> bool:
     """Whether a tensor of that shape can have the layout."""
-    least = {"transposed": 2, "channels last": 3, "rows before heads": 3, "expanded": 2}.get(layout, 1)
+    least = {"transposed": 2, "channels last": 3, "rows before heads": 3, "expanded": 2, **dict.fromkeys(_DOUBLED, 2)}.get(layout, 1)
     return values.dim() >= least and (values.is_complex() or layout != "conjugated when read")
 
 
@@ -110,27 +111,3 @@ def poison(dtype: torch.dtype) -> float | int | bool:
     if dtype.is_floating_point or dtype.is_complex:
         return math.nan
     return True if dtype is torch.bool else torch.iinfo(dtype).max
-
-
-_EMPTY = ops.EMPTY - {"_efficientzerotensor"}
-
-
-class _Filled(UncompiledMode):
-    """In the block, empty tensors are filled with NaN (or the largest integer, or True), or with zeros."""
-
-    def __init__(self, zero: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.zero = zero
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in _EMPTY and isinstance(made, torch.Tensor) and not made.is_meta:
-            made.zero_() if self.zero else made.fill_(poison(made.dtype))
-        return made
-
-
-@contextlib.contextmanager
-def poisoned(what: str) -> Iterator[None]:
-    """Fills tensors that are allocated empty in the block with "NaN" or "zero". With "" they are unchanged."""
-    with _Filled(what == "zero") if what else contextlib.nullcontext():
-        yield

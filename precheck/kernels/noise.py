@@ -230,7 +230,8 @@ class Rounded(UncompiledMode):
     def _rounded(self, exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
         """Rounded up or down at random, so that the mean is right. Values that the format holds do not change."""
         spacing = _spacing(exact, fmt)
-        return torch.where(exact.isfinite(), (exact / spacing + self._random(exact)).round() * spacing, exact)
+        kept = ~exact.isfinite() | (exact == 0)  # every format holds a zero, and a rounding gives it no sign
+        return torch.where(kept, exact, (exact / spacing + self._random(exact)).round() * spacing)
 
     def _cut_off(self, exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
         """Rounded towards zero, as by kernels that pass float32 on: tensor cores do not read the low bits of an operand in tf32."""

@@ -93,8 +93,13 @@ FAMILIES: dict[str, Change] = {
     "outliers": _outliers,
     "ties": _ties,
     "beside powers": _powers,
+    "all alike": lambda values, generator, fmt: values,
+    "ends": lambda values, generator, fmt: values,
+    "rows twice": lambda values, generator, fmt: values,
     "zeros": _zeros,
     "equal rows": _rows,
+    "rising rows": lambda values, generator, fmt: values.sort(-1).values if values.dim() else values,
+    "falling rows": lambda values, generator, fmt: values.sort(-1, descending=True).values if values.dim() else values,
     "subnormal": _subnormal,
     "far below": lambda values, generator, fmt: -values.abs() * 64 - 96,
     "NaN": _planted(math.nan),
@@ -106,7 +111,9 @@ SPECIAL = ("NaN", "Inf", "-Inf", "-Inf at ends")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
 AT_THRESHOLDS = ("threshold", "only zeros")
 """Kinds that one tensor has at a time, where the reference compares its numbers."""
-WITHIN = ("ties", "beside powers", "equal rows")
+ORDERED = ("rising rows", "falling rows")
+"""Kinds whose rows are in order: the largest number so far changes at each place, or never."""
+WITHIN = ("ties", "beside powers", "equal rows", "rows twice", *ORDERED)
 """Kinds that numbers of one sign have too, between the least and the largest of the example."""
 EQUAL = ("ties", "equal rows")
 """Kinds with equal numbers, which probabilities have too."""
@@ -116,7 +123,24 @@ WORDS = {
     "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "far below": "numbers below -96",
     "large": "numbers of about 64", "small": "numbers of about 1e-3", "offset": "numbers about 30",
     "offset below": "numbers about -16", "outliers": "outliers", "ties": "ties",
-    "zeros": "zeros", "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf",
+    "zeros": "zeros", "equal rows": "rows that are one number each", "subnormal": "subnormal numbers",
+    "rising rows": "rising rows", "falling rows": "falling rows",
+    "scaled": "numbers for which a constant of the reference matters", "ends": "shares of exactly 0 and 1", "rows twice": "each row twice",
+    "all alike": "whole numbers that are all the same, and masks that are all True", "NaN": "a NaN", "Inf": "an Inf",
     "-Inf": "a -Inf", "-Inf at ends": "a -Inf at either end", "beside powers": "numbers beside powers of two",
     "threshold": "numbers with which the reference compares them", "only zeros": "zeros alone",
 }  # fmt: skip
+
+
+def rare(family: str, number: float) -> str:
+    """Where numbers of that kind are, in words, if kernels need not be right there. "" if they have to be.
+
+    Kernels are right for numbers between 2^-10 and 2^6 of the example's, as other kinds ask. What matters beyond these is told by a warning:
+    correct kernels have it in another place (torch's own derivative of a likeness of rows passes over its least length). So is a share of exactly 0
+    or 1 in an example that has none, since a logarithm of it may be more than a kernel takes on.
+    """
+    if family == "ends":
+        return "a share is exactly 0 or 1, which the reference takes"
+    if family == "scaled" and not 2.0**-10 <= number <= 2.0**6:
+        return f"numbers are {number:.2g} times the example's, so that a constant of the reference matters"
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.kernels import memory, number_kinds, thresholds
+from precheck.kernels import constants, contents, memory, number_kinds, thresholds
 from precheck.kernels.bench import Bench
 from precheck.kernels.trials import Trial
 
@@ -16,6 +16,10 @@ BATCHES = (2, 3, 5)
 """Sizes of what may be a batch of one."""
 _INNER = 4
 """The most sizes of 1 that are changed, and the most sizes that each becomes."""
+UPSTREAM = ("expanded", "transposed", "columns of a wider tensor", "partial", "large", "small")
+"""Kinds of incoming gradients, each beside the example's own inputs."""
+SPANNING = (129, 257)
+"""Sizes of several tiles in which numbers rise and fall: what is kept of earlier tiles is replaced in each of them, or in none."""
 LONG = (4099, 16411, 65537, 100003)
 """Sizes at which a sum in a low format stops growing."""
 
@@ -26,8 +30,12 @@ def near(bench: Bench) -> Iterator[Trial]:
     yield Trial(seed=1, fill="")
     yield Trial(seed=2)
     yield Trial(seed=3, only=-2)  # no gradient, for which kernels have another code path
-    yield from (Trial(seed=4, family=name) for name in number_kinds.FAMILIES if name not in number_kinds.SPECIAL and name != "plain")
+    left_out = {"plain", *number_kinds.SPECIAL}
+    left_out |= set() if any(contents.unit(leaf.tensor) for leaf in bench.example.leaves) else {"ends"}
+    left_out |= set() if any(leaf.tensor.dim() and not leaf.tensor.dtype.is_floating_point for leaf in bench.example.leaves) else {"all alike"}
+    yield from (Trial(seed=4, family=name) for name in number_kinds.FAMILIES if name not in left_out)
     yield from thresholds.trials(bench)
+    yield from constants.trials(bench)
 
 
 def laid(bench: Bench) -> Iterator[Trial]:
@@ -39,7 +47,7 @@ def laid(bench: Bench) -> Iterator[Trial]:
             yield Trial(seed=5, layout=layout)
         if count > 1:
             yield from (Trial(seed=6, layout=layout, laid=place) for place in fitting)
-    yield from (Trial(seed=7, upstream=upstream) for upstream in ("expanded", "transposed", "partial"))
+    yield from (Trial(seed=7, upstream=upstream) for upstream in UPSTREAM)
     wanted = [place for place, leaf in enumerate(bench.example.leaves) if leaf.wanted]
     if len(wanted) > 1:
         yield from (Trial(seed=8, only=place) for place in wanted)
@@ -68,7 +76,8 @@ def sized(bench: Bench) -> Iterator[Trial]:
             if size < 4:  # whole numbers fall on the ends of what they are places in
                 yield Trial(seed=12 + size, sizes=((name, size),), family="ties")
     for name in names:
-        yield Trial(seed=9, sizes=((name, 0),))
+        if bench.example.device.type == "cpu":
+            yield Trial(seed=9, sizes=((name, 0),))
         least = next((size for size in range(1, bench.dimensions.sizes[name]) if bench.takes(Trial(seed=9, sizes=((name, size),))) is not None), 0)
         if least not in (0, *SMALL):  # as many as are asked for
             yield Trial(seed=9, sizes=((name, least),))
@@ -78,10 +87,18 @@ def sized(bench: Bench) -> Iterator[Trial]:
     for size in EDGES:
         for name in names:
             yield Trial(seed=50 + size, sizes=((name, size),))
+            if size in SPANNING:
+                yield from (Trial(seed=53 + size, sizes=((name, size),), family=family) for family in number_kinds.ORDERED)
             if size < 300 and size % 2:
                 yield Trial(seed=51 + size, sizes=((name, size),), family="below")
             elif size > 1000:
                 yield Trial(seed=52 + size, sizes=((name, size),), family="above", upstream="positive")
+
+
+def empty(bench: Bench) -> Iterator[Trial]:
+    """On a device, trials with sizes of 0, which come last there: what faults on them, as operators of torch's do, leaves the process no device."""
+    if bench.example.device.type != "cpu":
+        yield from (Trial(seed=9, sizes=((name, 0),)) for name in bench.dimensions.sizes)
 
 
 def _batches(bench: Bench) -> Iterator[Trial]:

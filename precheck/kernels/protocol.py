@@ -18,6 +18,7 @@ from precheck.kernels.trial_result import Fault, Judged
 from precheck.kernels.trials import Made, Trial, buffers
 from precheck.observe.containers import call
 
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 _NEW = 11
 """A size that no earlier trial has, unless the example has it."""
 
@@ -84,13 +85,75 @@ def renumbered(bench: Bench) -> Iterator[Judged]:
     for place, leaf in enumerate(bench.example.leaves):
         if leaf.tensor.dim() or leaf.tensor.dtype not in (torch.int32, torch.int64) or int(leaf.tensor) < 1:
             continue
-        asked = (bench.takes(Trial(seed=98, sizes=((name, _NEW + place),))) for name in bench.dimensions.sizes)
-        trial = next((each for each in asked if each is not None), Trial(seed=98))
+        trial = _resized(bench, place, 98)
         made = bench.make(trial)
         less = Made([each - 1 if at == place else each for at, each in enumerate(made.values)], made.numbers)
         if bench.exact_of(trial, less).error is None:
             bench.call(trial, less)
             yield bench.judge(trial)
+
+
+def _resized(bench: Bench, place: int, seed: int) -> Trial:
+    """A trial in a size that no earlier one has, so that nothing is kept for it yet."""
+    asked = (bench.takes(Trial(seed=seed, sizes=((name, _NEW + place),))) for name in bench.dimensions.sizes)
+    return next((each for each in asked if each is not None), Trial(seed=seed))
+
+
+def widened(bench: Bench) -> Iterator[Judged]:
+    """A call in a new size, before which the same numbers came in a wider format, in which the result is not looked at. A cache whose key lacks the
+    format is stale then. What reads a wider format as the narrower one stays inside its memory."""
+    trial = _resized(bench, 8, 99)
+    made = bench.make(trial)
+    wide = Made([each.to(_WIDER.get(each.dtype, each.dtype)) for each in made.values], made.numbers)
+    if running.run(bench.reference, bench.example, wide.values, wide.numbers, bench.wishes_of(trial)).error is None:
+        bench.call(trial, wide)
+        yield bench.judge(trial)
+
+
+def twins(bench: Bench) -> Iterator[Judged]:
+    """A call in a new size, before which one tensor was passed for two inputs of that shape, as in x + x. Its result is not looked at. A cache that
+    keeps which tensors are the same reads one of them twice then."""
+    leaves = bench.example.leaves
+    pairs = [(first, second) for second in range(len(leaves)) for first in range(second) if _alike(leaves[first].tensor, leaves[second].tensor)]
+    for first, second in pairs[:1]:
+        trial = _resized(bench, 10, 89)
+        made = bench.make(trial)
+        held = buffers(bench.example, made.values, trial)
+        held[second] = held[first]
+        both = Made([made.values[first] if at == second else each for at, each in enumerate(made.values)], made.numbers)
+        if bench.exact_of(trial, both).error is None:
+            bench.call(trial, both, buffers=held)
+            yield bench.judge(trial)
+
+
+def _alike(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.dim() > 0 and first.shape == second.shape and first.dtype == second.dtype and first.is_floating_point()
+
+
+def repeated(bench: Bench) -> str:
+    """What is wrong with a second backward pass through one graph, in words. It has the same incoming gradients, so that it should give the same."""
+    trial = Trial(seed=92)
+    made = bench.make(trial)
+    held = buffers(bench.example, made.values, trial)
+    twice = dataclasses.replace(bench.wishes_of(trial), again=True)
+    outcome = running.run(bench.candidate, bench.example, [each.tensor for each in held], made.numbers, twice, keep=True)
+    right = running.run(bench.reference, bench.example, made.values, made.numbers, twice)
+    if right.error is not None or right.again or (outcome.error is None and not outcome.again):
+        return ""
+    if outcome.error is not None:
+        return f"the second one raises {type(outcome.error).__name__}" if outcome.where == "second backward" else ""
+    return f"the second one gives another {', '.join(outcome.again)}"
+
+
+def noticed(bench: Bench) -> list[tuple[str, str]]:
+    """What is no fault and worth a warning, with its rule."""
+    found = []
+    if calls_reference(bench):
+        found.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
+    again = repeated(bench)
+    if again:
+        found.append(("kernel-mutation", f"of two backward passes through one graph {again}: what was kept for it is written over"))
+    return found
 
 
 def overwritten(bench: Bench) -> Fault | None:

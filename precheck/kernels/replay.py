@@ -25,6 +25,10 @@ LAST, FIRST = 56, 8
 """How many of the last and of the first calls are repeated, where there were more."""
 
 
+_SEQUENCES = (protocol.in_place, protocol.one_storage, protocol.renumbered, protocol.widened, protocol.twins)
+"""Sequences in which calls share memory, or a call is made whose result is not looked at."""
+
+
 class Replay:
     """Repeats the calls of a bench, from the state before its first call."""
 
@@ -78,7 +82,7 @@ class Replay:
 
     def comes_again(self, trial: Trial, history: list[Trial]) -> bool:
         """Whether the fault comes again behind the same calls, or in calls that share memory. A cache may go by addresses, which differ each time."""
-        return self.again(trial, history) or any(self.sequence_again(each) for each in (protocol.in_place, protocol.one_storage, protocol.renumbered))
+        return self.again(trial, history) or any(self.sequence_again(each) for each in _SEQUENCES)
 
     def sequence_again(self, sequence: Callable[[Bench], Iterable[Judged]]) -> bool:
         """Whether a sequence of calls has a fault again, from a fresh state or from the present one."""

@@ -26,6 +26,10 @@ _ENOUGH = 61  # the size of each dimension where the example has too few element
 _GROWS = 4.0
 """Growth of a sum's relative error when the sum is 64 times as long, if its accumulator rounds: between 8, as for a random walk, and 64."""
 
+_STEADY = 4096.0
+"""The most that it grows then: a relative error of each addition adds up to 64 times as much, and 64 times that is spared. What is exact in small
+sums and far off in large ones leaves terms out."""
+
 
 class RoundingErrors:
     """Asks about the error of one trial. `late`: whether the time for it is over."""
@@ -92,8 +96,9 @@ class RoundingErrors:
         same = found is not None and found.fault is not None and found.fault.subject == name
         return found if found is not None and (same or 2 * error_of(found, name) >= error_of(judged, name)) else None
 
-    def grows(self, judged: Judged, family: str = "") -> bool:
-        """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's."""
+    def grows(self, judged: Judged, family: str = "", *, steady: bool = False) -> bool:
+        """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's. `steady`:
+        and no more than a sum's may."""
         name = judged.fault.subject if judged.fault else "output"
         trial = judged.trial.but(family=family or judged.trial.family, layout="contiguous", laid=-1)  # equal rows have few independent errors
         costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= PLENTY}
@@ -108,6 +113,7 @@ class RoundingErrors:
                 found = self.replay.fresh(taken).distances.get(name)
                 errors.append(found.relative if found is not None else 0.0)
                 ratio = found.ratio if found is not None else 0.0
-            if len(errors) == 2 and ratio > 1 and errors[1] > _GROWS * errors[0]:
+            most = _STEADY * errors[0] if steady and len(errors) == 2 and errors[0] else math.inf
+            if len(errors) == 2 and ratio > 1 and _GROWS * errors[0] < errors[1] <= most:
                 return True
         return False

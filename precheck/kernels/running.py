@@ -36,7 +36,9 @@ class Outcome:
     upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # incoming gradients, with copies of their values
     passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the incoming gradient of each output
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
+    beyond: str = ""  # what was allocated and written beyond its end, in words
     turned: frozenset[int] = frozenset()  # inputs that have another shape, or other strides, behind the call
+    again: tuple[str, ...] = ()  # gradients that a second backward pass gives otherwise
     parts: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # for gradients that autograd adds up: the total size of the parts
 
 
@@ -47,13 +49,23 @@ class Wishes:
     precision: Precision | None = None
     gradients: bool = True
     double: bool = False
-    upstream: str = "random"  # or "positive", "expanded", "transposed", "partial": the kind of incoming gradient
+    upstream: str = "random"  # or "positive", "expanded", "large", …: the kind of incoming gradient
     only: int | None = None  # the only leaf that requires a gradient; None: all that are compared
     seed: int = 0
     expanded: tuple[int, ...] = ()  # leaves that are one row, expanded: the row's gradient is compared
     detached: frozenset[str] = frozenset()  # outputs without a gradient in the reference, if others have one
+    again: bool = False  # whether a second backward pass goes through the same graph
     default: str = "cpu"  # the device of the user's factories; precheck's own make tensors on the CPU
     indices: Indices | None = None  # says on a CPU which whole numbers the reference takes, before a device is asked
+
+
+SCALED = {"large": 2.0**10, "small": 2.0**-12}
+"""Kinds of incoming gradients that are larger or smaller than those of a sum: as under a loss scale, and as of a mean over thousands of tokens."""
+
+
+_AGAIN = 0.02
+"""The share by which a gradient may differ when it is computed again: some roundings of bfloat16. What is multiplied in its place once more differs
+by a whole incoming gradient."""
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
@@ -215,13 +227,28 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
     outcome.passed = {name: _fetched(each) for (_, name, _), each in zip(through, given, strict=True)}
     results = [each for _, _, each in through]
     with Parts(results if ways else [], ways) as parts:
-        gradients = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
+        gradients = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double,
+                                        retain_graph=wishes.again or wishes.double)  # fmt: skip
+    if wishes.again:
+        outcome.where = "second backward"
+        first = [None if each is None else each.clone() for each in gradients]
+        second = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True)
+        outcome.again = tuple(name for name, a, b in zip(asked, first, second, strict=True) if not _close(a, b))
+        return
     outcome.parts = {name: _fetched(each) for name, each in parts.sizes.items()}
     for name, gradient in zip(asked, gradients, strict=True):
         outcome.values[name] = None if gradient is None else _fetched(gradient)
     if wishes.double:
         outcome.where = "double backward"
         _twice(outcome, asked, gradients, wishes)
+
+
+def _close(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    """Whether two passes gave the same, up to the order of sums."""
+    if first is None or second is None or first.shape != second.shape:
+        return first is second is None
+    return bool(torch.allclose(first.double(), second.double(), rtol=_AGAIN, atol=_AGAIN * float(first.abs().nan_to_num().max()), equal_nan=True)) \
+        if first.numel() and not first.is_complex() else True  # fmt: skip
 
 
 def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[torch.Tensor | None], wishes: Wishes) -> None:
@@ -247,10 +274,15 @@ def _drawn(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
     drawn = drawn.to(torch.bfloat16).to(dtype) if not dtype.is_complex else drawn.to(dtype)
     if wishes.upstream == "positive" and not dtype.is_complex:
         return drawn.abs().to(result.device)
+    drawn = drawn * SCALED.get(wishes.upstream, 1.0)
     drawn = drawn.to(result.device)  # before it is laid out: a copy to another device is contiguous
     if wishes.upstream in ("expanded", "equal") and drawn.numel():
         one = drawn.reshape(-1)[:1].reshape([1] * drawn.dim()).expand(drawn.shape)
         return one if wishes.upstream == "expanded" else one.contiguous()
     if wishes.upstream == "transposed" and drawn.dim() >= 2:
         return drawn.mT.contiguous().mT
+    if wishes.upstream == "columns of a wider tensor" and drawn.dim() == 1:
+        return drawn.repeat_interleave(2)[::2]
+    if wishes.upstream == "columns of a wider tensor" and drawn.dim() >= 2:
+        return torch.cat([drawn, drawn], -1)[..., : drawn.shape[-1]]
     return drawn

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import contents, plan, protocol, reference_error, registration, triton_interpreter
+from precheck.kernels import contents, number_kinds, plan, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
@@ -73,6 +73,7 @@ class Session:
             ("long sums", lambda: self._trials(plan.long(self.bench))),
             ("how it is registered", self._registered),
             ("whose memory it returns", lambda: self._failed(protocol.aliased(self.bench))),
+            ("sizes of 0", lambda: self._trials(plan.empty(self.bench))),
         )
         self.told.unjudged = triton_interpreter.unjudged(self.bench)
         for words, stage in stages:
@@ -98,6 +99,7 @@ class Session:
     def _trials(self, planned: Iterable[Trial]) -> bool:
         progress = Progress("trial")
         for trial in planned:
+            judged = None  # a large trial's results are let go before those of the next one are made
             progress.op()
             if self.late() and self.told.trials >= 3:
                 self.told.skipped += 1
@@ -142,7 +144,7 @@ class Session:
             told.refused.setdefault(judged.refused, []).append(judged.trial)
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
-        if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged):
+        if judged.fault is not None and judged.fault.kind not in ("touched", "beyond") and self._vacuous(judged):
             told.refused.setdefault(judged.fault.text, []).append(judged.trial)
             judged.fault = None
         if judged.noticed and judged.fault is None and judged.noticed[0] not in dict(told.warnings):
@@ -204,6 +206,9 @@ class Session:
         if judged.fault.kind in ("values", "lost") and self._strange_signs(trial):
             self.told.warnings.append(("kernel-contract", f"{judged.fault.text}; only where inputs have signs that the example's have not"))
             return False
+        if rare := number_kinds.rare(trial.family, trial.number):
+            self.told.warnings.append(("kernel-contract", f"{judged.fault.text}; only where {rare}"))
+            return False
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))
             if all(self.bench.judge(each).fault is None for each in others):
@@ -254,9 +259,8 @@ class Session:
         return True
 
     def _protocol(self) -> bool:
-        if protocol.calls_reference(self.bench):
-            self.told.warnings.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
-        for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed, protocol.renumbered):
+        self.told.warnings += protocol.noticed(self.bench)
+        for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed, protocol.renumbered, protocol.widened, protocol.twins):
             for judged in sequence(self.bench):
                 if self.late():
                     self.told.skipped += 1
@@ -284,7 +288,7 @@ class Session:
 
     def _stale(self, judged: Judged, sequence: Callable[[Bench], Iterable[Judged]]) -> bool:
         assert judged.fault is not None
-        if judged.fault.kind == "touched" or self.bench.judge(judged.trial).fault is not None:
+        if judged.fault.kind in ("touched", "beyond") or self.bench.judge(judged.trial).fault is not None:
             return self._confirmed(judged)
         self.told.judged = judged
         if self.search.replay.by_chance(judged.trial):

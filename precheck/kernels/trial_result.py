@@ -21,7 +21,7 @@ MANY = 1 / 16
 """Share of wrong elements from which they are too many to be different decisions."""
 
 AT_ONCE = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism",
-           "refusal": "kernel-contract", "of nothing": "kernel-edge"}  # fmt: skip
+           "refusal": "kernel-contract", "of nothing": "kernel-edge", "beyond": "kernel-edge"}  # fmt: skip
 """Classes of faults that need no search."""
 
 
@@ -29,8 +29,8 @@ AT_ONCE = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwrit
 class Fault:
     """A fault of a candidate in one trial.
 
-    `kind`: "values", "lost", "infinity", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike",
-    "of nothing" or "registered".
+    `kind`: "values", "lost", "infinity", "leaked", "NaN lost", "crash", "refusal", "form", "missing", "touched", "beyond", "aliased", "overwritten",
+    "unlike", "of nothing" or "registered".
     """
 
     kind: str
@@ -55,7 +55,6 @@ class Judged:
     skipped: str = ""  # why there is no verdict
     outcome: Outcome | None = None  # of the candidate
     reference: Reference | None = None
-    seconds: float = 0.0
 
     @property
     def ratio(self) -> float:

@@ -19,14 +19,14 @@ class Trial:
 
     sizes: tuple[tuple[str, int], ...] = ()
     family: str = "plain"
-    leaf: int = -1  # the leaf that gets a NaN or Inf, or numbers at a threshold
+    leaf: int = -1  # the leaf that gets a NaN or Inf, or numbers at a threshold, or scaled ones
     layout: str = "contiguous"
     laid: int = -1  # the only leaf with the layout; -1: all
     upstream: str = "random"
     only: int | None = None  # the only leaf that requires a gradient
     seed: int = 0
     given: bool = False
-    number: float = 0.0  # the threshold
+    number: float = 0.0  # the threshold, or the factor of all numbers
     fill: str = "NaN"  # the contents of memory that the candidate allocates: "NaN", "zero", or "" for unchanged
 
     def but(self, **changes: object) -> Trial:
@@ -70,11 +70,18 @@ def _given(tensor: torch.Tensor, trial: Trial, place: int) -> torch.Tensor:
 def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator, signs: bool) -> torch.Tensor:
     tensor, sizes = contents.sampled(example.leaves[place].tensor), dict(trial.sizes)
     drawn, limits = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
+    if trial.family == "all alike":
+        drawn = contents.alike(tensor.detach().cpu(), drawn)
     if drawn.is_floating_point():
         fmt = formats.of_dtype(tensor.dtype)
         special = trial.family in number_kinds.SPECIAL
         if trial.family in number_kinds.AT_THRESHOLDS:
             drawn = _at_threshold(drawn, limits, trial, generator, fmt) if trial.leaf == place else drawn
+            limits = None
+        if trial.family == "ends" and contents.unit(tensor):
+            drawn, limits = contents.to_ends(drawn, contents.chances(tensor), generator), None
+        if trial.family == "scaled":
+            drawn = drawn * trial.number if trial.leaf == place and limits == contents.FREE else drawn
             limits = None
         if limits is not None and not special and (limits == contents.FREE or trial.family in number_kinds.WITHIN):
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt).clamp(*limits)
@@ -84,6 +91,8 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
             drawn = drawn.log_softmax(-1)
         elif signs and (sign := contents.one_sign(tensor)):
             drawn = sign * drawn.abs()
+        if trial.family == "rows twice" and (limits is not None or contents.chances(tensor) or contents.boxes(tensor)) and drawn.dim():
+            drawn = drawn[torch.arange(len(drawn)) % -(-len(drawn) // 2)]
         if special and trial.leaf == place:
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
         if trial.family not in ("Inf", "-Inf"):

@@ -189,6 +189,8 @@ VECTORS = {(name, place): dim for name, row in REGISTRY.items() for place, dim i
 """Results that hold vectors of arbitrary sign, with the dimension along which a vector lies."""
 FORMS = where(lambda op: op.kind is Kind.FORM)
 """Views that their schemas do not declare, and queries of a tensor's shape."""
+FACTORIES = where(lambda op: op.kind is Kind.FACTORY and not op.replaces)
+"""Ops that make a tensor of no other."""
 EMPTY = where(lambda op: op.kind is Kind.FACTORY and not op.constant)
 """Factories of uninitialised tensors."""
 HIDDEN_WRITES = {name: row.hidden_writes for name, row in REGISTRY.items() if row.hidden_writes}
