@@ -205,7 +205,8 @@ class Calls:
         """Exemption: only its own function reads the value after all, or makes nothing wrong of its sums."""
         self.readers = readers
         fair = ADDED if fact.limit >= ROUNDED else 1.0  # what healthy functions reach: 3.8 where the precision asks for low numbers, else 1.0
-        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, dropped_values(self.observation), fair=fair)
+        unread = dropped_values(self.observation)
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, unread, fair=fair)
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether a value is a sum whose terms cancel, or is made from one.

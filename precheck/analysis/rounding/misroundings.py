@@ -252,10 +252,8 @@ class Misroundings:
     def _handed_over(self, stored: Operation, operation: Operation, term: Value, *, spared: bool) -> bool:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
 
-        That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
-        the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`. So
-        it should if both terms were computed from what the other function computed: where they are nearly equal, its rounding nearly cancels.
-        """
+        That function stored a wide result low, or computed it low. Nearly equal numbers are subtracted exactly in any format (Sterbenz). If one
+        function does both, or both terms were computed from what the other computed, the subtraction should be changed (`Attribution.difference`)."""
         alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
         handed = alone or (causes.casts_wide(stored) and spared)
         return handed and not attribution.same_function(stored, operation, self.observation.functions)
