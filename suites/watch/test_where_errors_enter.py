@@ -109,20 +109,26 @@ def test_forces_of_one_size_are_left_in_peace() -> None:
     assert not watched(total).errors
 
 
-def chosen(kind: torch.dtype) -> torch.Tensor:
-    """The four experts of 256 that a router chooses for each of 600 tokens, by a softmax in float32."""
-    hidden, weight = (2 * seeded(600, 32)).to(torch.bfloat16), (seeded(256, 32, seed=1) / 4).to(torch.bfloat16)
-    scores = hidden.to(kind) @ weight.to(kind).T  # the scores
-    return torch.softmax(scores, -1, dtype=torch.float32).topk(4, -1).indices.double()
+def chosen(kind: torch.dtype, *, cast: bool = False) -> torch.Tensor:
+    """The four experts of 256 that a router chooses for each of 600 tokens, by a softmax in float32. `cast`: its logits are stored in `kind`, else
+    its product is computed in it."""
+    tokens, weight = seeded(600, 32), seeded(256, 32, seed=1) / 6
+    if cast:
+        logits = (tokens @ weight.T).to(kind)  # the scores
+    else:
+        logits = tokens.to(kind) @ weight.to(kind).T
+    return torch.softmax(logits.float(), -1).topk(4, -1).indices.double()
 
 
 def test_scores_that_became_equal_before_a_softmax_are_told_of() -> None:
-    finding = next(iter(watched(lambda: chosen(torch.bfloat16), None).errors))
-    assert (finding.rule, on(finding, "the scores")) == ("decision-flip", True)
+    finding = next(iter(watched(lambda: chosen(torch.bfloat16, cast=True), None).errors))
+    assert finding.rule == "decision-flip"
+    assert on(finding, "the scores")
 
 
-def test_scores_in_float32_are_left_in_peace() -> None:
-    assert not watched(lambda: chosen(torch.float32), None).errors
+@pytest.mark.parametrize(("kind", "cast"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_scores_in_float32_and_those_of_a_low_product_are_left_in_peace(kind: torch.dtype, cast: bool) -> None:
+    assert not watched(lambda: chosen(kind, cast=cast), None).errors
 
 
 def kept(keys: torch.Tensor) -> torch.Tensor:

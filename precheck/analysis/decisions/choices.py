@@ -17,6 +17,7 @@ from precheck.analysis.chance import CHANCE
 from precheck.analysis.decisions.branches import BRANCHES, count_of_differing_answers
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
+from precheck.analysis.propagation.attribution import written
 from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -46,14 +47,23 @@ def blurred(operation: Operation) -> bool:
 
 def made_equal(scores: Value) -> Value | None:
     """The low tensor in which distinct scores became equal: the scores, or what functions of one operand have made them from, as a softmax in float32
-    of low logits. Equal numbers stay equal there, and two computed in float32 are equal once in 2^24 times only. None if no such tensor is low."""
+    of low logits. Equal numbers stay equal there, and two computed in float32 are equal once in 2^24 times only. None if no such tensor is low. The
+    precision asks for the low result of a product or of torch's own module, and code that widens it before it chooses has done its part."""
     value = scores
     for _ in range(NEAR):
         maker = value.maker
         if value.low or maker is None or len(maker.inputs) != 1 or maker.base not in ops.KEEPING_TIES:
             break
         value = maker.inputs[0]
-    return value if value.low else None
+    return value if value.low and (value is scores or not _asked_for(value)) else None
+
+
+def _asked_for(stored: Value) -> bool:
+    """Whether the precision asks for a low tensor: a product made it, or torch's own module, and it was only moved since."""
+    maker = stored.maker
+    while maker is not None and maker.base in ops.MOVING - ops.CASTS and maker.inputs:
+        maker = maker.inputs[0].maker
+    return maker is not None and (maker.base in ops.PRODUCTS or not written(maker))
 
 
 def by_value(operation: Operation) -> bool:

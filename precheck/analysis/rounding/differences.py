@@ -77,7 +77,7 @@ def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Oper
     multiply. 0 if the op is no such difference."""
     few = operation.base in ops.REDUCTIONS and reduction_is_difference(operation, value) and determined(operation, value)
     # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
-    sums = operation.base in ops.SUMS or (operation.base in ops.ADDED_INTO and len(operation.inputs) > 1)
+    sums = operation.base in ops.SUMS or (operation.base in ops.ADDED_INTO and len(operation.inputs) > 1 and not _summed_low(value))
     subtracts = sums or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
     if not subtracts or not any(source.kept_low for source in operation.inputs):
         return 0.0
@@ -111,6 +111,11 @@ def difference_of_parts(term: Value) -> tuple[Operation | None, Operation | None
         return None, None
     one, other = map(causes.before_copies, first.inputs)
     return (first, one.maker) if one is other and one.maker is not None and attribution.written(one.maker) else (None, None)
+
+
+def _summed_low(value: Value) -> bool:
+    """Whether a kernel that added up many terms made most of an error itself, on the inputs that it got."""
+    return (value.local or 0.0) >= causes.MADE_BY_OP * value.drift
 
 
 def spared(stored: Operation, made: Attribution) -> bool:

@@ -135,7 +135,7 @@ def _tied(operation: Operation, flips: Flips, stored: Value) -> Candidate:
     that are equal since they became zero were lost where they did: no format of the choice brings them back."""
     text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {stored.dtype} makes distinct scores equal"
     earlier = operation.base in ops.ORDERED or not operation.inputs[0].low
-    cause = (causes.before_copies(stored).maker if earlier else None) or operation
+    cause = ((causes.before_copies(stored).maker or stored.maker) if earlier else None) or operation
     rule, flushing = zero_origin(operation.inputs[0]) if 2 * flips.flushed > flips.ties else ("", operation)
     cause, becomes = (flushing, "becomes zero") if rule == "underflow" else (cause, "is stored")
     text = f"what {becomes} here decides {placed(operation)}: {text}" if cause is not operation else text

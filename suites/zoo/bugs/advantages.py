@@ -200,7 +200,7 @@ BUGS = (
     Bug("average-without-a-schedule", "LoganBooker/prodigy-plus-schedule-free#33", ("absorption", "lost-update", "accumulated-drift"),
         "aten.add_.Tensor", lambda: schedule_free(False), lambda: schedule_free(True)),
     Bug("back-from-uphill", "openvinotoolkit/model_preparation_algorithm#28", ("amplified-rounding", "absorption", "cancellation"),
-        "aten._to_copy.default", lambda: sharpness_aware(False), lambda: sharpness_aware(True)),
+        "aten.add_.Tensor", lambda: sharpness_aware(False), lambda: sharpness_aware(True)),
     Bug("norm-of-many-shards", "facebookresearch/fairscale#1092", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: clipped_shards(LOW), lambda: clipped_shards(WIDE)),
 )  # fmt: skip

@@ -129,7 +129,7 @@ BUGS = (
         lambda: forced(WIDE), lambda: forced(DOUBLE), precision="32-true"),
     Bug("cell-areas", "ecmwf/anemoi-core#362", ("cancellation", "amplified-rounding"), "aten.sum.dim_IntList", lambda: weighed(WIDE),
         lambda: weighed(DOUBLE), precision="32-true"),
-    Bug("summed-energies", "TinkerTools/tinker-gpu#3", ("amplified-rounding", "cancellation", "absorption"), "aten.add.Tensor",
+    Bug("summed-energies", "TinkerTools/tinker-gpu#3", ("amplified-rounding", "cancellation", "absorption"), "aten.sub.Tensor",
         lambda: stretched(False), lambda: stretched(True), precision="32-true"),
     Bug("long-notes", "surge-synthesizer/surge#1806", ("amplified-rounding", "accumulated-drift", "absorption"), "aten.add.Tensor",
         lambda: held(False), lambda: held(True), precision="32-true"),

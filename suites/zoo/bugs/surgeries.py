@@ -238,7 +238,7 @@ BUGS = (
         lambda: rectified(SINGLE), lambda: rectified(DOUBLE), phase="optimizer", precision="32-true"),
     Bug("weights-that-look-ahead", "wandb/senpai#432", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: looked_ahead(LOW), lambda: looked_ahead(SINGLE), phase="data", step=31),
-    Bug("snapshot-of-a-gradient", "apache/mxnet#12376", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
+    Bug("snapshot-of-a-gradient", "apache/mxnet#12376", ("amplified-rounding", "cancellation"), "aten.div.Tensor",
         lambda: snapshot(LOW), lambda: snapshot(SINGLE)),
     Bug("tasks-that-disagree", "WeiChengTseng/Pytorch-PCGrad#9", ("overflow", "nan"), "aten.sum.default",
         lambda: disagreeing(False), lambda: disagreeing(True)),
