@@ -128,6 +128,9 @@ def scheduled() -> Training:
         made.overflow()
         made.step()
         schedule.step()  # fault
+    made.optimizer.zero_grad()
+    made.scaled().backward()
+    made.step()
     return made
 
 
