@@ -71,5 +71,5 @@ def resized(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list
     """Tensors that an op may resize: the first one of `resize_` and `set_`, and those that take a result."""
     names = [each.name for each in schema(func).arguments if each.is_out]
     given = [kwargs.get(name) for name in names]
-    first = args[:1] if func.overloadpacket.__name__.rstrip("_") in ("resize", "resize_as", "set") else ()
+    first = args[:1] if func.overloadpacket.__name__.rstrip("_") in ops.RESIZING else ()
     return [each for each in (*given, *first) if isinstance(each, torch.Tensor)]

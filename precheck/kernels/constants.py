@@ -10,7 +10,7 @@ import torch
 from precheck import formats
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.exact import Exact
-from precheck.ops import base_name
+from precheck.ops import MEETING, base_name
 from precheck.torch_internals import in_backward, schema
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ _NAMES = ("other", "threshold", "lambd", "min", "max", "eps", "beta", "delta", "
 """Names of the arguments of an op that may be a constant."""
 _SQUARED = ("eps",)
 """Of an op that norms: what the constant is added to is a mean of squares of the op's first argument."""
-_MEETS = {"add", "sub", "rsub", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"}
-"""Ops in which a constant and a tensor meet as equals: the smaller one of both is lost. In a product neither is."""
 _STEP = 2.0**-4
 """The factor that tells how what a constant meets grows with an input."""
 _FEW, _MOST, _NEAR = 4, 2**16, 1
@@ -50,7 +48,7 @@ def _size(tensor: torch.Tensor) -> float:
 
 def _constants(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, float]]:
     """The constants that meet the first argument of an op, by the argument's name."""
-    found, meets = [], base_name(func.overloadpacket.__name__) in _MEETS
+    found, meets = [], base_name(func.overloadpacket.__name__) in MEETING
     for place, argument in enumerate(schema(func).arguments):
         given = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
         if argument.name not in _NAMES or (argument.name in ("other", "min", "max") and not meets):

@@ -23,6 +23,8 @@ CARRIED = REDUCED | GATHERED
 # sums and products
 ADDITIONS = where(lambda op: op.kind is Kind.SUM)
 """Sums and differences of two operands."""
+MEETING = ADDITIONS | where(lambda op: op.kind is Kind.BOUND)
+"""Ops in which two operands meet as equals, so that the smaller one, or the larger, may be lost. In a product neither is."""
 SUMS = ADDITIONS | REDUCED
 """Sums of few terms, which may cancel, and whose absolute errors add up: sums of two operands, and sums over ranks."""
 LINEAR_IN = {name: frozenset(ord(letter) - ord("a") for letter in row.linear) for name, row in REGISTRY.items() if row.linear not in ("", "...")}
@@ -191,6 +193,8 @@ FORMS = where(lambda op: op.kind is Kind.FORM)
 """Views that their schemas do not declare, and queries of a tensor's shape."""
 FACTORIES = where(lambda op: op.kind is Kind.FACTORY and not op.replaces)
 """Ops that make a tensor of no other."""
+RESIZING = frozenset({"resize", "resize_as", "set"})
+"""Ops that may give their first operand another size, in place."""
 EMPTY = where(lambda op: op.kind is Kind.FACTORY and not op.constant)
 """Factories of uninitialised tensors."""
 HIDDEN_WRITES = {name: row.hidden_writes for name, row in REGISTRY.items() if row.hidden_writes}

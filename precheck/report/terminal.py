@@ -209,7 +209,7 @@ def _cure(report: Report) -> list[str]:
 
 
 def _rows(report: Report, rows: Sequence[Row]) -> list[str]:
-    """The table of these rows, without those whose r a finding of a pair says in its text."""
+    """The table of these rows, without those whose r a finding says in its text."""
     told = {(finding.measured, finding.limit) for finding in report.findings if f"(r = {digits(finding.measured or 0, 3)}, " in finding.message}
     rows = [row for row in rows if (row.r, row.allowed) not in told]
     if not rows:

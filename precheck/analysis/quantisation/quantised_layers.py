@@ -101,7 +101,7 @@ def _partitions(columns: int) -> Iterator[tuple[str, Callable[[torch.Tensor], to
 def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, what: str) -> tuple[float, Misfit | None]:
     """The share of wrong blocks, which are the rows here, and their fault. A line is fitted to each block's elements that count: its slope is the
     factor of the scale, and what it adds is that of the zero point. Errors of elements may differ in size, so chance is estimated from each (HC3:
-    MacKinnon and White, Journal of Econometrics 29, 1985)."""
+    MacKinnon and White, Journal of Econometrics 29, 1985). Another weight has no such factor."""
     many = counts.sum(1).clamp_min(1)
     centre, middle = ((counts * each).sum(1) / many for each in (weight, quantised))
     apart = counts * (weight - centre[:, None])
@@ -112,9 +112,10 @@ def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, 
     deviation = (rest.square().sum(1) / (many - 2).clamp_min(1)).sqrt().clamp_min(1e-12 * float(weight.abs().amax()))
     alone = rest / (1 - counts / many[:, None] - apart.square() / width[:, None]).clamp_min(1e-6)  # from a line that is fitted to the others
     size = ((counts * weight.square()).sum(1) / many).sqrt().clamp_min(1e-300)
-    judged = many >= FEWEST
+    judged, spread = many >= FEWEST, (counts * (quantised - middle[:, None])).square().sum(1).clamp_min(1e-300)
+    same = factor.abs() * (width / spread).sqrt() >= OTHER_WEIGHT  # the cosine between both, each without its mean
     allowed = (deviation / size).clamp(max=float(FACTOR))
-    off = judged & ((factor - 1).abs() > allowed + DEVIATIONS * (apart * alone).norm(dim=1) / width)
+    off = judged & same & ((factor - 1).abs() > allowed + DEVIATIONS * (apart * alone).norm(dim=1) / width)
     by_chance = ((counts / many[:, None] - centre[:, None] * apart / width[:, None]) * alone).norm(dim=1)
     shifted = judged & (offset.abs() > OFFSET * deviation + DEVIATIONS * by_chance)
     least = max(WRONG_BLOCKS * float(judged.sum()), 1.0)

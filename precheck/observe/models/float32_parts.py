@@ -165,8 +165,12 @@ def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions
         TypeError: `names` or `functions` is a str.
         ValueError: torch has no function of that name, or it writes in place, where the tensor decides on the format.
     """
-    functions = functions_named(functions)
-    for module in modules_named(model, names):
+    keep_functions(modules_named(model, names), functions_named(functions))
+
+
+def keep_functions(modules: Iterable[torch.nn.Module], functions: Container[str]) -> None:
+    """Makes the modules carry out these functions in float32. Names that torch has no function for do nothing."""
+    for module in modules:
         kind = type(module)
         known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         module.__class__ = type(kind.__name__, (PartlyInFloat32, kind), {"functions_in_float32": functions, **known})
@@ -195,8 +199,9 @@ def code(names: Sequence[str], functions: Sequence[str], precision: str) -> str:
     listed = "".join(f"    {json.dumps(name)},\n" for name in names)
     if functions:
         library = "import torch\nfrom torch.overrides import TorchFunctionMode, get_overridable_functions\n"
-        imports = "import copy\nimport difflib\nfrom collections.abc import Callable, Collection, Container, Sequence\n"
-        parts: tuple[Any, ...] = (each, modules_named, functions_named, Widened, narrow, PartlyInFloat32, functions_in_float32)
+        imports = "import copy\nimport difflib\nfrom collections.abc import Callable, Collection, Container, Iterable, Sequence\n"
+        written = (each, modules_named, functions_named, Widened, narrow, PartlyInFloat32, keep_functions, functions_in_float32)
+        parts: tuple[Any, ...] = written
         last = f"functions_in_float32(model, [\n{listed}], {json.dumps(list(functions))})\n"
     else:
         library, imports = "import torch\n", "import copy\nimport difflib\nimport itertools\nfrom collections.abc import Callable, Sequence\n"
@@ -211,7 +216,7 @@ def exempted(model: torch.nn.Module, names: Sequence[str], functions: Container[
     with state.preserved(model):
         try:
             if functions:
-                functions_in_float32(model, names, functions)
+                keep_functions(modules_named(model, names), functions)  # a run's own names, of which some are no functions of torch
             else:
                 in_float32(model, names)
             yield
