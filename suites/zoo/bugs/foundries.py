@@ -120,9 +120,9 @@ BUGS = (
         lambda: denoised(unscaled=False), lambda: denoised(unscaled=True), phase="scaler"),
     Bug("loss-of-a-trainer", "meta-pytorch/tnt#354", ("scaler-order",), "",
         lambda: logged(plain=False), lambda: logged(plain=True), phase="scaler", severity="warning"),
-    Bug("last-ten-checkpoints", "OpenNMT/OpenNMT-tf#173", ("accumulated-drift", "absorption", "amplified-rounding", "cancellation"),
+    Bug("last-ten-checkpoints", "OpenNMT/OpenNMT-tf#173", ("amplified-rounding", "accumulated-drift", "absorption", "cancellation"),
         "aten.add_.Tensor",
         lambda: averaged(HALF), lambda: averaged(SINGLE)),
-    Bug("pixels-of-a-large-set", "torch/optim#63", ("absorption", "accumulated-drift", "integer-rounding"), "aten.add_.Tensor",
+    Bug("pixels-of-a-large-set", "torch/optim#63", ("integer-rounding", "absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: counted(SINGLE), lambda: counted(torch.int64), precision="32-true"),
 )  # fmt: skip

@@ -169,11 +169,11 @@ BUGS = (
     Bug("turn-that-widens", "huggingface/pytorch-image-models#2794", ("dtype-leak",), "aten.mul.Tensor",
         lambda: seen(same=False), lambda: seen(same=True), module="Turned", raises=RuntimeError, severity="warning"),
     Bug("layers-that-push-down", "huggingface/optimum-graphcore#296", ("overflow",), "aten.mm.default",
-        lambda: pushed(1.0), lambda: pushed(8.0), module="FeedForward"),
+        lambda: pushed(1.0), lambda: pushed(8.0), module="down"),
     Bug("windows-of-a-large-picture", "leejet/stable-diffusion.cpp#888", ("overflow",), "aten._to_copy.default",
         lambda: unfolded(1.0), lambda: unfolded(1 / 32), module="Convolution"),
     Bug("picture-within-autocast", "stepfun-ai/Step1X-Edit#53", ("overflow",), "aten.convolution.default",
-        lambda: edited(within=True), lambda: edited(within=False), module="Decoder"),
+        lambda: edited(within=True), lambda: edited(within=False), module="second"),
     Bug("codes-that-are-multiplied", "huggingface/optimum-quanto#42", ("overflow",), "aten.mm.default",
         lambda: multiplied(scaled=False), lambda: multiplied(scaled=True)),
 )  # fmt: skip
