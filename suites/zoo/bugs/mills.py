@@ -167,7 +167,7 @@ BUGS = (
     Bug("boxes-without-a-width", "rwightman/efficientdet-pytorch#291", ("vanished-constant", "overflow", "underflow"), "aten.add.Tensor",
         lambda: encoded(1e-8), lambda: encoded(1e-7)),
     Bug("turn-that-widens", "huggingface/pytorch-image-models#2794", ("dtype-leak",), "aten.mul.Tensor",
-        lambda: seen(same=False), lambda: seen(same=True), module="Turned", raises=RuntimeError, severity="warning"),
+        lambda: seen(same=False), lambda: seen(same=True), raises=RuntimeError),
     Bug("layers-that-push-down", "huggingface/optimum-graphcore#296", ("overflow",), "aten.mm.default",
         lambda: pushed(1.0), lambda: pushed(8.0), module="down"),
     Bug("windows-of-a-large-picture", "leejet/stable-diffusion.cpp#888", ("overflow",), "aten._to_copy.default",

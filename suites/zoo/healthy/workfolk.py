@@ -107,9 +107,7 @@ def codes_that_are_added_as_whole_numbers() -> torch.Tensor:
     """Codes of eight bits are multiplied as whole numbers of 32 bits, and scaled in float32 after that."""
     words, weights = normal(10, 64, seed=964).to(HALF), (0.05 * normal(24, 64, seed=965)).to(HALF)
     scales = [each.abs().amax(-1, keepdim=True).float() / 127 for each in (words, weights)]
-    first, second = (
-        (each.float() / scale).round().clamp(-127, 127).to(torch.int8) for each, scale in zip((words, weights), scales, strict=True)
-    )
+    first, second = ((each.float() / scale).round().clamp(-127, 127).to(torch.int8) for each, scale in zip((words, weights), scales, strict=True))
     return (first.int() @ second.int().T).float() * scales[0] * scales[1].T
 
 
