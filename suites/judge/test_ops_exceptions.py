@@ -130,6 +130,47 @@ def test_formats_that_torch_will_not_mix_are_traced_to_where_one_was_left() -> N
     finds(wide_from_the_start, "dtype-leak", raises=RuntimeError, says="an input of the block, or computed from one")
 
 
+def attended(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(query, query, value)
+
+
+def turned_by_a_wide_table() -> torch.Tensor:
+    value = torch.ones(1, 3, 4).to(LOW) / 3
+    wide = value * torch.ones(3, 4)  # fault
+    return attended(wide * 2, value * 2)
+
+
+def widened_by_a_cast() -> torch.Tensor:
+    """What is made of the cast is the argument; the cast is where float32 begins."""
+    value = torch.ones(1, 3, 4).to(LOW) / 3
+    kept = value.float() + 1  # fault
+    return attended(kept, value)
+
+
+def given_in_two_formats() -> torch.Tensor:
+    return attended(torch.ones(1, 3, 4), torch.ones(1, 3, 4, dtype=LOW) / 3)
+
+
+def widened_for_another_use() -> torch.Tensor:
+    """A number in float32 is written down; what the call refuses is a shape, and its message names no format."""
+    value = torch.ones(1, 3, 4).to(LOW) / 3
+    value.float().sum()
+    return attended(value, torch.ones(2, 5, 7, dtype=LOW))
+
+
+def test_formats_that_torch_compares_before_it_runs_an_op_are_traced_as_well() -> None:
+    """Attention looks at its arguments first, so that no op is seen that refuses."""
+    mixed = finds(turned_by_a_wide_table, "dtype-leak", raises=RuntimeError, says="combine float32 and bfloat16 in the call that raised")
+    assert mixed.op == "aten.mul.Tensor"
+    assert mixed.remedy == "cast one of the two: the float32 operand to bfloat16, or the other to float32"
+    finds(widened_by_a_cast, "dtype-leak", raises=RuntimeError, says="made float32 at")
+
+
+@pytest.mark.parametrize("program", [given_in_two_formats, widened_for_another_use])
+def test_a_call_that_raises_for_what_it_was_given_is_let_pass(program: Any) -> None:
+    passes(program, raises=RuntimeError)
+
+
 @pytest.mark.parametrize("program", [of_other_shapes, of_wide_formats])
 def test_other_refusals_are_let_pass(program: Any) -> None:
     passes(program, raises=RuntimeError, wide=program is of_wide_formats)

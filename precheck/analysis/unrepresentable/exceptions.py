@@ -51,7 +51,7 @@ class Counted(Fact):
 class Mixed(Fact):
     """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
 
-    refused: Operation
+    refused: Operation | None  # None if torch looks at the formats before it runs an op
     dtype: str
     widened: bool  # whether the block itself made the wide one from a low tensor, at the op that is blamed
 
@@ -71,6 +71,8 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
         return _refused_matrix(observation)
     if last.refused is not None:
         return _unstorable(last, last.refused) or _mixed(observation, last, last.refused)
+    if mixed := _mixed_in_a_call(observation):
+        return [mixed]
     last_ops = list(itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations)))
     zeros = [(operation, [value for value in operation.inputs if value.zeros and value.maker is not None]) for operation in last_ops]
     decisions = [(operation, found[0]) for operation, found in zeros if found]
@@ -139,6 +141,25 @@ def _mixed(observation: Observation, operation: Operation, refused: Refused) -> 
             widened=cause is not None,
         )
     ]  # fmt: skip
+
+
+def _mixed_in_a_call(observation: Observation) -> Mixed | None:
+    """The fact on arguments of different formats for a function of torch that looks at them before it runs an op, as attention does.
+
+    No op is seen that refuses, but the message names the formats, and an argument of such a call is a value that no op has read. The latest one in
+    float32 that the block made of low numbers is blamed; without one, the caller has given both formats, and the message says all that is known.
+    """
+    named = {each.lower() for each in re.findall(r"\b(float|half|bfloat16)\b", observation.complaint, re.IGNORECASE)}
+    if observation.raised != "RuntimeError" or "float" not in named or len(named) != 2:
+        return None
+    read = {value for operation in observation.operations for value in operation.inputs}
+    made = (value for operation in reversed(observation.operations) for value in operation.outputs)
+    wide = (value for value in made if value.dtype == "float32" and not value.low and value not in read)
+    cause = next((found for value in wide if (found := _widened(observation, value)) is not None), None)
+    if cause is None:
+        return None
+    dtype = "float16" if "half" in named else "bfloat16"
+    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=True)
 
 
 def _widened(observation: Observation, value: Value) -> Operation | None:

@@ -31,7 +31,8 @@ class DtypeLeak(Rule):
         if isinstance(fact, Mixed):
             made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
             where = made if fact.widened else "an input of the block, or computed from one"
-            there = "here" if fact.refused is fact.operation else f"at {placed(fact.refused)}"
+            there = "in the call that raised" if fact.refused is None else f"at {placed(fact.refused)}"
+            there = "here" if fact.refused is fact.operation else there
             return f"torch refuses to combine float32 and {fact.dtype} {there}; the float32 operand is {where}"
         if isinstance(fact, Lowered):
             sizes = f"one rounding is {fact.measured:.2g}, where float32's is {fact.limit:.2g}"
