@@ -108,7 +108,7 @@ class _Replaced(Intermediates):
 
 def cures(comparison: Comparison, place: Place, change: Change) -> bool:
     """Whether the module's last result is then that of model's module, or all that is made of the replaced one occurs in model."""
-    follower = _Replaced(comparison.other.job.model, place.module, change)
+    follower = _Replaced(comparison.other.job.model, place.module if place.ran is None else place.ran, change)
     with contextlib.suppress(*REFUSALS):
         with follower.followed(), sdpa_kernel(SDPBackend.MATH):
             comparison.other.once(place.dtype)

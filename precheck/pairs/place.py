@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
+from precheck.pairs.floors import relative
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
 
 FLOAT32 = 64.0
@@ -35,6 +36,7 @@ class Place:
     given: str = ""  # what a module with right code is given that model's is not, in words
     repeated: bool = False  # whether the backward pass repeats the module with other numbers
     dtype: torch.dtype = torch.float64  # of the run that made the results
+    ran: str | None = None  # the module that was followed for `theirs`, if that is another: one that calls a method of `module`, or holds it
 
 
 def placed_at(
@@ -58,20 +60,30 @@ def placed_at(
 
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
         if number is not None:
-            found, alone = theirs.made[number], True
+            found, alone, ran = theirs.made[number], True, module
             if module not in (found.module, found.code):
                 if within and not any(each.module == module for each in theirs.made[:number]) and _inside(found.module, module):
                     module, counterpart = found.module, modules.get(found.module)  # no other code ran before
                 found, alone = _given_away(theirs.made, number, module, wrong)
+                alone = alone and not _right_in_its_order(found, ours.made)  # else the caller gave a right value to the wrong part
             if alone and found.module == module != found.code:
                 module, counterpart = found.code, modules.get(found.code)
-            return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number, dtype=dtype)
+            made = tuple(theirs.made), tuple(ours.made)
+            return Place(module, counterpart, found.line, found.op, theirs=made[0], ours=made[1], number=number, dtype=dtype, ran=ran)
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 
 
 def _inside(part: str, module: str) -> bool:
     return bool(part) and part.startswith(f"{module}." if module else "")
+
+
+def _right_in_its_order(found: Made, ours: Sequence[Made]) -> bool:
+    """Whether `model` makes this result too, element by element. Rows for columns have the same signature, and are a fault of their maker."""
+    if found.tensor is None:
+        return False
+    same = [each.tensor for each in ours if each.tensor is not None and alike(found.signature, each.signature)]
+    return any(each.shape == found.tensor.shape and relative(found.tensor, each) <= ALIKE for each in same)
 
 
 def _given_away(made: Sequence[Made], number: int, module: str, wrong: torch.Tensor | None) -> tuple[Made, bool]:

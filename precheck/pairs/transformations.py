@@ -13,7 +13,9 @@ import torch
 
 from precheck import ops
 from precheck.pairs import changes
+from precheck.pairs.capture import Captured
 from precheck.pairs.changes import Change, cures
+from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.layouts import equal
@@ -162,16 +164,24 @@ def _given(comparison: Comparison, name: str) -> Iterator[None]:
 
 
 def _cured(comparison: Comparison, name: str) -> bool:
+    """Whether the results agree once the attribute is `model`'s. If they agreed before, the gradients that differed have to."""
     for dtype in dict.fromkeys((torch.float64, comparison.dtype)):
         try:
+            before = comparison.other.once(dtype).captured
             with _given(comparison, name):
                 theirs = comparison.other.once(dtype).captured
             ours = comparison.model.once(dtype).captured
         except Exception:  # a model may raise anything if its attributes are changed
             continue
-        results = [(each.of_model(ours), each.of_other(theirs)) for each in comparison.subjects if each.kind in ("result", "buffer")]
-        return all(a is not None and b is not None and a.shape == b.shape and changes.same(b, a) for a, b in results)
+        told = [each for each in comparison.subjects if each.kind in ("result", "buffer")]
+        unlike = [each for each in comparison.subjects if "gradient" in each.kind and not _agree(each, ours, before)]
+        return all(_agree(each, ours, theirs) for each in (unlike if all(_agree(each, ours, before) for each in told) else []) + told)
     return False
+
+
+def _agree(subject: Subject, ours: Captured, theirs: Captured) -> bool:
+    a, b = subject.of_model(ours), subject.of_other(theirs)
+    return a is not None and b is not None and a.shape == b.shape and changes.same(b, a)
 
 
 def _contents(place: Place) -> Iterator[Change]:

@@ -96,3 +96,23 @@ def test_a_setting_that_a_right_layer_has_too_explains_nothing() -> None:
     assert found.module == "1"
     assert "joined" not in found.message
     assert "1.1 times" in found.message, found.message
+
+
+class Scaled(nn.Module):
+    """A weight by its length, in two ways that are the same. `cut` is a fault of the gradient alone."""
+
+    def __init__(self, way: str, cut: bool = False) -> None:
+        super().__init__()
+        self.way, self.settings, self.weight = way, {"cut": cut}, nn.Parameter(1 + torch.arange(6.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = self.weight.norm()
+        weight = self.weight / (length.detach() if self.settings["cut"] else length)
+        return x * weight if self.way == "product" else torch.einsum("bi,i->bi", x, weight)
+
+
+def test_an_attribute_is_no_reason_if_the_gradient_differs_with_it_too() -> None:
+    model, other = Scaled("product"), Scaled("sum", cut=True)
+    found = precheck.compare(model, other, GRID, precision="32-true", loss=lambda out: out.square().mean()).errors
+    assert [each for each in found if "gradient of weight" in each.message]
+    assert not [each for each in found if "they agree" in each.message]

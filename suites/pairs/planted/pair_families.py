@@ -75,6 +75,13 @@ import pair_twentyfirst_roles
 import pair_twentyfourth
 import pair_twentyfourth_frames
 import pair_twentyfourth_training
+import pair_twentyninth
+import pair_twentyninth_actions
+import pair_twentyninth_atoms
+import pair_twentyninth_places
+import pair_twentyninth_rest
+import pair_twentyninth_sights
+import pair_twentyninth_sounds
 import pair_twentysecond
 import pair_twentysecond_sequences
 import pair_twentysecond_sights
@@ -125,5 +132,7 @@ FAMILIES = (
     pair_twentysixth, pair_twentysixth_shards, pair_twentysixth_sights, pair_twentysixth_rest, pair_twentysixth_ports,
     pair_twentyseventh, pair_twentyseventh_states, pair_twentyseventh_experts, pair_twentyseventh_sights, pair_twentyseventh_rest,
     pair_twentyseventh_atoms, pair_twentyeighth, pair_twentyeighth_rest,
+    pair_twentyninth, pair_twentyninth_atoms, pair_twentyninth_sounds, pair_twentyninth_places, pair_twentyninth_sights, pair_twentyninth_rest,
+    pair_twentyninth_actions,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

@@ -40,6 +40,7 @@ PLACED = (
     "experts in groups/shares of biased scores", "experts in groups/a router that learns nothing", "adapters with magnitudes/norms with a gradient",
     "places on three axes/rows and columns exchanged", "places on three axes/the other row's picture",
     "molecules with forces/forces that do not teach", "groups of answers/the fixed policy is taught",
+    "forecasts of what is left/the trend is not taken away",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
 tensor that a block makes up for, a recording, an input that `model` has nowhere, weights of another form,
@@ -47,7 +48,7 @@ a mask that a right part is given, rows padded on the other side, fewer calls, a
 that is zero on paper, a list for a tensor, an input that another block does not read, fewer rows, another batch for a norm, another row's number, a
 later call, a gradient that is not cut off, weights at other places, a folded norm, an index, one of several tensors of model's call, a scale in a
 weight, an expert without a gradient, a result of another form, a weight that a module reads of a part, places given to a part that `model` lacks, a
-result that passes on no gradient."""
+result that passes on no gradient, a right result of a method that the wrong part is given."""
 TRIED = list(dict.fromkeys([*TRIED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
@@ -70,6 +71,12 @@ MISSED = {
     ),
     "places on three axes/places anew in each chunk": "The places are others of `model`'s own, and the table that is made of them is nowhere in it.",
     "keys of a donor/a receiver that is given none": "Layers that make their own keys are given none too, and are right.",
+    **dict.fromkeys(
+        ("places by a filter/the first place left out", "places by a filter/taps of the past alone"),
+        "`model` makes the filter's weight of two others and has no module for it. The port's filter has no counterpart, and is named before the "
+        "code that calls it.",
+    ),
+    "splats/a length that does not teach": "All results are right. The weight belongs to the model, and the part that cuts its gradient has none.",
     "molecules with forces/an end that gives no force": "The model's own code asks for the forces, and it alone returns something wrong.",
     "experts in groups/shares not scaled": "Shares before they are scaled occur in `model`, and the biases of stacked experts are not matched.",
     "experts in groups/rows beyond the capacity": "Sums of fewer experts occur in `model`, which adds one expert after the other.",
