@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 import precheck
@@ -82,3 +83,37 @@ def test_a_result_that_is_kept_without_a_number_of_the_call_is_stale() -> None:
     assert _told(lambda x, start: table(x, start, tuple(x.shape)), reference, inputs) == ["kernel-stale"]
     kept.clear()
     assert _told(lambda x, start: table(x, start, (*x.shape, int(start))), reference, inputs, budget=0.5) == []
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_mean_of_none_is_no_matter_of_sizes(least: int) -> None:
+    """Of two numbers both are below the margin more often than of nine. In larger sizes they are at times, too, so that no size is at fault."""
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).sum() / (x > 0).sum().clamp(min=least)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).sum() / (x > 0).sum().clamp(min=1)
+
+    x = torch.randn(9, generator=torch.Generator().manual_seed(0))
+    assert _told(mean, reference, x) == ([] if least else ["kernel-contract"])
+
+
+def test_a_sum_that_leaves_out_what_is_left_behind_a_tile_is_wrong_in_each_draw_of_a_size() -> None:
+    def tiles(x: torch.Tensor) -> torch.Tensor:
+        return x[: len(x) // 8 * 8].sum()
+
+    assert _told(tiles, torch.sum, torch.randn(16, generator=torch.Generator().manual_seed(0))) == ["kernel-edge"]
+
+
+@pytest.mark.parametrize(("filling", "rule"), [(-torch.inf, []), (0.0, ["kernel-edge"]), (None, ["kernel-contract"])])
+def test_a_tile_filled_up_with_zeros_shows_in_rows_below_zero(filling: float | None, rule: list[str]) -> None:
+    """Where the row fits its tile, nothing is filled up. A largest magnitude is wrong there as well."""
+
+    def place(x: torch.Tensor) -> torch.Tensor:
+        if filling is None:
+            return x.abs().argmax(1)
+        lanes = 1 << max(x.shape[1] - 1, 0).bit_length()
+        return torch.nn.functional.pad(x, (0, lanes - x.shape[1]), value=filling).argmax(1)
+
+    assert _told(place, lambda x: x.argmax(1), torch.randn(5, 7, generator=torch.Generator().manual_seed(0))) == rule
