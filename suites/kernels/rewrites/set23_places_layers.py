@@ -176,10 +176,11 @@ def _added(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -
 @rewrite("attention by added rows, a query at a time", _wide(_added), shapes((2, 3, 4), (2, 5, 4), (2, 5, 4), (4,)))
 def query_at_a_time(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     need(q.dim() == 3, k.dim() == 3, k.shape == v.shape, q.shape[::2] == k.shape[::2], w.shape == q.shape[2:], k.shape[1] > 0, q.shape[1] > 0)
+    wide, keys, values, weights = (each.float() for each in (q, k, v, w))  # once: 129 gradients would be added up in the inputs' format
     rows = []
-    for row in q.float().unbind(1):
-        scores = (torch.tanh(row[:, None] + k.float()) * w.float()).sum(2)
-        rows.append(torch.einsum("nk,nkd->nd", torch.softmax(scores, 1), v.float()))
+    for row in wide.unbind(1):
+        scores = (torch.tanh(row[:, None] + keys) * weights).sum(2)
+        rows.append(torch.einsum("nk,nkd->nd", torch.softmax(scores, 1), values))
     return torch.stack(rows, 1).to(q.dtype)
 
 

@@ -36,7 +36,7 @@ ONE, TWO = shapes((5, 7)), shapes((4, 6), (4, 6))
 rewrite("hard sigmoid by two limits", _wide(F.hardsigmoid), ONE)(_wide(lambda x: torch.minimum(F.relu(x + 3), torch.tensor(6.0)) / 6))
 rewrite("hard swish as a product", _wide(F.hardswish), ONE)(_wide(lambda x: x * (x / 6 + 0.5).clamp(0, 1)))
 rewrite("continuous exponential unit of two halves", _wide(lambda x: F.celu(x, 0.5)), ONE)(
-    _wide(lambda x: x.clamp(min=0) + 0.5 * torch.expm1(x.clamp(max=0) / 0.5)))  # fmt: skip
+    _wide(lambda x: F.relu(x) + 0.5 * torch.expm1(x.clamp(max=0) / 0.5)))  # fmt: skip
 rewrite("what a tanh leaves, by a sigmoid", _wide(F.tanhshrink), ONE)(_wide(lambda x: x - torch.tanh(x)))
 rewrite("soft shrink by what lies outside", _wide(F.softshrink), ONE)(_wide(lambda x: x - x.clamp(-0.5, 0.5)))
 rewrite("hard shrink by a mask", _wide(F.hardshrink), ONE)(_wide(lambda x: torch.where(x.abs() > 0.5, x, 0 * x)))
@@ -48,7 +48,7 @@ rewrite("logarithm of odds by two logarithms", _wide(lambda p: torch.logit(p, 1e
 rewrite("three numbers added in logarithms, two at a time", _wide(lambda x, y, z: torch.stack([x, y, z]).logsumexp(0)),
         shapes((3, 5), (3, 5), (3, 5)))(
     _alike(lambda x, y, z: torch.logaddexp(torch.logaddexp(x, y), z)))  # fmt: skip
-rewrite("squared rectified unit as a product", _wide(lambda x: F.relu(x).square()), ONE)(_wide(lambda x: x * F.relu(x)))
+rewrite("squared rectified unit as a product", _wide(lambda x: F.relu(x).square()), ONE)(_wide(lambda x: F.relu(x) * F.relu(x)))
 rewrite("loss of counts", _wide(lambda x, t: F.poisson_nll_loss(x, t.detach(), reduction="none")), TWO)(_alike(lambda x, t: x.exp() - t.detach() * x))
 rewrite("loss of a mean and a spread", _wide(lambda x, t, v: 0.5 * (v.log() + (x - t).square() / v)),
         lambda dtype: (*TWO(dtype), (shapes((4, 6))(dtype)[0].float().square() + 0.2).to(dtype)))(
