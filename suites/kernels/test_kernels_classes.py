@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import precheck
+from precheck.kernels import contents
 
 
 def _found(candidate: Any, reference: Any, inputs: Any, budget: float = 3) -> list[Any]:
@@ -117,3 +118,13 @@ def test_a_tile_filled_up_with_zeros_shows_in_rows_below_zero(filling: float | N
         return torch.nn.functional.pad(x, (0, lanes - x.shape[1]), value=filling).argmax(1)
 
     assert _told(place, lambda x: x.argmax(1), torch.randn(5, 7, generator=torch.Generator().manual_seed(0))) == rule
+
+
+@pytest.mark.parametrize(("matrix", "kept"), [((torch.arange(36).view(6, 6) % 5 < 2).float(), True), (3 * torch.eye(6) + 1, False)])
+def test_a_symmetric_matrix_of_integers_stays_one_unless_equations_are_solved_with_it(matrix: torch.Tensor, kept: bool) -> None:
+    """Of neighbours in a graph there are zeros and ones alone. A positive definite matrix stays positive definite."""
+    example = torch.maximum(matrix, matrix.mT).double()
+    drawn = contents.like(example, (8, 8), torch.Generator().manual_seed(0), contents.Bounds())[0]
+    assert torch.allclose(drawn, drawn.mT)
+    assert torch.equal(drawn, drawn.round()) is kept
+    assert kept or int(torch.linalg.cholesky_ex(drawn)[1]) == 0
