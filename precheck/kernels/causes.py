@@ -225,6 +225,8 @@ class Search:
             return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
         if masks.explains(self.bench, judged) or unmasked.masking(self.bench, judged):
             return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
+        for size in self._round(trial.family):
+            return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right; here there are {what}")
         rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
         return Cause(rule, f"with plain numbers it is right; here there are {what}")
 
@@ -260,23 +262,28 @@ class Search:
             return Cause("kernel-gradient", "its forward pass is right")
         return Cause("kernel-contract", "" if self.late() else "no size, stride, mask, format or earlier call was found that explains it")
 
-    def _round(self) -> Iterator[int]:
+    def _round(self, family: str = "plain") -> Iterator[int]:
+        """Sizes of tiles in which it is right with that kind of numbers, and wrong beside them.
+
+        A tile that is filled up with zeros shows that way: its filling is the largest number of a row where all others are below zero, and nothing is
+        filled up where the row fits.
+        """
         names = list(self.bench.dimensions.sizes)
         for size in ROUND:
             if all(self.bench.dimensions.sizes[name] % size == 0 for name in names):
                 continue
             if self.bench.dimensions.elements(dict.fromkeys(names, size)) > PLENTY:
                 continue
-            trial = Trial(seed=17, sizes=tuple((name, size) for name in names))
+            trial = Trial(seed=17, family=family, sizes=tuple((name, size) for name in names))
             if not names or self.late() or not self._cheap(trial):
                 continue
-            if all(self.passes(trial.but(seed=seed)) for seed in _SEEDS) and self._fails_beside(names, size):
+            if all(self.passes(trial.but(seed=seed)) for seed in _SEEDS) and self._fails_beside(trial):
                 yield size
 
-    def _fails_beside(self, names: list[str], size: int) -> bool:
+    def _fails_beside(self, trial: Trial) -> bool:
         """Whether it is wrong in other equal sizes, so that equal sizes are not what helps. Sizes that one of both refuses say nothing."""
         for less in (3, 2, 4, 6):
-            judged = self.fresh(Trial(seed=17, sizes=tuple((name, size - less) for name in names)))
+            judged = self.fresh(trial.but(sizes=tuple((name, size - less) for name, size in trial.sizes)))
             if judged is not None and not judged.refused and not judged.skipped:
                 return judged.fault is not None
         return False

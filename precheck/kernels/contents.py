@@ -170,6 +170,10 @@ def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.
         made = _matrix(example, shape, generator)
         if made is not None:
             return made
+    return _integers(example, shape, generator)
+
+
+def _integers(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
     if bool((example == example.round()).all()) and float(example.min()) < float(example.max()):
         return torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator).double()
     return None
@@ -186,10 +190,15 @@ def _twice(example: torch.Tensor) -> torch.Tensor | None:
 
 
 def _matrix(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
+    """A symmetric or triangular matrix.
+
+    A symmetric one of integers stays of integers, as of neighbours in a graph. One that is positive definite stays that: it belongs to equations.
+    """
     drawn, size = _normal(shape, generator), shape[-1]
     eye = torch.eye(size, dtype=torch.float64)
     if torch.allclose(example, example.mT, rtol=1e-3, atol=1e-6):
-        return drawn @ drawn.mT / max(size, 1) + 0.5 * eye
+        whole = _integers(example, shape, generator) if bool(torch.linalg.cholesky_ex(example)[1].any()) else None
+        return drawn @ drawn.mT / max(size, 1) + 0.5 * eye if whole is None else whole.triu() + whole.triu(1).mT
     for keep in (torch.tril, torch.triu):
         if bool((keep(example) == example).all()):
             return keep(drawn) * (1 - eye) + eye * (drawn.abs() + 0.5)

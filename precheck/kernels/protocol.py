@@ -12,7 +12,7 @@ import torch
 
 from precheck.kernels import memory, running
 from precheck.kernels.bench import Bench
-from precheck.kernels.call_profiling import profiled
+from precheck.kernels.call_profiling import bodies, profiled, runs
 from precheck.kernels.clock import threads
 from precheck.kernels.trial_result import Fault, Judged
 from precheck.kernels.trials import Made, Trial, buffers
@@ -236,10 +236,10 @@ def calls_reference(bench: Bench) -> bool:
     """Whether the candidate calls the reference."""
     if bench.candidate is bench.reference:
         return True
-    wanted, seen = _codes(bench.reference), []
+    wanted, seen = bodies(bench.reference), []
 
     def watch(frame: Any, event: str, argument: Any) -> None:
-        if (event == "call" and frame.f_code in wanted) or (event == "c_call" and argument is bench.reference):
+        if (event == "call" and runs(frame, wanted)) or (event == "c_call" and argument is bench.reference):
             seen.append(event)
 
     trial = Trial(given=True, fill="")
@@ -247,18 +247,6 @@ def calls_reference(bench: Bench) -> bool:
         made = bench.make(trial)
         running.run(bench.candidate, bench.example, made.values, made.numbers, dataclasses.replace(bench.wishes_of(trial), gradients=False))
     return bool(seen)
-
-
-def _codes(function: Any) -> set[Any]:
-    """The function's own code objects. All autograd functions share the code of `Function.apply`, so its `forward` is used."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        return {getattr(owner.forward, "__code__", None)} - {None}
-    inner = getattr(function, "__func__", function)
-    codes = {getattr(inner, "__code__", None)}
-    if isinstance(function, torch.nn.Module) and not type(function).__module__.startswith("torch."):
-        codes.add(getattr(type(function).forward, "__code__", None))
-    return codes - {None}
 
 
 _SIZE, _PRODUCTS = 4096, 16

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 import precheck
+from precheck.kernels import contents
 
 
 def _found(candidate: Any, reference: Any, inputs: Any, budget: float = 3) -> list[Any]:
@@ -82,3 +84,47 @@ def test_a_result_that_is_kept_without_a_number_of_the_call_is_stale() -> None:
     assert _told(lambda x, start: table(x, start, tuple(x.shape)), reference, inputs) == ["kernel-stale"]
     kept.clear()
     assert _told(lambda x, start: table(x, start, (*x.shape, int(start))), reference, inputs, budget=0.5) == []
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_mean_of_none_is_no_matter_of_sizes(least: int) -> None:
+    """Of two numbers both are below the margin more often than of nine. In larger sizes they are at times, too, so that no size is at fault."""
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).sum() / (x > 0).sum().clamp(min=least)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).sum() / (x > 0).sum().clamp(min=1)
+
+    x = torch.randn(9, generator=torch.Generator().manual_seed(0))
+    assert _told(mean, reference, x) == ([] if least else ["kernel-contract"])
+
+
+def test_a_sum_that_leaves_out_what_is_left_behind_a_tile_is_wrong_in_each_draw_of_a_size() -> None:
+    def tiles(x: torch.Tensor) -> torch.Tensor:
+        return x[: len(x) // 8 * 8].sum()
+
+    assert _told(tiles, torch.sum, torch.randn(16, generator=torch.Generator().manual_seed(0))) == ["kernel-edge"]
+
+
+@pytest.mark.parametrize(("filling", "rule"), [(-torch.inf, []), (0.0, ["kernel-edge"]), (None, ["kernel-contract"])])
+def test_a_tile_filled_up_with_zeros_shows_in_rows_below_zero(filling: float | None, rule: list[str]) -> None:
+    """Where the row fits its tile, nothing is filled up. A largest magnitude is wrong there as well."""
+
+    def place(x: torch.Tensor) -> torch.Tensor:
+        if filling is None:
+            return x.abs().argmax(1)
+        lanes = 1 << max(x.shape[1] - 1, 0).bit_length()
+        return torch.nn.functional.pad(x, (0, lanes - x.shape[1]), value=filling).argmax(1)
+
+    assert _told(place, lambda x: x.argmax(1), torch.randn(5, 7, generator=torch.Generator().manual_seed(0))) == rule
+
+
+@pytest.mark.parametrize(("matrix", "kept"), [((torch.arange(36).view(6, 6) % 5 < 2).float(), True), (3 * torch.eye(6) + 1, False)])
+def test_a_symmetric_matrix_of_integers_stays_one_unless_equations_are_solved_with_it(matrix: torch.Tensor, kept: bool) -> None:
+    """Of neighbours in a graph there are zeros and ones alone. A positive definite matrix stays positive definite."""
+    example = torch.maximum(matrix, matrix.mT).double()
+    drawn = contents.like(example, (8, 8), torch.Generator().manual_seed(0), contents.Bounds())[0]
+    assert torch.allclose(drawn, drawn.mT)
+    assert torch.equal(drawn, drawn.round()) is kept
+    assert kept or int(torch.linalg.cholesky_ex(drawn)[1]) == 0

@@ -152,6 +152,20 @@ def test_an_autograd_function_calls_another_only_where_it_runs_its_forward(shape
     assert protocol.calls_reference(bench) is calls
 
 
+@pytest.mark.parametrize(("inner", "calls"), [(torch.sin, False), (torch.cos, True)])
+def test_of_what_one_decorator_makes_each_is_its_own_function(inner: Any, calls: bool) -> None:
+    """They share their code, and differ in what they hold. A wrapper of the same function is the reference; so is a candidate that calls it."""
+
+    def wide(function: Any) -> Any:
+        return lambda x: function(x.double()).to(x.dtype)
+
+    reference, example = wide(torch.cos), examples.read(torch.zeros(6), None, False)[0]
+    bench = Bench(wide(inner), reference, example, dimensions.of(example), Wishes(gradients=False))
+    assert protocol.calls_reference(bench) is calls
+    bench = Bench(lambda x: reference(x) + 0, reference, example, dimensions.of(example), Wishes(gradients=False))
+    assert protocol.calls_reference(bench)
+
+
 def test_the_largest_has_a_gradient_in_noise_runs_too() -> None:
     """It is disturbed and rounded, and then equal to none; and of equals one is drawn, or all."""
     x = torch.randn(6, 4, 16, generator=torch.Generator().manual_seed(0))
