@@ -12,7 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.floors import relative
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
 
 FLOAT32 = 64.0
@@ -65,7 +64,6 @@ def placed_at(
                 if within and not any(each.module == module for each in theirs.made[:number]) and _inside(found.module, module):
                     module, counterpart = found.module, modules.get(found.module)  # no other code ran before
                 found, alone = _given_away(theirs.made, number, module, wrong)
-                alone = alone and not _right_in_its_order(found, ours.made)  # else the caller gave a right value to the wrong part
             if alone and found.module == module != found.code:
                 module, counterpart = found.code, modules.get(found.code)
             made = tuple(theirs.made), tuple(ours.made)
@@ -76,14 +74,6 @@ def placed_at(
 
 def _inside(part: str, module: str) -> bool:
     return bool(part) and part.startswith(f"{module}." if module else "")
-
-
-def _right_in_its_order(found: Made, ours: Sequence[Made]) -> bool:
-    """Whether `model` makes this result too, element by element. Rows for columns have the same signature, and are a fault of their maker."""
-    if found.tensor is None:
-        return False
-    same = [each.tensor for each in ours if each.tensor is not None and alike(found.signature, each.signature)]
-    return any(each.shape == found.tensor.shape and relative(found.tensor, each) <= ALIKE for each in same)
 
 
 def _given_away(made: Sequence[Made], number: int, module: str, wrong: torch.Tensor | None) -> tuple[Made, bool]:

@@ -40,7 +40,6 @@ PLACED = (
     "experts in groups/shares of biased scores", "experts in groups/a router that learns nothing", "adapters with magnitudes/norms with a gradient",
     "places on three axes/rows and columns exchanged", "places on three axes/the other row's picture",
     "molecules with forces/forces that do not teach", "groups of answers/the fixed policy is taught",
-    "forecasts of what is left/the trend is not taken away",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
 tensor that a block makes up for, a recording, an input that `model` has nowhere, weights of another form,
@@ -48,7 +47,7 @@ a mask that a right part is given, rows padded on the other side, fewer calls, a
 that is zero on paper, a list for a tensor, an input that another block does not read, fewer rows, another batch for a norm, another row's number, a
 later call, a gradient that is not cut off, weights at other places, a folded norm, an index, one of several tensors of model's call, a scale in a
 weight, an expert without a gradient, a result of another form, a weight that a module reads of a part, places given to a part that `model` lacks, a
-result that passes on no gradient, a right result of a method that the wrong part is given."""
+result that passes on no gradient."""
 TRIED = list(dict.fromkeys([*TRIED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
@@ -76,6 +75,8 @@ MISSED = {
         "`model` makes the filter's weight of two others and has no module for it. The port's filter has no counterpart, and is named before the "
         "code that calls it.",
     ),
+    "forecasts of what is left/the trend is not taken away": "The model gives the right result of a part's method to the wrong part. The part that has "
+    "the method is named, as where the method turns rows into columns by a view, which is no op.",
     "splats/a length that does not teach": "All results are right. The weight belongs to the model, and the part that cuts its gradient has none.",
     "molecules with forces/an end that gives no force": "The model's own code asks for the forces, and it alone returns something wrong.",
     "experts in groups/shares not scaled": "Shares before they are scaled occur in `model`, and the biases of stacked experts are not matched.",
