@@ -75,8 +75,8 @@ MISSED = {
         "`model` makes the filter's weight of two others and has no module for it. The port's filter has no counterpart, and is named before the "
         "code that calls it.",
     ),
-    "forecasts of what is left/the trend is not taken away": "The model gives the right result of a part's method to the wrong part. The part that has "
-    "the method is named, as where the method turns rows into columns by a view, which is no op.",
+    "forecasts of what is left/the trend is not taken away": "The model gives the right result of a part's method to the wrong part. The part "
+    "with the method is named, as where the method turns rows into columns by a view, which is no op.",
     "splats/a length that does not teach": "All results are right. The weight belongs to the model, and the part that cuts its gradient has none.",
     "molecules with forces/an end that gives no force": "The model's own code asks for the forces, and it alone returns something wrong.",
     "experts in groups/shares not scaled": "Shares before they are scaled occur in `model`, and the biases of stacked experts are not matched.",
