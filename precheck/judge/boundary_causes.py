@@ -9,7 +9,8 @@ from precheck import ops
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution, Splits
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, library_line, low_since, placed
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, error_in
+from precheck.analysis.rounding.function_errors import error_in
+from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.unrepresentable.nonfinite import Broken
 from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.findings import Finding

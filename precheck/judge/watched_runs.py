@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from precheck.analysis.facts import Part
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.provenance import library_line, low_since, placed
-from precheck.analysis.rounding.function_errors import OWNED, OwnError
+from precheck.analysis.rounding.function_errors import OwnError
+from precheck.analysis.rounding.function_limits import OWNED
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.analysis.watched import RunAnalysis
 from precheck.findings import Finding

@@ -18,7 +18,7 @@ from precheck import formats
 from precheck.analysis import ledger
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.rounding import misroundings as rounding
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
+from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
 from precheck.observe.shadow.operations import Operation, Value
 
 RECURRENT = int(rounding.RECURRENT)

@@ -6,14 +6,13 @@ averages errors out. The error of a step is small beside its weight.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Set
 
 from precheck import ops
 from precheck.analysis.decisions.branches import MISLED, WRONG_NUMBER, decided_by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms
-from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
+from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ROUNDINGS = Limit(8.0, "unit roundoffs")
@@ -28,8 +27,7 @@ to which it is added: the weight shows such an error only after many steps."""
 PART = Limit(2.0**-10, "roundings of the sum")
 """The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by chance,
 to be as much as one rounding of the sum."""
-UNITS = (ops.SCALING | ops.SUMS | ops.MOVING | ops.CASTS | ops.REDUCTIONS) - ops.NORMS
-"""Ops whose results are multiples or sums of their operands."""
+
 
 
 def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:
@@ -160,72 +158,27 @@ def wrong_when_averaged(value: Value, readers: dict[Value, list[Operation]], unr
     """Whether half of the elements still have no correct digit where a forward pass sums or averages them. `unread`: what the program drops.
 
     A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
-    exponential after a logarithm. Its result is right again, and is not followed.
+    exponential after a logarithm. Its result is right again, and is not followed. A mean by which the numbers are divided is their unit, and what
+    is left of them is followed.
     """
-    walk = Walk([value] if value.dead >= GARBAGE else [])
+    walk, averages = Walk([value] if value.dead >= GARBAGE else []), list[Value]()
     for _, reader in walk.with_readers(readers):
         if reader.phase == "forward" and not reader.in_optimizer:
-            if reader.base in ops.AVERAGES and any(made not in unread for made in reader.outputs):
-                return True
+            averages += [made for made in reader.outputs if reader.base in ops.AVERAGES and made not in unread]
             walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
-    return False
+    return not all(_divides(made, walk.reached, readers) for made in averages)
 
 
-def harmless_in_results(value: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether all that is made from products that happen to be whole is right up to a few roundings. The user may also get a product of two
-    tensors itself, such as areas."""
-    reading = consumers(value, readers)
-    if not reading:
-        maker = value.maker
-        return maker is not None and maker.base in ops.MULTIPLYING and [elements(factor) > 1 for factor in maker.inputs] == [True, True]
-    return all(reader.outputs and not _amplifies(reader, value) for reader in reading)
-
-
-def are_amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether whole numbers are amounts, so that one rounding of them is what their format means.
-
-    A number that stands for itself (a place, an id) is wrong if it differs by one. Such numbers follow each other in equal steps, and the format
-    makes neighbours one, or the program compares them, subtracts one from another, takes the sine of one, or gives them to its user. All that is
-    made from amounts is right up to a few roundings. It is followed as long as the numbers are only multiples or sums of amounts, and the amounts
-    have the largest error. A comparison of products tells nothing if the other factor is off by as much,
-    and none of whole quotients does: these are amounts too.
-    """
-    walk, mixed = Walk([value], FAR), set[Value]()
-    for held in walk:
-        reading = [reader for reader in consumers(held, readers) if reader.phase == "forward"]
-        if not reading and held.wholes_moved:
+def _divides(average: Value, numbers: Set[Value], readers: dict[Value, list[Operation]]) -> bool:
+    """Whether an average is only used to divide some of `numbers` by it, perhaps moved or cast before."""
+    walk, used = Walk([average], NEARBY), False
+    for held, reader in walk.with_readers(readers):
+        divides = reader.base == "div" and len(reader.inputs) == 2 and reader.inputs[1] is held and reader.inputs[0] in numbers
+        if not (divides or reader.base in ops.MOVING | ops.CASTS):
             return False
-        for reader in reading:
-            decides = not reader.outputs or reader.base in ops.CHOOSERS
-            if (decides and held not in mixed) or _amplifies(reader, value) or _leaves_rest(reader, held, value):
-                return False
-            others = [other for other in reader.inputs if other is not held]
-            if reader.base in ops.SUMS and any(other.wholes_moved for other in others):
-                return False
-            cut = reader.base in ops.CUTS & ops.STEPS
-            if cut or held in mixed or (reader.base in ops.SCALING and any(2 * other.drift >= held.drift for other in others)):
-                mixed.update(reader.outputs)
-            outdone = reader.base in ops.SUMS and any(2 * _size(other) >= _size(held) for other in others)
-            if cut or (reader.base in UNITS and not outdone):
-                walk.follow(reader.outputs)
-    return walk.whole and not value.enumerates
-
-
-def _size(value: Value) -> float:
-    """Of its error."""
-    return value.drift * rms(value)
-
-
-def _amplifies(reader: Operation, value: Value) -> bool:
-    return any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs)
-
-
-def _leaves_rest(reader: Operation, held: Value, value: Value) -> bool:
-    """Whether a remainder of quotients of `value` is wrong. A quotient without its remainder is off by one at least if it differs. The shadow takes
-    it over from the run, so that the remainder shows no error."""
-    flips = held.maker.flips if reader.base in ops.REMAINDERS and held.maker is not None else None
-    off = math.sqrt(flips.changed / flips.total) if flips is not None and flips.total else 0.0
-    return any(off >= ROUNDINGS * value.roundoff * rms(rest) > 0 for rest in reader.outputs)
+        used = used or divides
+        walk.follow(() if divides else reader.outputs)
+    return used and walk.whole
 
 
 def dominated(reader: Operation, result: Value, value: Value) -> bool:

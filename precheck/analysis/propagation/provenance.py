@@ -274,3 +274,10 @@ def read_at(operation: Operation) -> Operation:
         return operation
     made = next((term.maker for term in reversed(operation.inputs) if term.maker is not None and term.maker.summed is None), operation)
     return dataclasses.replace(operation, source=made.source, caller=made.caller, module=made.module)
+
+
+def share_left_by_cancellation(operation: Operation, value: Value) -> float:
+    """The norm of a sum over that of its terms; of a mean as if it were a sum. Below 1 the terms cancel."""
+    terms = operation.inputs[0] if operation.inputs else value
+    count = elements(terms) / max(1, elements(value)) if operation.base == "mean" else 1.0
+    return count * value.norm / terms.norm if terms.norm else 1.0

@@ -23,7 +23,8 @@ from precheck.analysis.propagation.causes import RESULTS
 from precheck.analysis.propagation.output_impact import GARBAGE, exponentials
 from precheck.analysis.propagation.provenance import absolute_error, determined, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
-from precheck.analysis.rounding.function_errors import OWNED, owns
+from precheck.analysis.rounding.function_errors import owns
+from precheck.analysis.rounding.function_limits import OWNED
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 

@@ -18,7 +18,8 @@ from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, effective_roundoff, fills_constant, rounded_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
 from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
-from precheck.analysis.rounding.function_errors import ROUNDED, Calls, OwnError
+from precheck.analysis.rounding.function_errors import Calls, OwnError
+from precheck.analysis.rounding.function_limits import ROUNDED
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
 from precheck.analysis.rounding.steep_functions import Steepness
 from precheck.analysis.unrepresentable import whole_numbers

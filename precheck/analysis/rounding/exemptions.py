@@ -14,10 +14,11 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import drift
-from precheck.analysis.propagation.output_impact import ROUNDINGS, are_amounts, ends_wrong, harmless_in_results, hidden_by_larger_terms
+from precheck.analysis.propagation.output_impact import ROUNDINGS, ends_wrong, hidden_by_larger_terms
 from precheck.analysis.propagation.provenance import FINEST, absolute_error, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.remainders import takes_from_codes
+from precheck.analysis.unrepresentable.amounts import are_amounts, harmless_in_results
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.signed_terms import takes_back
 

@@ -14,34 +14,20 @@ from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
-from precheck.analysis.decisions.branches import at_rest
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
-from precheck.analysis.propagation.output_impact import adds_wrong_step, dropped_values, is_end
-from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms, smallest_normal
-from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.propagation.output_impact import dropped_values
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, rms, share_left_by_cancellation, smallest_normal
+from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED
+from precheck.analysis.rounding.function_results import Results
 from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
 from precheck.analysis.rounding.remainders import takes_from_bits, takes_from_codes
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 from precheck.words import of_norm
-
-ADDED = Limit(4.0, "unit roundoffs")
-"""The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
-have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0."""
-ROUNDED = Limit(13.0, "unit roundoffs")
-"""The largest error of a function that computes low because the precision asks for it: it was given low numbers, or has a product. It is five bits,
-32 times 0.42 unit roundoffs, as for one op (`differences.LOSES_FIVE_BITS`). The softmax of sharp scores has 6, and 18 healthy networks up to 3.8."""
-OWNED = Limit(0.5, "share of the square of the error")
-"""An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets that of its terms, too."""
-MADE_BY_FUNCTION = Limit(0.75, "share of the square of the error")
-"""A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
-COARSE = Limit(formats.BF16.unit_roundoff, "unit roundoff")
-"""The unit roundoff for the error of a subnormal number, or of one that became zero: bfloat16's, since a subnormal number has as few bits."""
 
 Making = Literal["a difference", "the op itself", "small numbers", "a constant", "a rounding"]
 _RULE: dict[Making, str] = {
@@ -107,7 +93,9 @@ class Calls:
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself."""
         cancelled = self._cancels(operation, value) or takes_from_bits(operation, value)
-        if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
+        if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING:
+            return False
+        if not self._results(operation).include(value):
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
 
@@ -158,55 +146,15 @@ class Calls:
         turns = Counter(line for line, _ in itertools.groupby(operation.line for operation in self.operations[call]))
         return not (_asked(made) or any(share and turns[operation.line] > 1 for operation, share in made.shares.items()))
 
-    def _leaves(self, operation: Operation, value: Value, unread: Set[Value] = frozenset(), *, fair: float = 1.0) -> bool:
-        """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
-
-        A value may be joined, cast or moved before it leaves. It does not count if its wrong elements are dropped on the way. A sum does not count if
-        the wrong elements are zeros, which should have added almost nothing, or if the program drops it (`unread`), or if the next op makes it right
-        again (`fair`). What an optimizer computes leaves it as a step. A state is no result, since a step may divide one by another.
-        """
-        stepping = value.maker is not None and value.maker.in_optimizer
-        here = operation.call, self.functions.get(operation.blamed)
-        plainly = value.call_error > ROUNDED * effective_roundoff(value)
-        summed = ops.REDUCTIONS - ops.SUMS if value.zeroed < OWNED * value.drift else frozenset()
-        walk = Walk([value], NEARBY)
-        for held in walk:
-            readers = list(filter(_user, consumers(held, self.readers)))
-            if not readers and held.alive and not stepping:
-                return True  # for now: `stays` checks again when it has been read
-            for reader in readers:
-                outside = (reader.call, self.functions.get(reader.blamed)) != here
-                if reader.reads or (_steps(reader, held) if stepping else outside):
-                    return True
-                wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
-                if reader.base in summed and any(made not in unread and self._felt(made, decides=plainly, fair=fair) for made in wrong):
-                    return True
-                walk.follow(wrong if reader.base in ops.MOVING else ())
-        return False
-
-    def _felt(self, total: Value, *, decides: bool, fair: float) -> bool:
-        """Whether a wrong sum is a result: a single number is, such as a loss. Others are if what the function computes of them next is wrong too, or
-        if a comparison is made with them (`decides`: it counts, since more than rounding in low arithmetic decides). `fair`: of wide results."""
-        if elements(total) == 1 or total.maker is None:
-            return True
-        walk = Walk([total], NEARBY)
-        for held in walk:
-            readers = list(filter(_user, consumers(held, self.readers)))
-            decided = decides and any(not (reader.outputs or at_rest(reader)) for reader in readers)
-            if not readers or decided or any(is_end(reader) or reader.call != total.maker.call for reader in readers):
-                return True  # it leaves the function, Python reads it, or it decides
-            results = (made for reader in readers for made in reader.outputs if reader.base not in ops.MOVING)
-            if any(made.call_error > (ADDED if made.low else fair) * effective_roundoff(made) for made in results):
-                return True
-            walk.follow(made for reader in readers for made in reader.outputs if reader.base in ops.MOVING)
-        return False
-
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Exemption: only its own function reads the value after all, or makes nothing wrong of its sums."""
         self.readers = readers
         fair = ADDED if fact.limit >= ROUNDED else 1.0  # what healthy functions reach: 3.8 where the precision asks for low numbers, else 1.0
         unread = dropped_values(self.observation)
-        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value, unread, fair=fair)
+        return value.maker is not None and bool(readers.get(value)) and not self._results(value.maker, unread, fair).include(value)
+
+    def _results(self, operation: Operation, unread: Set[Value] = frozenset(), fair: float = 1.0) -> Results:
+        return Results(operation, self.operations[operation.call], self.functions, self.readers, unread, fair)
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether a value is a sum whose terms cancel, or is made from one.
@@ -250,24 +198,6 @@ def _asked(made: Attribution) -> bool:
     """Whether the precision asks for low numbers in a call: it has a product, or was given one. Otherwise its author's own casts made all of them."""
     passed = made.through.keys()
     return any(each.base in ops.PRODUCTS or any(source.low and source.maker not in passed for source in each.inputs) for each in passed)
-
-
-def _steps(reader: Operation, step: Value) -> bool:
-    """Whether an op adds a step to its weight in place, or one without a correct digit to a state. A sum that is larger does not show the error."""
-    adds = reader.in_place and bool(reader.parameter) and step is not reader.inputs[0]
-    return adds or adds_wrong_step(reader, step)
-
-
-def _user(reader: Operation) -> bool:
-    """Whether a reader is the user's own code or an optimizer: a forward pass, the backward pass of a custom autograd function, or a step."""
-    return reader.phase in ("forward", "data", "optimizer") or (reader.phase == "backward" and not reader.derived)
-
-
-def share_left_by_cancellation(operation: Operation, value: Value) -> float:
-    """The norm of a sum over that of its terms; of a mean as if it were a sum. Below 1 the terms cancel."""
-    terms = operation.inputs[0] if operation.inputs else value
-    count = elements(terms) / max(1, elements(value)) if operation.base == "mean" else 1.0
-    return count * value.norm / terms.norm if terms.norm else 1.0
 
 
 def _coarse_addition(made: Attribution, value: Value) -> Operation | None:

@@ -24,7 +24,8 @@ from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
-from precheck.analysis.rounding.function_errors import ADDED, outside, owns
+from precheck.analysis.rounding.function_errors import outside, owns
+from precheck.analysis.rounding.function_limits import ADDED
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value

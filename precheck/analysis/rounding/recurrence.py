@@ -27,7 +27,7 @@ from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.differences import RECURRENT
 from precheck.analysis.rounding.errors import float32_leaves_open
 from precheck.analysis.rounding.exemptions import off_by_one_spacing
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
+from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.loop_states import Iterations, State
 from precheck.analysis.rounding.misroundings import FELT
 from precheck.observe.shadow.operations import Observation, Operation, Value

@@ -21,8 +21,8 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import GROWN, INTERPOLATING, Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import is_softmax_exponential
-from precheck.analysis.propagation.provenance import absolute_error, determined, effective_roundoff, elements
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, share_left_by_cancellation
+from precheck.analysis.propagation.provenance import absolute_error, determined, effective_roundoff, elements, share_left_by_cancellation
+from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NOT_STEEP = ops.SUMS | ops.REDUCTIONS | ops.MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED

@@ -19,7 +19,7 @@ from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, read_at
 from precheck.analysis.rounding.differences import RECURRENT
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION
+from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Carried
 from precheck.findings import Finding, Severity

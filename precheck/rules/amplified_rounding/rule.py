@@ -17,7 +17,8 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROU
 from precheck.analysis.propagation.provenance import elements, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.function_errors import OwnError
+from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
 from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep

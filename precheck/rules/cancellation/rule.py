@@ -16,7 +16,8 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROU
 from precheck.analysis.propagation.provenance import given_back, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, DIGITS, FEW_TERMS, LOSES_FIVE_BITS
 from precheck.analysis.rounding.errors import UNSTABLE
-from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.function_errors import OwnError
+from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form

@@ -11,7 +11,8 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import percent
-from precheck.analysis.rounding.function_errors import MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.function_errors import OwnError
+from precheck.analysis.rounding.function_limits import MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.findings import Finding
 from precheck.observe.decisions.selections import Selection

@@ -13,7 +13,8 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import percent, placed
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS
-from precheck.analysis.rounding.function_errors import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
+from precheck.analysis.rounding.function_errors import OwnError
+from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.misroundings import AMPLIFIED_ROUNDINGS, FAIR, STARVED, Misrounded
 from precheck.analysis.training.displacements import placed_at, worst_states
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken

@@ -9,7 +9,8 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed, reached_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT
-from precheck.analysis.rounding.function_errors import MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError, coarse_number
+from precheck.analysis.rounding.function_errors import OwnError, coarse_number
+from precheck.analysis.rounding.function_limits import MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.misroundings import FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken

@@ -141,5 +141,5 @@ IDIOMS = (
 )  # fmt: skip
 EXACT = ("share_by_sums_about_nought", "even_squares_in_bytes")
 ACCUSED = {
-    "mean_of_a_few_weights": "a ninth of what twenty steps move the mean by arrives; the mean itself is off by 0.9 %, two roundings",
+    "mean_of_a_few_weights": "truly: a ninth of what twenty steps move the mean by arrives, as in the bug; it is off by 0.9 %, as they are small",
 }

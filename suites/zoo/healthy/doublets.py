@@ -263,6 +263,3 @@ EXACT = (
     "steps_from_nought", "drawn_by_even_weights", "light_on_a_near_ball", "shallow_zoom", "place_from_an_even_depth", "photons_of_a_lit_pixel",
     "states_of_a_short_record", "taper_of_a_mild_force",
 )  # fmt: skip
-ACCUSED = {
-    "solver_of_a_kind_system": "its result is off by 16 unit roundoffs of float16 (0.8 %), and a function that computes low may be off by 13",
-}

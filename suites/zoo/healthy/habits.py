@@ -288,6 +288,3 @@ IDIOMS = (equilibrium_of_mixed_turns, sum_that_keeps_what_is_cut, products_of_tw
           root_that_begins_coarse, signs_that_project, rows_by_a_product_with_ones, what_rounding_leaves, colours_by_a_table,
           gradient_of_chunks_in_wide_sums, scale_that_is_a_power_of_two, frames_by_their_changes, noise_that_is_small_beside_rounding,
           mean_about_a_guess, weights_that_sum_to_one_at_last)  # fmt: skip
-ACCUSED = {
-    "equilibrium_of_mixed_turns": "a function's own error of 3 % is told, though the loop that calls it makes it good",
-}

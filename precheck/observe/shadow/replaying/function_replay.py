@@ -55,6 +55,7 @@ class FunctionReplay:
         self.frames = frames
         self.alive: weakref.WeakSet[Called] = weakref.WeakSet()  # the calls whose frames are still there
         self.outside: set[int] = set()  # the user's frames that were on the stack when the block began
+        self.depth = 0  # the user's functions on the stack at the last op, from its call on
         self.traced: tuple[Any, Called | None] = (None, None)  # the last call whose frame has a debugger's trace function
 
     def begin(self) -> None:
@@ -75,7 +76,7 @@ class FunctionReplay:
         called = None if [tensor for tensor in call.floats if tensor.is_complex()] else self._called(depth)
         if called is None:
             return {}
-        call.called, operation.call, memory, seen = called, called.number, called.memory, {}
+        call.called, operation.call, operation.depth, memory, seen = called, called.number, self.depth, called.memory, {}
         for place, tensor in zip(call.places, call.floats, strict=True):
             cell = memory.at(place, tensor)
             written = bool(call.written) and any(tensor is each for each in call.written)
@@ -148,7 +149,7 @@ class FunctionReplay:
         """The call that the op belongs to. None if no function of the user's is on the stack."""
         frame: Any = sys._getframe(depth)
         found = inner = None
-        outside, kinds = self.outside, self.frames.kinds
+        depth, outside, kinds = 0, self.outside, self.frames.kinds
         while frame is not None and id(frame) not in outside:
             code = frame.f_code
             if id(code) in MODULE_CALLS:
@@ -159,7 +160,9 @@ class FunctionReplay:
                 break
             if kind == "user":
                 found, inner = frame, found
+                depth += 1
             frame = frame.f_back
+        self.depth = depth
         return None if found is None else self._marked(found)
 
     def _marked(self, frame: FrameType) -> Called:
