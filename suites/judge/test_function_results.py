@@ -84,3 +84,22 @@ def test_a_mean_that_is_only_a_unit(unit: bool, found: int) -> None:
     one = uniform(32, 64)
     near = one + 2.0**-10 * uniform(32, 64).flip(0)
     assert len(accused(lambda: weights_of(one.to(LOW), near.to(LOW), unit=unit))) == found
+
+
+def chance(x: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """A large number less the logarithms of small differences. Their error is small beside it, and that of their derivative is not."""
+    return 1000.0 - torch.log(bound - x).sum(-1)
+
+
+@pytest.mark.parametrize(("trained", "found"), [(True, 1), (False, 0)])
+def test_a_result_that_is_right_and_its_gradient_that_is_not(trained: bool, found: int) -> None:
+    exact = (1.0 + uniform(8, 16)).requires_grad_(trained)
+    bound = (exact.detach() + 0.02 + 0.02 * uniform(8, 16).flip(0)).to(LOW)
+
+    def code() -> object:
+        result = chance(exact.to(LOW), bound)
+        if trained:
+            result.sum().backward()
+        return result, exact.grad
+
+    assert len(accused(code)) == found

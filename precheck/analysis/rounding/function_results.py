@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from precheck import ops
 from precheck.analysis.decisions.branches import at_rest
 from precheck.analysis.facts import Readers
+from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import adds_wrong_step, is_end
 from precheck.analysis.propagation.provenance import consumers, effective_roundoff
 from precheck.analysis.propagation.walks import NEARBY, Walk
@@ -31,7 +32,8 @@ class Results:
 
         A value may be joined, cast or moved before it leaves, and a function that its own function calls may compute with it. It does not count if
         its wrong elements are dropped on the way. A sum does not count if the wrong elements are zeros, which should have added almost nothing, or
-        if the program drops it. What an optimizer computes leaves it as a step. A state is no result, since a step may divide one by another.
+        if the program drops it. It does if gradients are wrong because of it. What an optimizer computes leaves it as a step. A state is no result,
+        since a step may divide one by another.
         """
         stepping = self.operation.in_optimizer
         plainly = value.call_error > ROUNDED * effective_roundoff(value)
@@ -45,7 +47,8 @@ class Results:
                 if reader.reads or (_steps(reader, held) if stepping else self._outside(reader)):
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
-                if reader.base in summed and any(made not in self.unread and self._felt(made, decides=plainly) for made in wrong):
+                sums = [made for made in wrong if reader.base in summed and made not in self.unread]
+                if sums and (self._differentiated(value) or any(self._felt(made, decides=plainly) for made in sums)):
                     return True
                 inside = not stepping and reader.depth > self.operation.depth
                 walk.follow(wrong if inside or reader.base in ops.MOVING else ())
@@ -71,6 +74,18 @@ class Results:
     def _reading(self, value: Value) -> list[Operation]:
         """The ops of the user's own code, or of an optimizer, that read a value."""
         return list(filter(_user, consumers(value, self.readers)))
+
+    def _differentiated(self, value: Value) -> bool:
+        """Whether the backward pass reads a value, or a wrong number of its call that it was made from, and makes a gradient of it that has at least
+        half of its error. A result may be right beside larger numbers, and its derivative wrong."""
+        walk = Walk([value], NEARBY)
+        for held in walk:
+            derived = (reader for reader in self.readers.get(held, ()) if reader.phase == "backward" and reader.derived)
+            if any(made.drift >= causes.MADE_BY_OP * held.call_error for reader in derived for made in reader.outputs):
+                return True
+            maker = held.maker if held.maker is not None and held.maker.call == self.operation.call else None
+            walk.follow(source for source in (maker.inputs if maker is not None else ()) if source.call_error > ADDED * effective_roundoff(source))
+        return False
 
     def _outside(self, reader: Operation) -> bool:
         """Whether an op reads what the function has returned: an op of another call, or of another function that does not run further down the stack.
