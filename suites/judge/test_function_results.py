@@ -86,20 +86,27 @@ def test_a_mean_that_is_only_a_unit(unit: bool, found: int) -> None:
     assert len(accused(lambda: weights_of(one.to(LOW), near.to(LOW), unit=unit))) == found
 
 
-def chance(x: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    """A large number less the logarithms of small differences. Their error is small beside it, and that of their derivative is not."""
-    return 1000.0 - torch.log(bound - x).sum(-1)
+class Distance(torch.nn.Module):
+    """A large number less powers of differences, which are stored low. Their error is small beside it, and that of their derivative is not."""
+
+    def __init__(self, trained: bool) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(1.0 + uniform(8, 16), requires_grad=trained)
+
+    def forward(self, bound: torch.Tensor) -> torch.Tensor:
+        left = (2 * bound).to(LOW) - (2 * self.weight).to(LOW)
+        return 1e4 - (left.float() / 0.4).pow(8).sum(-1)
 
 
 @pytest.mark.parametrize(("trained", "found"), [(True, 1), (False, 0)])
 def test_a_result_that_is_right_and_its_gradient_that_is_not(trained: bool, found: int) -> None:
-    exact = (1.0 + uniform(8, 16)).requires_grad_(trained)
-    bound = (exact.detach() + 0.02 + 0.02 * uniform(8, 16).flip(0)).to(LOW)
+    model = Distance(trained)
+    bound = 1.2 + uniform(8, 16) + 0.1 * uniform(8, 16).flip(0)
 
     def code() -> object:
-        result = chance(exact.to(LOW), bound)
+        result = model(bound)
         if trained:
             result.sum().backward()
-        return result, exact.grad
+        return result, model.weight.grad
 
     assert len(accused(code)) == found

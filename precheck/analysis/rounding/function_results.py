@@ -76,15 +76,15 @@ class Results:
         return list(filter(_user, consumers(value, self.readers)))
 
     def _differentiated(self, value: Value) -> bool:
-        """Whether the backward pass reads a value, or a wrong number of its call that it was made from, and makes a gradient of it that has at least
-        half of its error. A result may be right beside larger numbers, and its derivative wrong."""
+        """Whether the backward pass makes a gradient that has at least half of the error of a value, of the value or of what its call has made it
+        from. A result may be right beside larger numbers, and its derivative wrong."""
         walk = Walk([value], NEARBY)
         for held in walk:
             derived = (reader for reader in self.readers.get(held, ()) if reader.phase == "backward" and reader.derived)
-            if any(made.drift >= causes.MADE_BY_OP * held.call_error for reader in derived for made in reader.outputs):
+            if any(made.drift >= causes.MADE_BY_OP * value.call_error for reader in derived for made in reader.outputs):
                 return True
             maker = held.maker if held.maker is not None and held.maker.call == self.operation.call else None
-            walk.follow(source for source in (maker.inputs if maker is not None else ()) if source.call_error > ADDED * effective_roundoff(source))
+            walk.follow(source for source in (maker.inputs if maker is not None else ()) if source.call_error > 0)
         return False
 
     def _outside(self, reader: Operation) -> bool:
