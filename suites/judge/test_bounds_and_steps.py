@@ -63,7 +63,7 @@ def test_a_clamp_whose_bounds_are_one_number() -> None:
     def clipped() -> torch.Tensor:
         return ratios.to(LOW).clamp(1 - 3e-4, 1 + 4e-4)  # fault
 
-    found = finds(clipped, "vanished-constant", says=": 0.9997 and 1.0004 are both 1 in bfloat16: whatever number is cut off here, 1 comes of it")
+    found = finds(clipped, "vanished-constant", says=": 0.9997 and 1.0004 are both 1 in bfloat16, so that this makes 1 of every number")
     assert found.advice == "stay in float32 on this line"
 
 

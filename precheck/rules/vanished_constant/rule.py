@@ -90,7 +90,7 @@ def _emptied(operation: Operation) -> float | None:
 def _cut(operation: Operation, held: float) -> Candidate:
     """The candidate for a clamp whose bounds are one number in its format."""
     made, (low, high) = operation.outputs[0], operation.scalars
-    text = f"{low:.6g} and {high:.6g} are both {held:g} in {made.dtype}: whatever number is cut off here, {held:g} comes of it"
+    text = f"{low:.6g} and {high:.6g} are both {held:g} in {made.dtype}, so that this makes {held:g} of every number"
     return Candidate("vanished-constant", operation, text, elements(made), 0.0)
 
 
