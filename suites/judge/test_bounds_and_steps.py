@@ -57,6 +57,27 @@ def test_bounds_that_decide_as_they_should(compares: Compares) -> None:
     passes(lambda: torch.where(compares(SURE.to(LOW)), 1.0, 0.0))
 
 
+def test_a_clamp_whose_bounds_are_one_number() -> None:
+    ratios = 1 + 1e-3 * torch.linspace(-1, 1, 40)
+
+    def clipped() -> torch.Tensor:
+        return ratios.to(LOW).clamp(1 - 3e-4, 1 + 4e-4)  # fault
+
+    found = finds(clipped, "vanished-constant", says=": 0.9997 and 1.0004 are both 1 in bfloat16, so that this makes 1 of every number")
+    assert found.advice == "stay in float32 on this line"
+
+
+@pytest.mark.parametrize(
+    "clipped", [
+        lambda ratios: ratios.clamp(1 - 3e-4, 1 + 4e-4), lambda ratios: ratios.to(LOW).clamp(0.8, 1.2),
+        lambda ratios: ratios.to(LOW).clamp(max=1.0004), lambda ratios: ratios.to(LOW).clamp(0.0, 1.0), lambda ratios: ratios.to(LOW).clamp(0.5, 0.5),
+    ], ids=["wide", "far apart", "one bound", "held", "one number"],
+)  # fmt: skip
+def test_clamps_that_leave_something(clipped: Compares) -> None:
+    ratios = (1 + 0.3 * torch.linspace(-1, 1, 40)).to(LOW)
+    passes(lambda: (clipped(ratios.float()), ratios + 1))
+
+
 def test_draws_that_are_rounded_as_the_bound_is() -> None:
     """What lies between 0.998 and 1 becomes 1 as 0.999 does: either answer is as right."""
     passes(lambda: torch.where(torch.linspace(0.1, 0.9989, 50).to(LOW) > 0.9988, 1.0, 0.0))

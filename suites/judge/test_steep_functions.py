@@ -166,3 +166,42 @@ def test_a_table_of_sines_is_rounded_once() -> None:
             return functional.softmax(self.mix(x + self.table), dim=-1)
 
     assert measured(Sines(), 400).errors == []
+
+
+STEPS = 0.019 + 0.0005 * torch.rand(3, 800, generator=torch.Generator().manual_seed(3))
+
+
+def turned(steps: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    sums = steps.to(low).cumsum(1)  # stored
+    return sums - sums.floor()
+
+
+def sung(turns: torch.Tensor) -> torch.Tensor:
+    return (2 * torch.pi * turns[..., None] * torch.arange(1, 7)).sin()
+
+
+class Voice(nn.Module):
+    def forward(self, steps: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+        return sung(turned(steps, low))
+
+
+def test_a_difference_and_a_wave_that_amplify_one_rounding_together() -> None:
+    (found,) = errors(lambda: Voice()(STEPS, LOW))
+    assert found.rule == "amplified-rounding"
+    assert found.source.endswith(f"test_steep_functions.py:{line_of(turned, 'stored')}")
+    assert " times, by a difference of nearly equal numbers and then by aten.sin.default at " in found.message
+
+
+def test_a_difference_of_sums_that_float32_holds() -> None:
+    assert errors(lambda: Voice()(STEPS, torch.float32)) == []
+
+
+class Hum(nn.Module):
+    """Waves of few turns: neither the difference nor they lose much."""
+
+    def forward(self, steps: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+        return (2 * torch.pi * turned(steps[:, :48], low)).sin()
+
+
+def test_a_wave_that_keeps_its_digits() -> None:
+    assert errors(lambda: Hum()(STEPS, LOW)) == []

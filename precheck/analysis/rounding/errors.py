@@ -10,12 +10,13 @@ import dataclasses
 from collections.abc import Set
 
 from precheck import formats, ops
+from precheck.analysis.decisions.branches import WRONG_NUMBER
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
-from precheck.analysis.propagation.provenance import Origins, effective_roundoff, fills_constant, rounded_bound
+from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, dominated
+from precheck.analysis.propagation.provenance import Origins, absolute_error, effective_roundoff, fills_constant, rounded_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
 from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
 from precheck.analysis.rounding.function_errors import Calls, OwnError
@@ -81,11 +82,23 @@ class Errors:
                 explained_here = self.explanations[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not explained_here and (place == 0 or operation.base in ops.DECOMPOSED):  # later outputs of other ops are a kernel's statistics
                     self._amplified(operation, value, above)
-            cause = self.origins.of(operation.drifting)
+            cause = self._entered(operation.drifting)
             self.suspects += [] if above else whole_numbers.integers(operation, cause)
             self.suspects += [] if any(above) else whole_numbers.cut(operation, cause, readers)
             self.origins.trace(operation)
         return self._settled()
+
+    def _entered(self, value: Value | None) -> Operation | None:
+        """The op that brought in the error of numbers that become whole ones. A difference of nearly equal numbers is exact and adds none, though its
+        relative error is larger than that of its terms: then it is the op that brought in that of its worst term."""
+        cause = self.origins.of(value)
+        while cause is not None and cause.base in ops.SUMS and cause.inputs and cause.outputs[0].low:
+            term = causes.worst_term(cause)
+            before = self.origins.of(term)
+            if before in (None, cause) or absolute_error(cause.outputs[0]) > 2 * absolute_error(term):
+                return cause
+            cause = before
+        return cause
 
     def _ends(self, fact: Fact | None, operation: Operation, result: Value) -> bool:
         """Whether a fault explains nothing of a result that reads its value: something larger was added, so that the result is right again."""
@@ -180,13 +193,14 @@ class Errors:
         chained = fact is not None and fact.how == "a difference" and fact.gain >= LOSES_FIVE_BITS > amplification(operation, value)
         fact = fact if chained or value not in self.small_differences else None
         own = None
-        if operation.call and (fact is None or (fact.healed and not self.misroundings.healed(value))):
+        if operation.call and (fact is None or (fact.healed and (_lost(value) or not self.misroundings.healed(value)))):
             own = self.calls.error(operation, value)
         if own is not None:
             self._suspect(own, value, self.calls.stays)
             self.unstable.update([own] if float32_leaves_open(value) else [])
             return
         if value in self.small_differences and not chained:
+            self._after_difference(operation, value)
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
@@ -196,6 +210,12 @@ class Errors:
             self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.small_differences.update({value} if small_difference() else ())
+
+    def _after_difference(self, operation: Operation, value: Value) -> None:
+        """Judges a steep function of a small difference. What both lose together is not excused by what the difference has lost."""
+        steep = self.steepness.chained(operation, value)
+        if steep is not None and not self.misroundings.healed(value):
+            self._suspect(steep, value, outweighed)
 
     def _in_step(self, operation: Operation, value: Value) -> None:
         """Judges an error in an optimizer's step that no earlier fact explains: numbers that the step loses, or a share that was rounded to 1."""
@@ -226,15 +246,21 @@ class Errors:
         call = value.maker.call if value.maker is not None else 0
         if not call or call == reader.call or float32_leaves_open(value):
             return []
-        beyond = value.call_error > ROUNDED * effective_roundoff(value)
-        here = (fact for fact in self.explanations[value] if fact is not None and fact.operation.call == call)
-        return [fact for fact in here if beyond or isinstance(fact, OwnError)]
+        beyond, wrong = (error > ROUNDED * effective_roundoff(value) for error in (value.call_error, value.drift))
+        above = [fact for fact in self.explanations[value] if fact is not None]
+        here = (fact for fact in above if fact.operation.call == call and (beyond or isinstance(fact, OwnError)))
+        return [*here, *(fact for fact in above if wrong and isinstance(fact, Misrounded) and fact.how == "a difference" and fact.shown.call == call)]
 
     def _zero_in_theory(self, operation: Operation, value: Value) -> bool:
         """Whether a value is nothing but rounding error: a sum that cancels to zero, or a value whose error comes from one."""
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= ZERO_SUM * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if float32_leaves_open(source)]
         return cancels or (bool(sources) and self.zero_in_theory.issuperset(sources))
+
+
+def _lost(value: Value) -> bool:
+    """Whether nothing is left of what a function was to compute. It is wrong there, whatever larger is added to it later."""
+    return value.dead >= GARBAGE and value.call_error > WRONG_NUMBER
 
 
 def _of_constant(fact: Misrounded | None) -> Misrounded | None:

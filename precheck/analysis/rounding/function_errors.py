@@ -91,9 +91,13 @@ class Calls:
         return None if operation.in_optimizer and own.made == "a rounding" else own
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
-        """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself."""
+        """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself.
+
+        What is only moved has been judged where it was made. A part that is taken of a tensor may have an error that the rest had hidden.
+        """
         cancelled = self._cancels(operation, value) or takes_from_bits(operation, value)
-        if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING:
+        moved = operation.base in ops.MOVING and value.call_error < 2 * max(source.call_error for source in operation.inputs)
+        if cancelled or moved or value.call_error <= ADDED * effective_roundoff(value):
             return False
         if not self._results(operation).include(value):
             return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from precheck import ops
 from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG_ANSWERS
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
@@ -75,6 +76,9 @@ class AmplifiedRounding(Rule):
 
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
+        if fact.shown.base in ops.MOVING:
+            return (f"a rounding to {rounded} here ({percents(fact.own)}) is {short(fact.off / fact.own)} times as large in the part that "
+                    f"{placed(fact.shown)} takes")  # fmt: skip
         return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {short(fact.off / fact.own)} times by {placed(fact.shown)}"
 
 
@@ -90,6 +94,9 @@ def _steep(fact: Steep) -> str:
     """The message on a steep function that amplifies a cast, or a table that the model's conversion rounds."""
     what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({percents(fact.own)}), which" if fact.table
             else f"a rounding to {fact.dtype} here ({percents(fact.own)})")  # fmt: skip
+    if fact.chained:
+        return (f"{what} is amplified {short(fact.off / fact.own)} times, by a difference of nearly equal numbers and then by {placed(fact.shown)}, "
+                f"whose result is off by {of_norm(fact.off)}, most of it by this one rounding")  # fmt: skip
     cure = "; keep that tensor in float32: override _apply, or compute it again after the conversion" if fact.table else ""
     return (f"{what} is amplified {short(fact.off / fact.own)} times by {placed(fact.shown)}, whose result is {digits(fact.measured, 3)} unit "
             f"roundoffs off, most of it by this one rounding{cure}")  # fmt: skip

@@ -30,6 +30,9 @@ class VanishedConstant(Rule):
         for operation in part.observation.judged:
             if operation.lost_bound is not None and part.spoiled.isdisjoint(operation.inputs):
                 yield _compared(operation, operation.lost_bound)
+            held = _emptied(operation)
+            if held is not None and operation.phase == "forward" and part.spoiled.isdisjoint(operation.inputs):
+                yield _cut(operation, held)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
@@ -51,7 +54,7 @@ class VanishedConstant(Rule):
         made = next((value for value in candidate.operation.outputs if value.low), None)
         if made is None:
             return super().advice(candidate, readers, wide)
-        if reached_bound(candidate.operation) is not None:
+        if reached_bound(candidate.operation) is not None or _emptied(candidate.operation) is not None:
             return widened(candidate.operation, wide)
         if candidate.operation.in_optimizer:  # as a rule its squares of gradients vanish too, and no eps makes up for that
             return widened(candidate.operation, wide)
@@ -71,6 +74,25 @@ class VanishedConstant(Rule):
         if bound is not None:
             return f"{bound[0]:.6g} is {bound[1]:g} in {made.dtype}"
         return f"{min(abs(each) for each in fact.operation.scalars if each):.3g} is zero in {made.dtype}"
+
+
+def _emptied(operation: Operation) -> float | None:
+    """The one number that a low clamp lets through, if the format rounds both its bounds onto it. None if the bounds stay apart.
+
+    In float32 numbers between the bounds stay as they are. In the format there is none between them, so that nothing of the numbers is left.
+    """
+    made = next((value for value in operation.outputs if value.low), None)
+    if operation.base != "clamp" or made is None or len(operation.scalars) != 2 or not made.drift:
+        return None
+    (low, high), held = operation.scalars, formats.of_dtype(made.dtype)
+    return held.round(low) if low < high and held.round(low) == held.round(high) else None
+
+
+def _cut(operation: Operation, held: float) -> Candidate:
+    """The candidate for a clamp whose bounds are one number in its format."""
+    made, (low, high) = operation.outputs[0], operation.scalars
+    text = f"{low:.6g} and {high:.6g} are both {held:g} in {made.dtype}, so that this makes {held:g} of every number"
+    return Candidate("vanished-constant", operation, text, elements(made), 0.0)
 
 
 def _compared(operation: Operation, lost: LostBound) -> Candidate:
