@@ -84,11 +84,31 @@ def into(table: torch.Tensor) -> torch.Tensor:
     return table.index_add_(0, torch.arange(3), rows.float() / 3)
 
 
-def test_a_mixture_of_formats_is_traced_to_where_it_began() -> None:
+def test_a_mixture_of_formats_is_traced_to_the_cast_where_it_began() -> None:
     with pytest.raises(RuntimeError, match="same scalar type"), precheck.watch() as report:
         into(torch.zeros(5, 4).bfloat16())
     (finding,) = report.errors
-    assert (finding.rule, finding.op) == ("dtype-leak", "aten.div.Tensor")
+    assert (finding.rule, finding.op) == ("dtype-leak", "aten.index_add_.default")
+    assert "combine float32 and bfloat16 here; the float32 operand is made float32 at cast (aten._to_copy)" in finding.message
+
+
+def widened(low: torch.Tensor) -> torch.Tensor:
+    return low.float() - 1
+
+
+def mixed(low: torch.Tensor, way: str) -> torch.Tensor:
+    wide = {"promotion": lambda: low * torch.ones(4), "handed over": lambda: widened(low), "here": lambda: low}[way]()
+    if way == "here":
+        wide = low.float() - 1
+    return wide @ torch.ones(4, 2).bfloat16()
+
+
+@pytest.mark.parametrize(("way", "blamed"), [("promotion", "aten.mul.Tensor"), ("handed over", "aten._to_copy.default"), ("here", "aten.mm.default")])
+def test_a_promotion_is_blamed_for_a_mixture_and_a_cast_only_where_it_is_handed_over(way: str, blamed: str) -> None:
+    with pytest.raises(RuntimeError, match="same dtype"), precheck.watch() as report:
+        mixed(torch.ones(3, 4).bfloat16() / 3, way)
+    (finding,) = report.errors
+    assert (finding.rule, finding.op) == ("dtype-leak", blamed)
 
 
 @pytest.mark.parametrize("table", [torch.zeros(5, 3), torch.zeros(5, 3).bfloat16()])

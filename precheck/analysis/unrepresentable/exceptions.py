@@ -10,6 +10,7 @@ import re
 
 from precheck import formats, ops
 from precheck.analysis.facts import Fact
+from precheck.analysis.propagation.attribution import same_function
 from precheck.analysis.propagation.causes import rule_for
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.unrepresentable.nonfinite import op_that_moved_argument
@@ -53,7 +54,7 @@ class Mixed(Fact):
 
     refused: Operation | None  # None if torch looks at the formats before it runs an op
     dtype: str
-    widened: bool  # whether the block itself made the wide one from a low tensor, at the op that is blamed
+    widened: Operation | None  # the op by which the block itself made the wide one from a low tensor
 
 
 def facts_behind_exception(observation: Observation) -> list[Fact]:
@@ -130,17 +131,18 @@ def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:
 
 
 def _mixed(observation: Observation, operation: Operation, refused: Refused) -> list[Fact]:
-    """The fact on operands of different formats that torch refuses to combine."""
+    """The fact on operands of different formats that torch refuses to combine.
+
+    A promotion that made the wide one is blamed: nothing in the code says that it widens. A cast to float32 says so. If it is in the function where
+    the operands meet, what lacks is another cast there. If it is in another one, that function has handed over a format which it was not given.
+    """
     wide = next((place for place, dtype in enumerate(refused.types) if dtype == "float32"), None)
     if wide is None or not refused.dtype:
         return []
     cause = _widened(observation, operation.inputs[wide])
-    return [
-        Mixed(
-            rule="dtype-leak", operation=cause or operation, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype,
-            widened=cause is not None,
-        )
-    ]  # fmt: skip
+    cast_here = cause is not None and cause.outputs[0] in cause.inputs and same_function(cause, operation, observation.functions)
+    blamed = operation if cause is None or cast_here else cause
+    return [Mixed(rule="dtype-leak", operation=blamed, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype, widened=cause)]
 
 
 def _mixed_in_a_call(observation: Observation) -> Mixed | None:
@@ -159,14 +161,23 @@ def _mixed_in_a_call(observation: Observation) -> Mixed | None:
     if cause is None:
         return None
     dtype = "float16" if "half" in named else "bfloat16"
-    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=True)
+    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=cause)
 
 
 def _widened(observation: Observation, value: Value) -> Operation | None:
     """The op that made a float32 value from a low one: a cast, or a promotion."""
     if value.low:  # a cast that widens makes no new value
-        return next((each for each in reversed(observation.operations) if value in each.inputs and value in each.outputs), None)
+        return _cast(observation, value)
     maker = value.maker
     while maker is not None and not any(source.low for source in maker.inputs):
         maker = next((source.maker for source in maker.inputs if source.roundoff and source.maker is not maker), None)
-    return maker
+    if maker is None or maker.mixed:
+        return maker
+    low = max((source for source in maker.inputs if source.low), key=lambda source: source.norm)
+    return _cast(observation, low, maker) or maker  # all it reads is wide, so what was low had been cast
+
+
+def _cast(observation: Observation, value: Value, before: Operation | None = None) -> Operation | None:
+    """The last op that returned a value in another format, before the given one."""
+    earlier = (each for each in reversed(observation.operations) if before is None or each.number < before.number)
+    return next((each for each in earlier if value in each.inputs and value in each.outputs), None)

@@ -29,8 +29,8 @@ class DtypeLeak(Rule):
             eps, off = fact.operation.own_epsilon, 100 * fact.value.drift
             return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f}%"
         if isinstance(fact, Mixed):
-            made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
-            where = made if fact.widened else "an input of the block, or computed from one"
+            made = f"made float32 at {placed(fact.widened)}, from low-precision numbers" if fact.widened else ""
+            where = made or "an input of the block, or computed from one"
             there = "in the call that raised" if fact.refused is None else f"at {placed(fact.refused)}"
             there = "here" if fact.refused is fact.operation else there
             return f"torch refuses to combine float32 and {fact.dtype} {there}; the float32 operand is {where}"
