@@ -178,16 +178,16 @@ def embedded(careful: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("half-taught-learner", "TorchSSL/TorchSSL#59", ("scaler-order",), "",
+    Bug("half-taught-learner", "TorchSSL/TorchSSL#59", ("scaler-order",), "aten.clamp.default",
         lambda: half_taught(unscaled=False), lambda: half_taught(unscaled=True), phase="scaler"),
-    Bug("cut-by-the-size-of-a-weight", "andreped/GradientAccumulator#19", ("scaler-order",), "",
+    Bug("cut-by-the-size-of-a-weight", "andreped/GradientAccumulator#19", ("scaler-order",), "aten.gt.Tensor",
         lambda: accumulated(unscaled=False), lambda: accumulated(unscaled=True), phase="scaler"),
-    Bug("penalty-on-a-judge", "lucidrains/stylegan2-pytorch#103", ("scaler-order",), "",
+    Bug("penalty-on-a-judge", "lucidrains/stylegan2-pytorch#103", ("scaler-order",), "aten.sub.Tensor",
         lambda: punished(unscaled=False), lambda: punished(unscaled=True), phase="scaler"),
-    Bug("loss-of-a-gathering-learner", "fastai/fastai#3048", ("scaler-order",), "",
+    Bug("loss-of-a-gathering-learner", "fastai/fastai#3048", ("scaler-order",), "aten._local_scalar_dense.default",
         lambda: told_by_a_learner(in_time=False), lambda: told_by_a_learner(in_time=True), phase="scaler", severity="warning"),
     Bug("inputs-that-were-kept", "GAD-cell/muon-clip#9", ("dtype-leak",), "aten.mm.default",
-        lambda: capped(same=False), lambda: capped(same=True), raises=RuntimeError),
+        lambda: capped(same=False), lambda: capped(same=True), phase="data", raises=RuntimeError),
     Bug("words-in-the-models-format", "huu4ontocord/MDEL#44", ("integer-rounding", "decision-flip"), "aten._to_copy.default",
         lambda: embedded(careful=False), lambda: embedded(careful=True)),
 )  # fmt: skip

@@ -156,8 +156,9 @@ def stepped(same: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("features-that-hardly-differ", "dingo-actual/om#11", ("cancellation", "amplified-rounding", "local-drift"), "aten.sub.Tensor",
-        lambda: levelled(LOW), lambda: levelled(SINGLE), module="Norm"),
+    Bug("features-that-hardly-differ", "dingo-actual/om#11", ("amplified-rounding", "cancellation", "local-drift"), "aten._to_copy.default",
+        lambda: levelled(LOW), lambda: levelled(SINGLE),
+        wrong_line="the words are stored in bfloat16 before the norm, which costs them more digits than the low mean does; the mend leaves that"),
     Bug("groups-of-channels", "tensorflow/addons#2550", ("overflow",), "aten.pow.Tensor_Scalar",
         lambda: grouped(wide=False), lambda: grouped(wide=True), module="Groups"),
     Bug("batches-in-a-low-format", "google-deepmind/dm-haiku#396", ("cancellation", "nan", "amplified-rounding"), "aten.sub.Tensor",

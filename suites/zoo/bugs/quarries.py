@@ -97,7 +97,7 @@ def linked(kept: bool) -> torch.Tensor:
     """The loss of eighty edges between hits in a detector. Not a number."""
     scores = 40 * normal(80, seed=1241)
     true = (scores + 20 * normal(80, seed=1242) > 0).float()
-    chance = torch.sigmoid(scores)
+    chance = torch.sigmoid(scores)  # culprit: edges-of-a-detector
     if kept:
         chance = chance.clamp(1e-7, 1 - 1e-7)
     yes = -0.25 * (1 - chance).pow(2) * true * torch.log(chance)  # culprit: edges-of-a-detector
@@ -133,16 +133,17 @@ def restored(same: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("pairs-that-are-left-out", "KevinMusgrave/pytorch-metric-learning#233", ("overflow",), "aten.masked_fill_.Scalar",
-        lambda: mined(own=False), lambda: mined(own=True), raises=RuntimeError),
-    Bug("chances-that-are-certain", "mkocabas/focal-loss-keras#24", ("underflow", "overflow", "cancellation", "vanished-constant"),
+        lambda: mined(own=False), lambda: mined(own=True), phase="data", raises=RuntimeError),
+    Bug("chances-that-are-certain", "mkocabas/focal-loss-keras#24", ("cancellation", "underflow", "overflow", "vanished-constant"),
         "aten.rsub.Scalar",
         lambda: focused(0.0), lambda: focused(1e-7), precision=EXACT),
-    Bug("presence-without-focus", "facebookresearch/sam3#576", ("overflow", "nan", "underflow", "cancellation"), "aten.pow.Tensor_Scalar",
+    Bug("presence-without-focus", "facebookresearch/sam3#576", ("cancellation", "overflow", "nan", "underflow"), "aten.rsub.Scalar",
         lambda: present(plain=False), lambda: present(plain=True), phase="backward", precision=EXACT),
-    Bug("right-beyond-doubt", "torch/nn#401", ("vanished-constant", "overflow", "nan", "underflow"), "aten.add.Tensor",
+    Bug("right-beyond-doubt", "torch/nn#401", ("cancellation", "vanished-constant", "overflow", "nan", "underflow"), "aten.add.Tensor",
         lambda: judged(apart=False), lambda: judged(apart=True), precision=EXACT),
-    Bug("edges-of-a-detector", "gnn-tracking/gnn_tracking#138", ("underflow", "nan", "overflow", "cancellation"), "aten.rsub.Scalar",
-        lambda: linked(kept=False), lambda: linked(kept=True), precision=EXACT),
+    Bug("edges-of-a-detector", "gnn-tracking/gnn_tracking#138", ("underflow", "nan", "overflow", "cancellation"), "aten.sigmoid.default",
+        lambda: linked(kept=False), lambda: linked(kept=True), precision=EXACT,
+        twin_accused="in float32 the mended loss is 0.9 % off what float64 gives, since 1 - p of a sure edge has few digits"),
     Bug("tokens-in-their-places", "lightly-ai/lightly#1094", ("dtype-leak",), "aten.scatter.src",
         lambda: restored(same=False), lambda: restored(same=True), raises=RuntimeError),
 )  # fmt: skip

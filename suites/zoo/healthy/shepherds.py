@@ -58,9 +58,11 @@ def penalty_in_float32() -> torch.Tensor:
     for turn in range(4):
         real = normal(10, 12, seed=2051 + turn).requires_grad_()
         said = judge(real)
+        with torch.autocast("cpu", HALF):
+            other = judge(0.5 * normal(10, 12, seed=2056 + turn))
         (slope,) = torch.autograd.grad(said.sum(), real, create_graph=True)
         penalty = 10 * (slope.norm(2, dim=1) - 1).pow(2).mean()
-        scaler.scale(functional.softplus(-said).mean() + penalty).backward()
+        scaler.scale(functional.softplus(-said).mean() + functional.softplus(other.float()).mean() + penalty).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
