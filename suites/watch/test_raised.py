@@ -111,6 +111,30 @@ def test_a_promotion_is_blamed_for_a_mixture_and_a_cast_only_where_it_is_handed_
     assert (finding.rule, finding.op) == ("dtype-leak", blamed)
 
 
+def two_low_formats(way: str) -> None:
+    rows, layer = torch.ones(1, 3, 8) / 3, torch.nn.Conv1d(3, 2, 3).half()
+    if way == "an op":
+        rows.bfloat16() @ torch.ones(1, 8, 2).half()
+    else:
+        layer(rows.bfloat16())
+
+
+@pytest.mark.parametrize(("way", "blamed"), [("an op", "aten.bmm.default"), ("a call", "aten._to_copy.default")])
+def test_two_low_formats_do_not_mix_either(way: str, blamed: str) -> None:
+    with pytest.raises(RuntimeError), precheck.watch() as report:
+        two_low_formats(way)
+    (finding,) = report.errors
+    assert (finding.rule, finding.op) == ("dtype-leak", blamed)
+    assert "combine float16 and bfloat16" in finding.message
+    assert finding.remedy == "cast one of the two: the float16 operand to bfloat16, or the other to float16"
+
+
+def test_what_raises_for_another_reason_beside_two_low_formats_is_let_pass() -> None:
+    with pytest.raises(RuntimeError), precheck.watch() as report:
+        torch.ones(2, 3).bfloat16(), torch.ones(2, 3).half() @ torch.ones(4, 3).half()
+    assert not report.findings
+
+
 @pytest.mark.parametrize("table", [torch.zeros(5, 3), torch.zeros(5, 3).bfloat16()])
 def test_shapes_that_do_not_fit_are_no_matter_of_formats(table: torch.Tensor) -> None:
     with pytest.raises((RuntimeError, IndexError)), precheck.watch() as report:

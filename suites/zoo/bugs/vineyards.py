@@ -44,7 +44,7 @@ class Tokens(nn.Module):
 
     def forward(self, series: torch.Tensor) -> torch.Tensor:
         windows = series.unfold(-1, 16, 8)
-        windows = windows.to(self.convolution.weight.dtype if self.same else LOW)
+        windows = windows.to(self.convolution.weight.dtype if self.same else LOW)  # culprit: windows-as-tokens
         return self.convolution(windows.transpose(1, 2)).transpose(1, 2)  # culprit: windows-as-tokens
 
 
