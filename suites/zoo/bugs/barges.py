@@ -99,5 +99,6 @@ BUGS = (
     Bug("chains-that-have-converged", "stan-dev/stan#2816", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: converged(centred=False), lambda: converged(centred=True), precision=EXACT),
     Bug("steps-of-a-series", "senx/warp10-platform#1027", ("cancellation", "nan", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: windows(centred=False), lambda: windows(centred=True), precision=EXACT),
+        lambda: windows(centred=False), lambda: windows(centred=True), precision=EXACT,
+        twin_accused="the series itself is stored in float32, half a thousandth apart at 5000: the mended deviations are 16 % off"),
 )  # fmt: skip

@@ -127,7 +127,7 @@ def quantized(least: float) -> torch.Tensor:
 BUGS = (
     Bug("labels-of-many-faces", "THUFutureLab/gluon-face#28", ("overflow", "integer-rounding"), "aten._to_copy.default",
         lambda: faces(HALF), lambda: faces(SINGLE)),
-    Bug("edges-of-bins", "matplotlib/matplotlib#22622", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
+    Bug("edges-of-bins", "matplotlib/matplotlib#22622", ("amplified-rounding", "cancellation"), "aten.add.Tensor",
         lambda: dense(HALF), lambda: dense(SINGLE)),
     Bug("patches-that-match", "zju3dv/LoFTR#285", ("overflow",), "aten.masked_fill.Scalar",
         lambda: matched(-1e9), lambda: matched(-1e4), raises=RuntimeError),
