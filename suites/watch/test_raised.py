@@ -84,11 +84,55 @@ def into(table: torch.Tensor) -> torch.Tensor:
     return table.index_add_(0, torch.arange(3), rows.float() / 3)
 
 
-def test_a_mixture_of_formats_is_traced_to_where_it_began() -> None:
+def test_a_mixture_of_formats_is_traced_to_the_cast_where_it_began() -> None:
     with pytest.raises(RuntimeError, match="same scalar type"), precheck.watch() as report:
         into(torch.zeros(5, 4).bfloat16())
     (finding,) = report.errors
-    assert (finding.rule, finding.op) == ("dtype-leak", "aten.div.Tensor")
+    assert (finding.rule, finding.op) == ("dtype-leak", "aten.index_add_.default")
+    assert "combine float32 and bfloat16 here; the float32 operand is made float32 at cast (aten._to_copy)" in finding.message
+
+
+def widened(low: torch.Tensor) -> torch.Tensor:
+    return low.float() - 1
+
+
+def mixed(low: torch.Tensor, way: str) -> torch.Tensor:
+    wide = {"promotion": lambda: low * torch.ones(4), "handed over": lambda: widened(low), "here": lambda: low}[way]()
+    if way == "here":
+        wide = low.float() - 1
+    return wide @ torch.ones(4, 2).bfloat16()
+
+
+@pytest.mark.parametrize(("way", "blamed"), [("promotion", "aten.mul.Tensor"), ("handed over", "aten._to_copy.default"), ("here", "aten.mm.default")])
+def test_a_promotion_is_blamed_for_a_mixture_and_a_cast_only_where_it_is_handed_over(way: str, blamed: str) -> None:
+    with pytest.raises(RuntimeError, match="same dtype"), precheck.watch() as report:
+        mixed(torch.ones(3, 4).bfloat16() / 3, way)
+    (finding,) = report.errors
+    assert (finding.rule, finding.op) == ("dtype-leak", blamed)
+
+
+def two_low_formats(way: str) -> None:
+    rows, layer = torch.ones(1, 3, 8) / 3, torch.nn.Conv1d(3, 2, 3).half()
+    if way == "an op":
+        rows.bfloat16() @ torch.ones(1, 8, 2).half()
+    else:
+        layer(rows.bfloat16())
+
+
+@pytest.mark.parametrize(("way", "blamed"), [("an op", "aten.bmm.default"), ("a call", "aten._to_copy.default")])
+def test_two_low_formats_do_not_mix_either(way: str, blamed: str) -> None:
+    with pytest.raises(RuntimeError), precheck.watch() as report:
+        two_low_formats(way)
+    (finding,) = report.errors
+    assert (finding.rule, finding.op) == ("dtype-leak", blamed)
+    assert "combine float16 and bfloat16" in finding.message
+    assert finding.remedy == "cast one of the two: the float16 operand to bfloat16, or the other to float16"
+
+
+def test_what_raises_for_another_reason_beside_two_low_formats_is_let_pass() -> None:
+    with pytest.raises(RuntimeError), precheck.watch() as report:
+        torch.ones(2, 3).bfloat16(), torch.ones(2, 3).half() @ torch.ones(4, 3).half()
+    assert not report.findings
 
 
 @pytest.mark.parametrize("table", [torch.zeros(5, 3), torch.zeros(5, 3).bfloat16()])

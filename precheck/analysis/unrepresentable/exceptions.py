@@ -7,9 +7,11 @@ import dataclasses
 import itertools
 import math
 import re
+from collections.abc import Iterable
 
 from precheck import formats, ops
 from precheck.analysis.facts import Fact
+from precheck.analysis.propagation.attribution import same_function
 from precheck.analysis.propagation.causes import rule_for
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.unrepresentable.nonfinite import op_that_moved_argument
@@ -53,7 +55,8 @@ class Mixed(Fact):
 
     refused: Operation | None  # None if torch looks at the formats before it runs an op
     dtype: str
-    widened: bool  # whether the block itself made the wide one from a low tensor, at the op that is blamed
+    widened: Operation | None = None  # the op by which the block itself made the wide one from a low tensor
+    other: str = "float32"  # the format of the other operand, which may be another low one
 
 
 def facts_behind_exception(observation: Observation) -> list[Fact]:
@@ -130,43 +133,69 @@ def _unstorable(operation: Operation, refused: Refused) -> list[Fact]:
 
 
 def _mixed(observation: Observation, operation: Operation, refused: Refused) -> list[Fact]:
-    """The fact on operands of different formats that torch refuses to combine."""
+    """The fact on operands of different formats that torch refuses to combine.
+
+    A promotion that made the wide one is blamed: nothing in the code says that it widens. A cast to float32 says so. If it is in the function where
+    the operands meet, what lacks is another cast there. If it is in another one, that function has handed over a format which it was not given.
+    """
     wide = next((place for place, dtype in enumerate(refused.types) if dtype == "float32"), None)
+    if wide is None and {"bfloat16", "float16"} <= {*refused.types}:
+        return [Mixed(rule="dtype-leak", operation=operation, measured=2.0, limit=1.0, refused=operation, dtype="bfloat16", other="float16")]
     if wide is None or not refused.dtype:
         return []
     cause = _widened(observation, operation.inputs[wide])
-    return [
-        Mixed(
-            rule="dtype-leak", operation=cause or operation, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype,
-            widened=cause is not None,
-        )
-    ]  # fmt: skip
+    cast_here = cause is not None and cause.outputs[0] in cause.inputs and same_function(cause, operation, observation.functions)
+    blamed = operation if cause is None or cast_here else cause
+    return [Mixed(rule="dtype-leak", operation=blamed, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype, widened=cause)]
 
 
 def _mixed_in_a_call(observation: Observation) -> Mixed | None:
-    """The fact on arguments of different formats for a function of torch that looks at them before it runs an op, as attention does.
+    """The fact on arguments of different formats for a function of torch that looks at them before it runs an op, as attention and convolution do.
 
     No op is seen that refuses, but the message names the formats, and an argument of such a call is a value that no op has read. The latest one in
     float32 that the block made of low numbers is blamed; without one, the caller has given both formats, and the message says all that is known.
+    Of two low formats the latest such value that the block has cast is blamed: in a float32 run they are one format.
     """
     named = {each.lower() for each in re.findall(r"\b(float|half|bfloat16)\b", observation.complaint, re.IGNORECASE)}
-    if observation.raised != "RuntimeError" or "float" not in named or len(named) != 2:
+    if observation.raised != "RuntimeError" or len(named) != 2:
         return None
     read = {value for operation in observation.operations for value in operation.inputs}
     made = (value for operation in reversed(observation.operations) for value in operation.outputs)
+    if "float" not in named:
+        return _of_two_low_formats(value for value in made if value not in read)
     wide = (value for value in made if value.dtype == "float32" and not value.low and value not in read)
     cause = next((found for value in wide if (found := _widened(observation, value)) is not None), None)
     if cause is None:
         return None
     dtype = "float16" if "half" in named else "bfloat16"
-    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=True)
+    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=cause)
+
+
+def _of_two_low_formats(unread: Iterable[Value]) -> Mixed | None:
+    """The fact on the first of these values that a cast to a low format has made."""
+    cast = (each.maker for each in unread if each.low and each.maker is not None and each.maker.base in ops.CASTS and not each.maker.converts)
+    cause = next(cast, None)
+    if cause is None:
+        return None
+    dtype = cause.outputs[0].dtype
+    other = "float16" if dtype == "bfloat16" else "bfloat16"
+    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, other=other)
 
 
 def _widened(observation: Observation, value: Value) -> Operation | None:
     """The op that made a float32 value from a low one: a cast, or a promotion."""
     if value.low:  # a cast that widens makes no new value
-        return next((each for each in reversed(observation.operations) if value in each.inputs and value in each.outputs), None)
+        return _cast(observation, value)
     maker = value.maker
     while maker is not None and not any(source.low for source in maker.inputs):
         maker = next((source.maker for source in maker.inputs if source.roundoff and source.maker is not maker), None)
-    return maker
+    if maker is None or maker.mixed:
+        return maker
+    low = max((source for source in maker.inputs if source.low), key=lambda source: source.norm)
+    return _cast(observation, low, maker) or maker  # all it reads is wide, so what was low had been cast
+
+
+def _cast(observation: Observation, value: Value, before: Operation | None = None) -> Operation | None:
+    """The last op that returned a value in another format, before the given one."""
+    earlier = (each for each in reversed(observation.operations) if before is None or each.number < before.number)
+    return next((each for each in earlier if value in each.inputs and value in each.outputs), None)

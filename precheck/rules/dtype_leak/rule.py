@@ -29,10 +29,13 @@ class DtypeLeak(Rule):
             eps, off = fact.operation.own_epsilon, 100 * fact.value.drift
             return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f}%"
         if isinstance(fact, Mixed):
-            made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
-            where = made if fact.widened else "an input of the block, or computed from one"
+            made = f"made float32 at {placed(fact.widened)}, from low-precision numbers" if fact.widened else ""
+            where = made or "an input of the block, or computed from one"
             there = "in the call that raised" if fact.refused is None else f"at {placed(fact.refused)}"
             there = "here" if fact.refused is fact.operation else there
+            if fact.other != "float32":
+                made = f"; the {fact.dtype} operand is cast here" if fact.refused is None else ""
+                return f"torch refuses to combine {fact.other} and {fact.dtype} {there}{made}"
             return f"torch refuses to combine float32 and {fact.dtype} {there}; the float32 operand is {where}"
         if isinstance(fact, Lowered):
             sizes = f"one rounding is {fact.measured:.2g}, where float32's is {fact.limit:.2g}"
@@ -56,7 +59,8 @@ class DtypeLeak(Rule):
         if isinstance(candidate.fact, Island):
             return "give both tensors one dtype"
         if isinstance(candidate.fact, Mixed):
-            return f"cast one of the two: the float32 operand to {candidate.fact.dtype}, or the other to float32"
+            other = candidate.fact.other
+            return f"cast one of the two: the {other} operand to {candidate.fact.dtype}, or the other to {other}"
         return super().advice(candidate, readers, wide)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
