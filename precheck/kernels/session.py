@@ -7,12 +7,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import contents, number_kinds, plan, protocol, reference_error, registration, triton_interpreter
+from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
 from precheck.kernels.states import State
-from precheck.kernels.trial_result import Fault, Judged, asked, distances, stored_as
+from precheck.kernels.trial_result import Fault, Judged, distances, stored_as, vacuous
 from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
 
@@ -68,6 +68,7 @@ class Session:
             ("in the example's shapes", lambda: self._trials(plan.near(self.bench))),
             ("from call to call", self._protocol),
             ("other layouts", lambda: self._trials(plan.laid(self.bench))),
+            ("flags turned", self._turned),
             ("Inf and NaN", lambda: self._trials(plan.special(self.bench))),
             ("other sizes", lambda: self._trials(plan.sized(self.bench))),
             ("long sums", lambda: self._trials(plan.long(self.bench))),
@@ -90,6 +91,13 @@ class Session:
         if warning:
             self.told.warnings.append(("kernel-contract", warning))
         return self._failed(fault, "kernel-contract")
+
+    def _turned(self) -> bool:
+        if self.late():
+            self.told.skipped += bool(self.bench.example.turned())
+        else:
+            self.told.warnings += flags.noticed(self.bench, self.state)
+        return False
 
     def as_given(self) -> None:
         """Runs the example with its own numbers only."""
@@ -144,7 +152,7 @@ class Session:
             told.refused.setdefault(judged.refused, []).append(judged.trial)
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
-        if judged.fault is not None and judged.fault.kind not in ("touched", "beyond") and self._vacuous(judged):
+        if judged.fault is not None and judged.fault.kind not in ("touched", "beyond") and vacuous(judged, self.bench.dimensions.shapes):
             told.refused.setdefault(judged.fault.text, []).append(judged.trial)
             judged.fault = None
         if judged.noticed and judged.fault is None and judged.noticed[0] not in dict(told.warnings):
@@ -157,16 +165,6 @@ class Session:
                 told.formats[name] = stored_as(judged, name)
         self._power(judged)
         return judged.fault is not None
-
-    def _vacuous(self, judged: Judged) -> bool:
-        """Whether a size other than the number of rows is 0. A kernel without columns has nothing to compute, and may raise any error. A pass that
-        has numbers to return has something to compute: the gradient of a table is zero where no row is looked up."""
-        empty = {name for name, size in judged.trial.sizes if size == 0}
-        first = next((shape[0] for shape in self.bench.dimensions.shapes if shape), "")
-        if not empty or first in empty:
-            return False
-        assert judged.fault is not None
-        return judged.fault.kind != "of nothing" and (judged.fault.kind != "crash" or not asked(judged))
 
     def _power(self, judged: Judged) -> None:
         if judged.reference is None:
