@@ -15,8 +15,8 @@ from precheck.observe.job import InputError
 def checked_reference(bench: Bench, smaller: Bench | None = None) -> None:
     """Raises InputError for a reference that does not run on the example, or that draws random numbers.
 
-    `smaller`: the same reference on an example in smaller shapes, where that alone is tried. What is the same in all shapes is looked for there, since
-    it takes several times the memory of one run: whether it has a derivative, which outputs have one, and whether it draws random numbers.
+    `smaller`: the same reference on an example in smaller shapes, where that alone is tried. What is the same in all shapes is looked for there,
+    since it takes several times the memory of one run: whether it has a derivative, which outputs have one, and whether it draws random numbers.
     """
     first = _run(bench)
     if first.error is not None:

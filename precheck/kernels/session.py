@@ -93,10 +93,9 @@ class Session:
         return self._failed(fault, "kernel-contract")
 
     def _turned(self) -> bool:
-        if self.late():
-            self.told.skipped += bool(self.bench.example.turned())
-        else:
-            self.told.warnings += flags.noticed(self.bench, self.state)
+        late = self.late()
+        self.told.skipped += late and bool(self.bench.example.turned())
+        self.told.warnings += [] if late else flags.noticed(self.bench, self.state)
         return False
 
     def as_given(self) -> None:
@@ -117,6 +116,8 @@ class Session:
                 continue
             begun = self.clock.spent()
             judged = self.bench.judge(taken)
+            if judged.refused and self._strange_signs(taken, least=2):  # it says so itself, however few they are
+                judged = self.bench.judge(taken)
             self._cost(trial, self.clock.spent() - begun)
             self.first = self.first or self.clock.spent() - begun
             if self._noted(judged) and self._confirmed(judged):
@@ -229,14 +230,15 @@ class Session:
         taken = (self.bench.takes(trial.but(sizes=sizes)) for sizes in fewer[:_READINGS])
         return any(each is not None and self.bench.judge(each).fault is None for each in taken)
 
-    def _strange_signs(self, trial: Trial) -> bool:
-        """Whether inputs have signs that the example's have not, and the candidate is right without them. Few numbers of one sign may have it by
-        chance or because they must, as widths and scales. From then on all trials keep it."""
-        few = [leaf.tensor for leaf in self.bench.example.leaves if contents.one_sign(leaf.tensor)]
+    def _strange_signs(self, trial: Trial, least: int = contents.FEW) -> bool:
+        """Whether inputs have signs that the example's have not, and the candidate is right without them, and takes the inputs. Few numbers of one
+        sign may have it by chance or because they must, as widths and scales. From then on all trials keep it."""
+        few = [leaf.tensor for leaf in self.bench.example.leaves if contents.one_sign(leaf.tensor, least)]
         if trial.given or self.bench.signs or not few:
             return False
         self.bench.keep_signs(True)
-        right = all(self.bench.judge(trial.but(seed=trial.seed + more)).fault is None for more in (0, 1000, 2000))
+        judged = (self.bench.judge(trial.but(seed=trial.seed + more)) for more in (0, 1000, 2000))
+        right = all(each.fault is None and not each.refused for each in judged)
         self.bench.keep_signs(right)
         return right
 
