@@ -264,7 +264,7 @@ def straight_through(x: torch.Tensor) -> torch.Tensor:
 def two_bits_from_a_table(codes: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
     need(codes.dim() == 2, codes.dtype == torch.uint8, levels.shape == (4,))
     parts = codes[:, :, None].int() // torch.tensor([1, 4, 16, 64], dtype=torch.int32) % 4
-    return torch.take(levels, parts.reshape(len(codes), -1).long())
+    return torch.take(levels, parts.flatten(1).long())
 
 
 @rewrite("three largest, by sorting", lambda x: x.topk(3, 1).values, shapes((4, 9)))
@@ -282,7 +282,7 @@ def by_sorting(x: torch.Tensor) -> torch.Tensor:
 @_wide
 def corrections_in_its_rate(*, p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor]:
     need(p.shape == g.shape == m.shape == v.shape)
-    second = torch.lerp(v * v, g * g, 0.01)
+    second = 0.01 * (g * g) + 0.99 * (v * v)
     return (p - (0.01 / 0.271) * torch.lerp(m, g, 0.1) / (second.sqrt() / 0.029701**0.5 + 1e-3),)
 
 
