@@ -15,7 +15,7 @@ from precheck.kernels import dimensions, examples, reporting
 from precheck.kernels.bench import Bench
 from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
-from precheck.kernels.reduced_example import run_trials
+from precheck.kernels.reduced_example import run_trials, smaller_alone
 from precheck.kernels.reference_check import checked_reference
 from precheck.kernels.running import Wishes, on_cpu
 from precheck.kernels.states import State
@@ -78,7 +78,7 @@ def compare_kernels(
         warnings.simplefilter("ignore")
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
-            checked_reference(whole)
+            checked_reference(whole, smaller_alone(whole, sizes))
             one, bench = run_trials(whole, state, budget, sizes)
             found.append(one)
             benches.append(bench)

@@ -59,9 +59,9 @@ def sampled(example: torch.Tensor) -> torch.Tensor:
     return example
 
 
-def one_sign(example: torch.Tensor) -> int:
-    """The sign that all numbers have, where they are so few that this may be chance. 0 for others."""
-    if not example.is_floating_point() or not FEW <= example.numel() < SIGNED:
+def one_sign(example: torch.Tensor, least: int = FEW) -> int:
+    """The sign that all numbers have, where they are so few that this may be chance, and at least `least`. 0 for others."""
+    if not example.is_floating_point() or not least <= example.numel() < SIGNED:
         return 0
     return 1 if bool((example >= 0).all()) else -1 if bool((example <= 0).all()) else 0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.kernels import running, thresholds
 from precheck.kernels.running import Outcome
@@ -58,8 +59,10 @@ class Dependence:
     def connected(self) -> Masks:
         """The elements of all results that share numbers of the same input with those that depend on it, directly or through others. Rows of one
         sequence do, and rows of two sequences do not. Nothing does if nothing depends on it, as on padding. Elements in which the reference would be
-        NaN do, if there were a NaN: a weight of one alone is 1, and 0 / 0 where its score is -Inf."""
-        reached = self._with(math.nan).values
+        NaN do, if there were a NaN: a weight of one alone is 1, and 0 / 0 where its score is -Inf. That is asked of attention's separate ops, since
+        torch's fused attention on a CPU gives 0 for a row whose scores are all NaN or hidden."""
+        with sdpa_kernel(SDPBackend.MATH):
+            reached = self._with(math.nan).values
         found, numbers = self.dependent, self._read(self.dependent)
         for _ in range(_STEPS):
             read = numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,17 @@ class Example:
     def numbers(self) -> set[int]:
         """The Python integers among the arguments."""
         return {each for _, each in named_items(self.inputs) if type(each) is int}
+
+    def turned(self) -> list[tuple[str, bool, Example]]:
+        """Each flag among the arguments: its path, its value, and the example with the other value."""
+        flags = [(path, each) for path, each in named_items(self.inputs) if isinstance(each, bool)]
+        return [(path, flag, dataclasses.replace(self, inputs=_turned(self.inputs, place))) for place, (path, flag) in enumerate(flags)]
+
+
+def _turned(inputs: Any, place: int) -> Any:
+    """The arguments with the flag at that place among all flags turned."""
+    count = itertools.count()
+    return _rebuilt(inputs, lambda leaf: not leaf if isinstance(leaf, bool) and next(count) == place else leaf)
 
 
 def _number(leaf: Any, numbers: Mapping[int, int]) -> Any:

@@ -51,6 +51,11 @@ def smaller(bench: Bench, named: object) -> Bench | None:
     return None
 
 
+def smaller_alone(bench: Bench, named: object) -> Bench | None:
+    """The smaller bench of an example so large that it is tried in smaller shapes alone. None of any other example."""
+    return smaller(bench, named) if bench.dimensions.elements({}) > WHOLE else None
+
+
 def _halved(known: dimensions.Dimensions) -> dict[str, int]:
     """Sizes under which no tensor is large. The largest size is halved repeatedly. No size becomes equal to another, since they would vary together
     then."""

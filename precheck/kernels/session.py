@@ -7,12 +7,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import contents, number_kinds, plan, protocol, reference_error, registration, triton_interpreter
+from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
 from precheck.kernels.states import State
-from precheck.kernels.trial_result import Fault, Judged, asked, distances, stored_as
+from precheck.kernels.trial_result import Fault, Judged, distances, stored_as, vacuous
 from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
 
@@ -68,6 +68,7 @@ class Session:
             ("in the example's shapes", lambda: self._trials(plan.near(self.bench))),
             ("from call to call", self._protocol),
             ("other layouts", lambda: self._trials(plan.laid(self.bench))),
+            ("flags turned", self._turned),
             ("Inf and NaN", lambda: self._trials(plan.special(self.bench))),
             ("other sizes", lambda: self._trials(plan.sized(self.bench))),
             ("long sums", lambda: self._trials(plan.long(self.bench))),
@@ -91,6 +92,12 @@ class Session:
             self.told.warnings.append(("kernel-contract", warning))
         return self._failed(fault, "kernel-contract")
 
+    def _turned(self) -> bool:
+        late = self.late()
+        self.told.skipped += late and bool(self.bench.example.turned())
+        self.told.warnings += [] if late else flags.noticed(self.bench, self.state)
+        return False
+
     def as_given(self) -> None:
         """Runs the example with its own numbers only."""
         with doing("the example as it is"):
@@ -109,6 +116,8 @@ class Session:
                 continue
             begun = self.clock.spent()
             judged = self.bench.judge(taken)
+            if judged.refused and self._strange_signs(taken, least=2):  # it says so itself, however few they are
+                judged = self.bench.judge(taken)
             self._cost(trial, self.clock.spent() - begun)
             self.first = self.first or self.clock.spent() - begun
             if self._noted(judged) and self._confirmed(judged):
@@ -144,7 +153,7 @@ class Session:
             told.refused.setdefault(judged.refused, []).append(judged.trial)
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
-        if judged.fault is not None and judged.fault.kind not in ("touched", "beyond") and self._vacuous(judged):
+        if judged.fault is not None and judged.fault.kind not in ("touched", "beyond") and vacuous(judged, self.bench.dimensions.shapes):
             told.refused.setdefault(judged.fault.text, []).append(judged.trial)
             judged.fault = None
         if judged.noticed and judged.fault is None and judged.noticed[0] not in dict(told.warnings):
@@ -157,16 +166,6 @@ class Session:
                 told.formats[name] = stored_as(judged, name)
         self._power(judged)
         return judged.fault is not None
-
-    def _vacuous(self, judged: Judged) -> bool:
-        """Whether a size other than the number of rows is 0. A kernel without columns has nothing to compute, and may raise any error. A pass that
-        has numbers to return has something to compute: the gradient of a table is zero where no row is looked up."""
-        empty = {name for name, size in judged.trial.sizes if size == 0}
-        first = next((shape[0] for shape in self.bench.dimensions.shapes if shape), "")
-        if not empty or first in empty:
-            return False
-        assert judged.fault is not None
-        return judged.fault.kind != "of nothing" and (judged.fault.kind != "crash" or not asked(judged))
 
     def _power(self, judged: Judged) -> None:
         if judged.reference is None:
@@ -231,14 +230,15 @@ class Session:
         taken = (self.bench.takes(trial.but(sizes=sizes)) for sizes in fewer[:_READINGS])
         return any(each is not None and self.bench.judge(each).fault is None for each in taken)
 
-    def _strange_signs(self, trial: Trial) -> bool:
-        """Whether inputs have signs that the example's have not, and the candidate is right without them. Few numbers of one sign may have it by
-        chance or because they must, as widths and scales. From then on all trials keep it."""
-        few = [leaf.tensor for leaf in self.bench.example.leaves if contents.one_sign(leaf.tensor)]
+    def _strange_signs(self, trial: Trial, least: int = contents.FEW) -> bool:
+        """Whether inputs have signs that the example's have not, and the candidate is right without them, and takes the inputs. Few numbers of one
+        sign may have it by chance or because they must, as widths and scales. From then on all trials keep it."""
+        few = [leaf.tensor for leaf in self.bench.example.leaves if contents.one_sign(leaf.tensor, least)]
         if trial.given or self.bench.signs or not few:
             return False
         self.bench.keep_signs(True)
-        right = all(self.bench.judge(trial.but(seed=trial.seed + more)).fault is None for more in (0, 1000, 2000))
+        judged = (self.bench.judge(trial.but(seed=trial.seed + more)) for more in (0, 1000, 2000))
+        right = all(each.fault is None and not each.refused for each in judged)
         self.bench.keep_signs(right)
         return right
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -185,3 +186,14 @@ def asked(judged: Judged) -> bool:
     values = judged.reference.native.values if judged.reference is not None else {}
     wanted = "gradient" if judged.fault is not None and judged.fault.backward else "output"
     return any(each is not None and each.numel() > 0 for name, each in values.items() if wanted in name)
+
+
+def vacuous(judged: Judged, shapes: Sequence[Sequence[Hashable]]) -> bool:
+    """Whether a size other than the number of rows is 0. A kernel without columns has nothing to compute, and may raise any error. A pass that
+    has numbers to return has something to compute: the gradient of a table is zero where no row is looked up."""
+    empty = {name for name, size in judged.trial.sizes if size == 0}
+    first = next((shape[0] for shape in shapes if shape), "")
+    if not empty or first in empty:
+        return False
+    assert judged.fault is not None
+    return judged.fault.kind != "of nothing" and (judged.fault.kind != "crash" or not asked(judged))

@@ -89,7 +89,7 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
             drawn = number_kinds.FAMILIES[trial.family](drawn.log(), generator, fmt).softmax(-1)
         if contents.shares(tensor):
             drawn = drawn.log_softmax(-1)
-        elif signs and (sign := contents.one_sign(tensor)):
+        elif signs and (sign := contents.one_sign(tensor, 2)):
             drawn = sign * drawn.abs()
         if trial.family == "rows twice" and (limits is not None or contents.chances(tensor) or contents.boxes(tensor)) and drawn.dim():
             drawn = drawn[torch.arange(len(drawn)) % -(-len(drawn) // 2)]

@@ -64,7 +64,8 @@ def masking(bench: Bench, judged: Judged) -> str:
         numbers = (*(_full(value, lengths) if ends else ()), *(_one(value) if numbered else ()), *_unmarked(value, noted.marks()))
         name = f"inputs{bench.example.leaves[place].path}"
         for plain in (*_plain(value, lengths), *numbers):
-            if bench.passes_on(judged.trial, _with(made, place, plain)):
+            other = _with(made, place, plain)
+            if (value.dtype is not torch.bool or _reads_as_much(bench, judged, made, other)) and bench.passes_on(judged.trial, other):
                 return f"where nothing is masked in {name}"
         subject = judged.fault.subject if judged.fault else ""
         for ones in _ones(bench, judged, made, place):  # whose gradient nobody needs
@@ -72,7 +73,7 @@ def masking(bench: Bench, judged: Judged) -> str:
                 return f"where nothing is masked in {name}"
         for zero in _zero(value) if bounded else ():
             other = _with(made, place, zero)
-            if _reads(bench, judged, made) <= _reads(bench, judged, other) and bench.passes_on(judged.trial, other):
+            if _reads_as_much(bench, judged, made, other) and bench.passes_on(judged.trial, other):
                 return f"where {name} is 0"
     return ""
 
@@ -87,8 +88,14 @@ def _zero(value: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.zeros_like(value)
 
 
+def _reads_as_much(bench: Bench, judged: Judged, made: Made, other: Made) -> bool:
+    """Whether outputs of the reference depend on the same inputs, or more, with another mask or bound. One that hides all of an input says nothing
+    about what is done with that input. Of flags that are all true and all false, one hides all, whichever the mask's convention is."""
+    return _reads(bench, judged, made) <= _reads(bench, judged, other)
+
+
 def _reads(bench: Bench, judged: Judged, made: Made) -> set[int]:
-    """The inputs on which outputs of the reference depend. A bound that hides all of an input says nothing about what is done with it."""
+    """The inputs on which outputs of the reference depend."""
     right, found = bench.exact_of(judged.trial, made), set()
     for place, value in enumerate(made.values):
         if value.is_floating_point():
@@ -101,22 +108,25 @@ def _reads(bench: Bench, judged: Judged, made: Made) -> set[int]:
 
 
 def _chooses(bench: Bench, judged: Judged, made: Made, place: int) -> bool:
-    """Whether each element of a mask matters to the same element of each output alone. At a mask of a softmax, others of the row depend on it too."""
+    """Whether each element of a mask matters to the same element of each output alone. At a mask of a softmax, others of the row depend on it too.
+
+    Half of the elements are turned, drawn at random: of the other half no output may change. One element alone may happen to matter to itself only,
+    as the first of steps that are computed from the last one back. It is turned alone where the reference refuses the others.
+    """
     mask = made.values[place]
     outputs = {name: right for name, right in judged.reference.exact.values.items() if name.startswith("output")} if judged.reference else {}
     if mask.dtype is not torch.bool or not mask.numel() or any(right is None or right.shape != mask.shape for right in outputs.values()):
         return False
     index = judged.fault.distance.first if judged.fault is not None and judged.fault.distance is not None else ()
-    index = index if len(index) == mask.dim() else (0,) * mask.dim()
-    changed = mask.clone()
-    changed[index] = ~mask[index]
-    values = [changed if other == place else each for other, each in enumerate(made.values)]
-    found, same = bench.exact_of(judged.trial, Made(values, made.numbers)), torch.ones(mask.shape, dtype=torch.bool)
-    same[index] = False
-    return found.error is None and all(
-        right is not None and (now := found.values.get(name)) is not None and torch.equal(right[same].nan_to_num(), now[same].nan_to_num())
-        for name, right in outputs.items()
-    )
+    alone = torch.zeros_like(mask)
+    alone[index if len(index) == mask.dim() else (0,) * mask.dim()] = True
+    half = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    for turned in (half | alone, alone):
+        found = bench.exact_of(judged.trial, _with(made, place, mask ^ turned))
+        if found.error is None:
+            return all(right is not None and (now := found.values.get(name)) is not None
+                       and torch.equal(right[~turned].nan_to_num(), now[~turned].nan_to_num()) for name, right in outputs.items())  # fmt: skip
+    return False
 
 
 def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:

@@ -58,7 +58,7 @@ def kernel_selftested(
         warnings.simplefilter("ignore")
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
-            checked_reference(whole)
+            checked_reference(whole, reduced_example.smaller_alone(whole, sizes))
             found.append(_SelfTest(reduced_example.smaller(whole, sizes) or whole, state, left).outcomes())
     return [first_of(_ORDER, each) for each in zip(*found, strict=True)]
 

@@ -106,3 +106,32 @@ def test_terms_that_are_equal_round_alike_in_a_chain() -> None:
     assert noise._repeats_along(drawn[:, :4].repeat(1, 100), 1) == pytest.approx(10)
     assert noise._repeats_along(torch.ones(3, 400), 1) == pytest.approx(20)
     assert noise._repeats_along(torch.ones(0, 400), 1) == 1
+
+
+def test_a_reference_runs_on_an_example_beyond_the_limit_once_and_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradients, and whether it draws random numbers, are looked for in smaller shapes: they take the memory of several runs."""
+    monkeypatch.setattr(reduced_example, "WHOLE", 2**17)
+    x, calls = torch.randn(520, 300, generator=torch.Generator().manual_seed(3)), []
+
+    def reference(x: torch.Tensor, p: float = 0.0) -> torch.Tensor:
+        calls.append((x.numel(), x.requires_grad))
+        return torch.nn.functional.dropout(x.tanh(), p)
+
+    report = precheck.compare_kernels(lambda x, p=0.0: x.tanh(), reference, x, budget=0.2)
+    assert report.facts["example_in_smaller_shapes_alone"]
+    assert [asked for numel, asked in calls if numel == x.numel()] == [False]
+    assert any(asked for _, asked in calls)
+    with pytest.raises(precheck.InputError, match="random"):
+        precheck.compare_kernels(lambda x, p: x.tanh(), reference, (x, 0.5), budget=0.2)
+
+
+def test_a_reference_that_refuses_an_example_beyond_the_limit_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduced_example, "WHOLE", 2**17)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 500:
+            raise RuntimeError("too many rows")
+        return x.tanh()
+
+    with pytest.raises(precheck.InputError, match="too many rows"):
+        precheck.compare_kernels(torch.tanh, reference, torch.zeros(520, 300), budget=0.2)

@@ -75,3 +75,18 @@ def test_what_depends_on_a_number_and_what_belongs_to_it(reference: Callable[...
     found = Dependence(bench, next(each for each in trials if bool(bench.make(each).values[0][2].isnan())))
     assert found.of("output").int().tolist() == depends
     assert found.connected()["output"].int().tolist() == connected
+
+
+def test_a_query_that_sees_one_key_is_lost_with_its_nan_though_fused_attention_hides_it() -> None:
+    """The weight of the only key is 1, whatever its score. torch's fused attention on a CPU gives 0 where that is NaN, and its separate ops NaN."""
+    k, v = torch.randn(2, 1, 1, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def reference(q: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), is_causal=True)
+
+    example = examples.read((torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(2)),), None, True)[0]
+    bench = Bench(reference, reference, example, dimensions.of(example, None), running.Wishes())
+    trials = (Trial(given=True, family="NaN", leaf=0, seed=seed) for seed in range(99))
+    found = Dependence(bench, next(each for each in trials if bool(bench.make(each).values[0][0, 0, 0].isnan().any())))
+    assert not bool(found.of("output")[0, 0, 0].any())
+    assert found.connected()["output"][0, 0].all(1).tolist() == [True, False, False]

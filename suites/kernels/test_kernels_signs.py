@@ -32,6 +32,20 @@ def test_what_is_wrong_with_the_examples_signs_too_is_an_error(sign: int) -> Non
     assert [finding.rule for finding in report.errors] == ["kernel-contract"], report.summary()
 
 
+@pytest.mark.parametrize(("count", "sign"), [(2, 1), (3, -1), (6, 1)])
+def test_a_kernel_that_refuses_other_signs_is_judged_with_the_examples(count: int, sign: int) -> None:
+    """Else nearly all of its trials are refused: of a few numbers that must be positive hardly ever all are."""
+    x, scale = torch.randn(count, 7, generator=torch.Generator().manual_seed(2)), sign * WIDTHS[:count]
+
+    def kernel(x: torch.Tensor, scale: torch.Tensor, most: int = 8) -> torch.Tensor:
+        if x.shape[:1] != scale.shape or bool((scale * sign <= 0).any()):
+            raise ValueError("a scale of that sign is needed for each row")
+        return torch.where(torch.arange(x.shape[1]) < most, x / scale[:, None], 0)
+
+    report = precheck.compare_kernels(kernel, lambda x, scale: x / scale[:, None], (x, scale), budget=6)
+    assert [finding.rule for finding in report.errors] == ["kernel-edge"], report.summary()
+
+
 def test_many_numbers_of_one_sign_keep_it() -> None:
     seen: list[float] = []
 

@@ -201,3 +201,24 @@ def test_a_mask_that_chooses_between_two_functions_is_not_at_fault() -> None:
         return (x * ~seen).sum(-1, keepdim=True) / (~seen).sum(-1, keepdim=True).clamp(min=1) + torch.zeros_like(x)
 
     assert told(uncounted, counted, (x, seen)) == ["kernel-mask"]
+
+
+def returns(reward: torch.Tensor, last: torch.Tensor, done: torch.Tensor, twice: float = 0.0, read: int = 0) -> torch.Tensor:
+    """Sums of rewards up to where a sequence ends, last step first, and behind the last step a value. `read`: how far behind `done` is read."""
+    if reward.shape != done.shape or reward.dim() != 2 or last.shape != reward.shape[:1]:
+        raise ValueError("rewards, a value for each row, and flags are needed")
+    columns = (torch.arange(reward.shape[1]) + read).clamp(max=reward.shape[1] - 1)
+    carry, found = last * (1 + twice), []
+    for each, ends in zip(reward.flip(1).unbind(1), done[:, columns].flip(1).unbind(1), strict=True):
+        carry = each + torch.where(ends, 0, 0.9 * carry)
+        found.append(carry)
+    return torch.stack(found[::-1], 1) if found else reward.clone()
+
+
+@pytest.mark.parametrize(("fault", "rule"), [({"twice": 1.0}, "kernel-contract"), ({"read": 1}, "kernel-mask")])
+def test_flags_that_end_sequences_hide_something_and_where_they_hide_all_nothing_is_told(fault: dict[str, Any], rule: str) -> None:
+    """Where all steps end their sequence, the last value is not read, so that it cannot be wrong. Where none does, all is read. The first step's flag
+    matters to its own result alone, and the others to earlier results too."""
+    generator = torch.Generator().manual_seed(4)
+    inputs = (torch.randn(3, 5, generator=generator), torch.randn(3, generator=generator), torch.rand(3, 5, generator=generator) < 0.25)
+    assert told(lambda *given: returns(*given, **fault), returns, inputs, budget=1) == [rule]
