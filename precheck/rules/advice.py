@@ -22,6 +22,8 @@ def widened(operation: Operation, wide: str) -> str:
         return f"keep this tensor in {wide}: the model's conversion to {made} rounds it"
     if operation.converts == "given":
         return f"give this input in {wide}"
+    if operation.policy:
+        return _by_policy(operation)
     if (operation.implicit and not operation.plain) or operation.cuda_off:
         return uncast(operation, wide)
     of_module = operation.implicit and operation.plain and operation.module  # autocast's own, which no line of the user's has
@@ -44,6 +46,14 @@ def widened(operation: Operation, wide: str) -> str:
         return f"stay in {wide} from {line} on"
     here = operation.since is not None and operation.since[1] == operation.blamed  # its own line casts
     return f"stay in {wide} on this line" if here else f"call {call} on what this line reads"
+
+
+def _by_policy(operation: Operation) -> str:
+    """How to leave out a cast that FSDP makes, for the module that is called on the op's line. Without it nothing that the module gets is cast."""
+    if operation.policy == "output_dtype":
+        return "FSDP makes this cast: leave output_dtype out of the mixed-precision policy of the module that this line calls"
+    return (f"FSDP makes this cast: set {operation.policy}=False in the mixed-precision policy of the module that this line calls, and cast in its "
+            "forward only what its weights multiply")  # fmt: skip
 
 
 def _stored(operation: Operation, made: str, wide: str) -> str:

@@ -147,6 +147,7 @@ class Operation:
     reads: int = 0  # numbers that Python took from its input
     converts: str = ""  # a cast of what a module holds, as by model.to(dtype) ("held"), or of a measurement's inputs ("given")
     call: int = 0  # number of the call of a user's function that it belongs to
+    policy: str = ""  # the setting of FSDP's mixed-precision policy by which FSDP makes this cast: "cast_forward_inputs"
     implicit: bool = False  # whether it is a cast that autocast has made for an op
     plain: bool = False  # whether it is in a module of torch's own, which rounds as the precision demands
     instruction: int = 0  # for a cast or a sum: its place in the bytecode

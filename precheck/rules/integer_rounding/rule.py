@@ -22,6 +22,8 @@ class IntegerRounding(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")
+        if operation.policy:
+            return f"{widened(operation, wide)}; or pass these whole numbers in torch.long, which FSDP does not cast"
         if operation.implicit:
             return uncast(operation, wide)
         if operation.base in ops.CASTS or not operation.inputs:

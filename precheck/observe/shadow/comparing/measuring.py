@@ -56,7 +56,9 @@ def _since(call: Call, dtype: torch.dtype) -> str:
     given = [value.since for value in call.inputs if value.low]
     line = next(filter(None, given), "")
     operation.since = (dtype_name(dtype), line) if line else None
-    return line if given else operation.blamed if base in ops.CASTS or not call.inputs else ""
+    if given or not (base in ops.CASTS or not call.inputs):
+        return line
+    return f"{operation.blamed} (FSDP's {operation.policy})" if operation.policy else operation.blamed
 
 
 def _cast_for(call: Call) -> None:

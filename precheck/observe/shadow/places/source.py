@@ -42,6 +42,11 @@ _CONVERTING = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "g
 """Code that converts what a model holds, and what a measurement is given."""
 CONVERSIONS = {id(code): word for code, word in _CONVERTING.items()}
 """The same by id, since hashing code takes two microseconds."""
+_POLICY_CASTS = {
+    "_cast_forward_inputs": "cast_forward_inputs", "_root_cast_forward_input": "cast_root_forward_inputs", "_cast_output_dtype": "output_dtype",
+    "_post_forward": "output_dtype",
+}  # fmt: skip
+"""Functions of FSDP and FSDP2 that cast, and the setting of the mixed-precision policy that asks for it."""
 
 
 class Located(NamedTuple):
@@ -153,9 +158,14 @@ class Frames:
             known = self.users[line] = self.kind(line.rpartition(":")[0]) == "user"
         return (line, False) if known else self.caller(depth + 1)
 
-    def converting(self, depth: int) -> str:
-        """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
-        return next((CONVERSIONS[id(frame.f_code)] for frame in self._below_line(sys._getframe(depth)) if id(frame.f_code) in CONVERSIONS), "")
+    def casting(self, depth: int) -> tuple[str, str]:
+        """Returns "held" if a cast converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else "". Also
+        the setting of FSDP's mixed-precision policy by which FSDP makes the cast, "" if it does not."""
+        converts = policy = ""
+        for frame in self._below_line(sys._getframe(depth)):
+            converts = converts or CONVERSIONS.get(id(frame.f_code), "")
+            policy = _POLICY_CASTS.get(frame.f_code.co_name, policy)  # the outermost: that of a root casts by the function of any module
+        return converts, policy
 
     def instruction(self, depth: int) -> int:
         """The bytecode offset of the frame of the deepest line."""
