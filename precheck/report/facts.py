@@ -78,6 +78,16 @@ def unjudged(report: Report) -> list[str]:
     return lines
 
 
+def hidden(report: Report) -> str:
+    """A sentence on a difference of two models that this precision is too coarse to show. "" if there is none."""
+    if not report.facts.get("decided_under") or report.errors:
+        return ""
+    finer, rounds = f"--precision={report.facts['decided_under']}", f"less than {report.precision} rounds"
+    if report.verdict == "undecidable":
+        return f"the two models differ, by {rounds} ({finer} judges that)"
+    return f"not looked at: whether the two models differ by {rounds} ({finer} does)"
+
+
 def coarse(report: Report) -> list[str]:
     """A sentence on the tensors of a passing run that its precision is too coarse for, however correctly it rounds. Empty if there are none."""
     far = [row for row in report.boundaries if row.relative >= COARSE and not row.nonfinite and (row.determined or row.kind == "loss")]
