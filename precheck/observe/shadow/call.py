@@ -119,7 +119,7 @@ class Call:
 
     def described(self) -> Operation:
         mode, tracker = self.mode, self.mode.tracker
-        backward, derived, line, module, caller = mode.lines.locate(tracker.module, depth=5)
+        backward, derived, line, module, caller, site = mode.lines.locate(tracker.module, depth=5)
         if not backward and in_backward() and backward_node() is None:
             backward = derived = True  # a callback at the end of the backward pass, as DDP and FSDP queue
         phase: Phase = "backward" if backward else "optimizer" if tracker.optimizing else "forward"
@@ -133,7 +133,7 @@ class Call:
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, tracker.step, self.inputs, (), scalars, self.plan.mutable,
             tracker.optimizing > 0, scale=tracker.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(),
-            derived=derived, caller=caller, converts=converts, policy=policy, plain=phase == "forward" and tracker.plain,
+            derived=derived, caller=caller, site=site, converts=converts, policy=policy, plain=phase == "forward" and tracker.plain,
             instruction=mode.lines.frames.instruction(4) if casts or (self.plan.base in ops.ADDITIONS and not derived) else 0,
             mixed=len(self.floats) > 1 and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
             autocast=nesting() > mode.autocasts,
