@@ -403,6 +403,13 @@ def test_too_few_additions_are_told_with_the_steps_that_would_tell() -> None:
     assert "100 steps would tell" in message  # by then it was to move by two roundings
 
 
+def test_a_slow_average_needs_as_long_a_way_as_a_verdict_does() -> None:
+    slow = dataclasses.replace(FROZEN, additions=40, intended=absorption.INTENDED * U / 10, steady=0.9)
+    (message,) = noted(slow)
+    assert "10 steps would tell" in message  # by then it was to move by two roundings
+    assert noted(dataclasses.replace(slow, steady=0.2)) == []  # noise has no direction
+
+
 @pytest.mark.parametrize("change", [{"share": 0.49}, {"arrived": absorption.LOST_UPDATE}, {"intended": 0.0}])
 def test_what_moves_is_not_waited_for(change: dict[str, Any]) -> None:
     assert noted(FEW)

@@ -65,7 +65,10 @@ class Absorption(Rule):
         return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
     def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
-        if judged or absorbed.additions >= UPDATES:
+        """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before its
+        way is longer than a rounding. One of noise has no direction, and may stand still."""
+        enough = _moves(operation.outputs[0], absorbed) or absorbed.steady < STEADY
+        if judged or (absorbed.additions >= UPDATES and enough):
             self.closed.add(operation.blamed)
         elif too_few(operation, operation.outputs[0], absorbed):
             self.open[operation.blamed] = operation
@@ -87,7 +90,7 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or absorbed.carried
-    moves = absorbed.intended >= INTENDED * u
+    moves = _moves(value, absorbed)
     if absorbed.share >= UNCHANGED_SHARE and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
         text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
         if operation.derived:
@@ -99,6 +102,11 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
     return _starved(operation, value, absorbed) or _merged(operation, value, absorbed, readers)
+
+
+def _moves(value: Value, absorbed: Absorbed) -> bool:
+    """Whether the additions should have moved the value by enough for a verdict."""
+    return absorbed.intended >= INTENDED * effective_roundoff(value)
 
 
 def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
