@@ -70,6 +70,12 @@ def unjudged(report: Report) -> list[str]:
     lines, needed = [], report.facts.get("too_few_steps")
     if isinstance(needed, dict) and needed:
         lines.append(f"too few steps to tell: {', '.join(f'{where} ({steps} needed)' for where, steps in needed.items())}")
+    lost = report.facts.get("without_numbers")
+    if isinstance(lost, list) and lost and not report.errors:
+        names = ", ".join(map(str, lost[:LISTED])) + (f" and {len(lost) - LISTED} more" if lost[LISTED:] else "")
+        lines.append(f"not judged: {names}: Inf or NaN in float32 too, in all elements; look for NaN in the inputs and weights")
+    if report.facts.get("no_results"):
+        lines.append("not looked at: what the model returns, since it holds no floating-point tensor (tuples, lists, dicts and dataclasses may)")
     if report.facts.get("depth") == "boundaries":
         lines.append(f"not looked at: {UNLOOKED}, since the depth is boundaries")
     elif str(report.facts.get("diagnosis", "")).startswith("none: "):

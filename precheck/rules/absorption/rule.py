@@ -65,8 +65,8 @@ class Absorption(Rule):
         return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
     def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
-        """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before its
-        way is longer than a rounding. One of noise has no direction, and may stand still."""
+        """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before
+        its way is longer than a rounding. One of noise has no direction, and may stand still."""
         enough = _moves(operation.outputs[0], absorbed) or absorbed.steady < STEADY
         if judged or (absorbed.additions >= UPDATES and enough):
             self.closed.add(operation.blamed)
