@@ -416,6 +416,24 @@ def test_what_moves_is_not_waited_for(change: dict[str, Any]) -> None:
     assert noted(dataclasses.replace(FEW, **change)) == []
 
 
+def slow_averages(*, drifts: bool) -> torch.Tensor:
+    """Averages of weights, a factor and an addition each. One of the two weights stands still, or both are noise."""
+    weights = [WEIGHT[:8].clone(), WEIGHT[8:16].clone()]
+    averages = [weight.clone() for weight in weights]
+    for turn in range(6):
+        weights[0] = (1.01 + 0.01 * turn) * WEIGHT[:8] if drifts else WEIGHT[:8] * (1 + 0.05 * normal(8, 64, seed=turn))
+        for average, weight in zip(averages, weights, strict=True):
+            average.mul_(0.9999).add_(weight, alpha=0.0001)
+    return averages[0]
+
+
+def test_slow_averages_of_what_drifts_need_more_steps_and_those_of_noise_none() -> None:
+    told = [finding.message for finding in watched(lambda: slow_averages(drifts=True)).findings]
+    assert len(told) == 1
+    assert "too few steps to tell whether it stands still" in told[0]
+    assert watched(lambda: slow_averages(drifts=False)).findings == []
+
+
 def two_updates() -> torch.Tensor:
     average = torch.ones(64).bfloat16()
     for _ in range(2):
