@@ -92,6 +92,13 @@ def test_the_line_since_which_a_tensor_is_low_is_that_of_the_call() -> None:
     assert re.search(rf"stay in float32 from \S*:{line_of('the rounding')} on", error.remedy)
 
 
+def test_two_calls_on_one_line_are_not_told_apart() -> None:
+    with precheck.watch() as report:
+        to_low(torch.arange(600).float()).sin(), to_low(torch.arange(600).float()).cos()
+    error = only_error(report)
+    assert "called at" not in error.message + error.remedy
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_single_line_that_calls_is_not_named(times: int) -> None:
     with precheck.watch() as report:

@@ -21,20 +21,19 @@ _INLINE = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 class CallSite:
     """The calls that led to a line, innermost first. `known`: all that have led to this line so far, by the places of their calls."""
 
-    __slots__ = ("calls", "key", "known")
+    __slots__ = ("calls", "known")
 
-    def __init__(self, key: tuple[int, ...], calls: list[tuple[CodeType, int]], known: dict[tuple[int, ...], CallSite]) -> None:
-        self.key, self.calls, self.known = key, calls, known
+    def __init__(self, calls: list[tuple[CodeType, int]], known: dict[tuple[int, ...], CallSite]) -> None:
+        self.calls, self.known = calls, known
 
     @property
     def lines(self) -> list[str]:
-        """The lines of those calls that tell this way to the line from others. Empty if it is the only one."""
-        found = []
-        for place, call in enumerate(self.calls):
-            begin, end = self.key[: 2 * place], self.key[: 2 * place + 2]
-            if any(each[: 2 * place] == begin and each[: 2 * place + 2] != end for each in self.known):
-                found.append(_line(*call))
-        return found
+        """The lines of those calls that tell this way to the line from others. Empty if it is the only one, or if one line has all calls."""
+        own, ways = self._way(), [site._way() for site in self.known.values()]
+        return [line for place, line in enumerate(own) if any(way[:place] == own[:place] and way[place : place + 1] != [line] for way in ways)]
+
+    def _way(self) -> list[str]:
+        return [_line(*call) for call in self.calls]
 
 
 class CallSites:
@@ -59,7 +58,7 @@ class CallSites:
         known = self.known.setdefault(line, {})
         site = known.get(key)
         if site is None:
-            site = known[key] = CallSite(key, calls, known)
+            site = known[key] = CallSite(calls, known)
         return site if calls else None
 
 
