@@ -12,7 +12,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,11 +112,20 @@ def _rules_command(options: argparse.Namespace) -> tuple[int, str]:
     if options.write is None:
         return SAME, "".join(pages.values()).removesuffix("\n")
     try:
+        _spare(options.write, pages)
         for name, page in pages.items():
             save(page, options.write / name)
     except OSError as error:
         raise Trouble(f"{options.write} cannot be written: {error.strerror}") from None
     return SAME, ""
+
+
+def _spare(folder: Path, pages: Mapping[str, str]) -> None:
+    """Raises Trouble if a page would replace a file that this command has not made, such as the README.md of a folder of other pages."""
+    for name, page in pages.items():
+        path, made = folder / name, page.partition("\n")[0]
+        if path.is_file() and not path.read_text(encoding="utf8", errors="replace").startswith(made):
+            raise Trouble(f"{path} is a file of yours, which a page would replace; name another folder, as in --write docs/rules, or remove it")
 
 
 def _print(text: str) -> None:

@@ -27,7 +27,7 @@ from precheck.judge.conclusion import fails_early
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.decisions.op_sequence import alike
 from precheck.observe.decisions.selections import Selection
-from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
+from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_arguments, check_inputs
 from precheck.observe.listeners import doing, failed
 from precheck.observe.models.adapters import Called, received
 from precheck.observe.recording.surveys import found, run_beside
@@ -96,15 +96,8 @@ def measure(
 
 def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, steps: int = 1, seed: int = 0) -> Job:
     """Validates the arguments of `measure`, and returns them as a Job."""
-    if not callable(model):
-        raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or a function of tensors")
-    if isinstance(model, type) and issubclass(model, torch.nn.Module):
-        raise InputError(f"model is the class {model.__name__}; pass an instance, as in {model.__name__}(...)")
+    check_arguments(model, inputs, loss, steps, seed)
     model = model if isinstance(model, torch.nn.Module) else Called(model)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps={steps!r}; pass a whole number from 1")
-    if loss is not None and not callable(loss):
-        raise InputError(f"loss is a {type(loss).__name__}; pass a function of the model's output, as in loss=lambda out: out.mean()")
     lazy = next((name for name, parameter in model.named_parameters() if torch.nn.parameter.is_lazy(parameter)), None)
     if lazy is not None:
         raise InputError(f"{lazy} has no shape yet; call the model once on its inputs, which gives its lazy modules their weights")

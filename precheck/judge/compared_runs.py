@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy
 import torch
@@ -19,6 +20,7 @@ from precheck.observe.records import Record, Trace
 from precheck.precisions import Precision
 from precheck.rules import classes
 from precheck.rules.rule import Compared
+from precheck.words import tensor_name
 
 
 def report_on(
@@ -43,12 +45,22 @@ def report_on(
     if explained or unstable:
         report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits, but not by a bug
         report.facts["unstable"] = sorted({*unstable} - {*explained})  # those for which float32 is no reference; rounding explains the others
+    report.facts |= unseen(low, reference)
     report.boundaries, report.losses = table(rows), losses(rows)
     moved = displacements(asked, low.aged)
     report.updates = [
         {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
     ]
     return report
+
+
+def unseen(low: Trace, reference: Trace) -> dict[str, Any]:
+    """Facts on results that nothing could be said of: those without a finite number in the reference either, and those that hold no tensor."""
+    ends = [record for record in reference.records.values() if record.is_result or record.kind == "loss"]
+    lost = [tensor_name(each.kind, each.name, each.step) for each in ends if each.numel and each.nonfinite == each.numel]
+    found: dict[str, Any] = {"without_numbers": lost} if lost else {}
+    alone = not any(record.is_result or record.kind in ("loss", "returned") for record in low.records.values())
+    return found | ({"no_results": True} if alone and low.records else {})
 
 
 def table(rows: Sequence[ComparedTensor]) -> list[Row]:

@@ -98,15 +98,29 @@ def _rank(candidate: Candidate) -> tuple[int, int]:
     return _SEVERITIES.index(candidate.severity), _when(candidate)
 
 
+CALLS = 3
+"""The most further calls of a function that a finding on its line names."""
+
+
 def distinct(candidates: Iterable[Candidate]) -> list[Finding]:
     """Turns candidates into findings in the same order; one for each rule and line."""
-    found: dict[tuple[str, ...], tuple[Candidate, Finding]] = {}
+    found: dict[tuple[str, ...], list[Candidate]] = {}
     for candidate in candidates:
-        finding = finding_of(candidate)
-        place = finding.rule, finding.source, finding.via, finding.phase
-        if place not in found or _rank(candidate) < _rank(found[place][0]):
-            found[place] = candidate, finding
-    return [finding for _, finding in sorted(found.values(), key=lambda pair: _when(pair[0]))]
+        place = candidate.rule, shortened(candidate.operation.blamed), library_line(candidate.operation), candidate.operation.phase
+        found.setdefault(place, []).append(candidate)
+    chosen = [(min(each, key=_rank), each) for each in found.values()]
+    return [_with_calls(finding_of(first), first, each) for first, each in sorted(chosen, key=lambda pair: _when(pair[0]))]
+
+
+def _with_calls(finding: Finding, first: Candidate, same: Sequence[Candidate]) -> Finding:
+    """The finding, with the other calls of its line's function that have the same fault, as severe."""
+    lines = [each.operation.site.lines for each in same if each.operation.site is not None and each.severity == first.severity]
+    own = first.operation.site.lines if first.operation.site is not None else []
+    others = list(dict.fromkeys(shortened(each[0]) for each in lines if each and each[0] not in own))
+    if not own or not others:
+        return finding
+    more = f" and {len(others) - CALLS} more" if others[CALLS:] else ""
+    return dataclasses.replace(finding, message=f"{finding.message}; the same when called at {', '.join(others[:CALLS])}{more}")
 
 
 def finding_of(candidate: Candidate) -> Finding:

@@ -23,8 +23,31 @@ class InputError(ValueError):
     """An argument cannot be used. The message names it, and says what is accepted and what to type."""
 
 
+def check_arguments(model: Any, inputs: Any, loss: Any, steps: Any, seed: Any) -> None:
+    """Raises InputError for arguments of another kind than those that a measurement takes."""
+    if not callable(model):
+        raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or a function of tensors")
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise InputError(f"model is the class {model.__name__}; pass an instance, as in {model.__name__}(...)")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps={steps!r}; pass a whole number from 1")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"seed={seed!r}; pass a whole number")
+    if loss is not None and (not callable(loss) or isinstance(loss, type)):
+        found = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
+        raise InputError(f"loss is {found}; pass a function of the model's output, as in loss=lambda out: out.mean()")
+    if isinstance(model, torch.nn.Module) and isinstance(inputs, (torch.utils.data.DataLoader, torch.utils.data.Dataset)):
+        batches = "loader" if isinstance(inputs, torch.utils.data.DataLoader) else "DataLoader(dataset, batch_size=8)"
+        raise InputError(f"inputs is a {type(inputs).__name__}, and the model is called with it; pass one batch, as in next(iter({batches}))")
+
+
 def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
-    """Raises InputError for meta tensors, which have no numbers, and for iterators: one run uses them up, and a measurement needs several."""
+    """Raises InputError for meta tensors, which have no numbers, and for iterators: one run uses them up, and a measurement needs several. Also if
+    all tensors are empty."""
+    given_tensors = [each for _, each in tensors(inputs)]
+    if given_tensors and not any(each.numel() for each in given_tensors):
+        shape = tuple(given_tensors[0].shape)
+        raise InputError(f"inputs has no elements (shape {shape}), so there is nothing to compare; pass a batch of one row or more")
     for name, each in named(model, inputs):
         if isinstance(each, torch.Tensor) and each.is_meta:
             given = name.startswith("inputs")
@@ -59,7 +82,12 @@ def detached_loss(loss: torch.Tensor, *, trains: bool) -> NoReturn:
 
 
 def made_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer that the user's function makes. Raises InputError if it is none, or if it holds other parameters."""
+    """The optimizer that the user's function makes. Raises InputError if it is none, holds other parameters, or has nothing to train."""
+    if not parameters:
+        raise InputError(
+            "no parameter of the model requires a gradient, so an optimizer has nothing to step; leave the optimizer and steps out, or train some: "
+            "requires_grad_(True)"
+        )
     optimizer = make(list(parameters))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"optimizer returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer, as in optimizer={EXAMPLE}")

@@ -30,6 +30,10 @@ _KINDS = {
 }  # fmt: skip
 
 
+DECIDES = "32-true"
+"""The precision that tells functions apart which a lower one makes equal."""
+
+
 class Names(NamedTuple):
     """What messages call the two sides."""
 
@@ -46,6 +50,8 @@ def report(comparison: Comparison | Against, rows: Sequence[Judged], names: Name
     made.facts = {"verdict": verdict(rows), "exact": "", **facts}
     if not made.facts["exact"]:
         del made.facts["exact"]
+    if _hiding(rows, comparison.precision, names):
+        made.facts["decided_under"] = DECIDES
     found = findings(rows, comparison.precision, names)
     made.add(_named(each) for each in (placed(found, comparison, names) if isinstance(comparison, Comparison) else recorded(found, comparison)))
     return made
@@ -124,7 +130,8 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
     }  # fmt: skip
     if first.verdict == "bitwise":
         all_of = "the 1 tensor is" if len(rows) == 1 else f"all {len(rows)} tensors are"
-        return RULES["bitwise"].finding("note", f"{all_of} equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
+        hidden = f"; what rounding hides was not looked at: compare under {DECIDES} too" if _hiding(rows, precision, names) else ""
+        return RULES["bitwise"].finding("note", f"{all_of} equal bit for bit under {precision}{hidden}", measured=0.0, limit=worst.allowed)
     if first.verdict == "rounding":
         same = sum(row.verdict == "bitwise" for row in rows)
         return RULES["rounding"].finding(
@@ -145,7 +152,13 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
     if first.verdict == "model less accurate":
         return RULES["less-accurate"].finding("note", f"{title}: under {precision} {_off(first, names.reference, names.other)}{more}", **common)
     below = f"without rounding the two differ, by less than rounding under {precision} explains"
-    return RULES["undecidable"].finding("note", f"{title}: {below}; to decide, compare under 32-true{more}", **common)
+    return RULES["undecidable"].finding("note", f"{title}: {below}; to decide, compare under {DECIDES}{more}", **common)
+
+
+def _hiding(rows: Sequence[Judged], precision: Precision, names: Names) -> bool:
+    """Whether the two models may differ by less than a rounding of this precision, without being told apart: their exact runs do, or none were
+    made, since all bits are equal. A model that is run in another way is the same function, where there is nothing to hide."""
+    return precision.is_low and names == Names() and verdict(rows) in ("bitwise", "undecidable")
 
 
 def _apart(row: Judged, names: Names) -> str:

@@ -95,10 +95,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # the precision comes first among a test's parameters, where naming.py looks for it
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
-    fault = markers.fault(metafunc.definition)
-    if fault:
-        pytest.fail(f"{metafunc.definition.nodeid}: {fault}", pytrace=False)
-    fixtures.parametrize(metafunc)
+    if not markers.fault(metafunc.definition):  # else the test fails when it is set up: the other tests of its file can run
+        fixtures.parametrize(metafunc)
     return (yield)
 
 
@@ -155,7 +153,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[CHECKS] = []  # for this attempt; some plugins run a test several times
-    fault = markers.fault(item)  # for unittests and doctests; other tests failed at collection
+    fault = markers.fault(item)
     if fault:
         pytest.fail(fault, pytrace=False)
 
@@ -183,7 +181,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         told = {
             "nodeid": _nodeid(item),
             "family": family(item),
-            "restricted": bool(markers.restricted(item, item.config.stash[KEY].precisions)[1]),
+            "restricted": not markers.fault(item) and bool(markers.restricted(item, item.config.stash[KEY].precisions)[1]),
             "checks": [dataclasses.asdict(check) for check in fresh],
         }
         report.__dict__["precheck"] = json.loads(json.dumps(told, default=float))  # plain data, which xdist can send

@@ -78,9 +78,15 @@ def _remarks(checks: list[Check]) -> list[str]:
     """A line for each thing that was not judged or that the precision is too coarse for, with its first test and the number of others."""
     tests: dict[str, list[str]] = {}
     for check in checks:
-        for line in check.entry["remarks"] if check.entry else ():
+        for line in [*check.entry["remarks"], *_hidden(check, checks)] if check.entry else ():
             tests.setdefault(line, []).append(check.nodeid)
     return [f"{line} in {found[0]}" + (f" and {counted(len(found) - 1, 'more check')}" if found[1:] else "") for line, found in tests.items()]
+
+
+def _hidden(check: Check, checks: list[Check]) -> list[str]:
+    """What the precision of a check of two models hides, unless the same test compares them in float32 too."""
+    told = check.entry["hidden"] if check.entry else ""
+    return [told] if told and not any(each.golden == check.golden and each.precision in ("32-true", "64-true") for each in checks) else []
 
 
 def _durations(checks: list[Check], most: int | None) -> list[str]:

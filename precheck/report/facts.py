@@ -70,12 +70,28 @@ def unjudged(report: Report) -> list[str]:
     lines, needed = [], report.facts.get("too_few_steps")
     if isinstance(needed, dict) and needed:
         lines.append(f"too few steps to tell: {', '.join(f'{where} ({steps} needed)' for where, steps in needed.items())}")
+    lost = report.facts.get("without_numbers")
+    if isinstance(lost, list) and lost and not report.errors:
+        names = ", ".join(map(str, lost[:LISTED])) + (f" and {len(lost) - LISTED} more" if lost[LISTED:] else "")
+        lines.append(f"not judged: {names}: Inf or NaN in float32 too, in all elements; look for NaN in the inputs and weights")
+    if report.facts.get("no_results"):
+        lines.append("not looked at: what the model returns, since it holds no floating-point tensor (tuples, lists, dicts and dataclasses may)")
     if report.facts.get("depth") == "boundaries":
         lines.append(f"not looked at: {UNLOOKED}, since the depth is boundaries")
     elif str(report.facts.get("diagnosis", "")).startswith("none: "):
         why = one_line(str(report.facts["diagnosis"]).removeprefix("none: "))
         lines.append(f"not looked at: {UNLOOKED}, since the model does not run op by op ({why})")
     return lines
+
+
+def hidden(report: Report) -> str:
+    """A sentence on a difference of two models that this precision is too coarse to show. "" if there is none."""
+    if not report.facts.get("decided_under") or report.errors:
+        return ""
+    finer, rounds = f"--precision={report.facts['decided_under']}", f"less than {report.precision} rounds"
+    if report.verdict == "undecidable":
+        return f"the two models differ, by {rounds} ({finer} judges that)"
+    return f"not looked at: whether the two models differ by {rounds} ({finer} does)"
 
 
 def coarse(report: Report) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
 from precheck.report.excerpts import line_of, places
-from precheck.report.facts import allowances, coarse, excused, excused_keys, failing_inputs, followed, not_needed, quantisers, unjudged
+from precheck.report.facts import allowances, coarse, excused, excused_keys, failing_inputs, followed, hidden, not_needed, quantisers, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, cut, digits, one_line, op_words, portion, printable, tensor_name
@@ -73,6 +73,7 @@ def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
         "errors": [_line(finding) for finding in report.errors],
         "warnings": [_line(finding) for finding in report.findings if finding.severity == "warning"],
         "remarks": [*unjudged(report), *coarse(report)],
+        "hidden": hidden(report),
         "tensors": len(report.boundaries),
         "worst": _plain_row(why, closest) if (closest := why.closest()) else None,
         "explained": why.counted(),

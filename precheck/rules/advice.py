@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.propagation.provenance import placed
-from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.operations import Observation, Operation, Origin
 from precheck.observe.shadow.places.source import shortened
 
 _WIDENING = {"float32": ".float()", "float64": ".double()"}
@@ -22,11 +22,13 @@ def widened(operation: Operation, wide: str) -> str:
         return f"keep this tensor in {wide}: the model's conversion to {made} rounds it"
     if operation.converts == "given":
         return f"give this input in {wide}"
+    if operation.policy:
+        return _by_policy(operation)
     if (operation.implicit and not operation.plain) or operation.cuda_off:
         return uncast(operation, wide)
     of_module = operation.implicit and operation.plain and operation.module  # autocast's own, which no line of the user's has
     if operation.base in ops.CASTS and made != wide and not of_module:
-        return _stored(operation, made, wide) if operation.in_place else "leave out this cast"
+        return _stored(operation, made, wide) if operation.in_place else left_out(operation)
     if operation.plain and operation.module:
         how = "torch.autocast(..., enabled=False)" if operation.autocast else f"its weights in {wide}"
         return f"run module {operation.module} in {wide}, with {how} and {call} on its input"
@@ -42,8 +44,16 @@ def widened(operation: Operation, wide: str) -> str:
         return uncast(operation, wide)
     if line := since(operation):
         return f"stay in {wide} from {line} on"
-    here = operation.since is not None and operation.since[1] == operation.blamed  # its own line casts
+    here = operation.since is not None and _asked_at(operation.since[1]) == operation.blamed  # its own line casts
     return f"stay in {wide} on this line" if here else f"call {call} on what this line reads"
+
+
+def _by_policy(operation: Operation) -> str:
+    """How to leave out a cast that FSDP makes, for the module that is called on the op's line. Without it nothing that the module gets is cast."""
+    if operation.policy == "output_dtype":
+        return "FSDP makes this cast: leave output_dtype out of the mixed-precision policy of the module that this line calls"
+    return (f"FSDP makes this cast: set {operation.policy}=False in the mixed-precision policy of the module that this line calls, and cast in its "
+            "forward only what its weights multiply")  # fmt: skip
 
 
 def _stored(operation: Operation, made: str, wide: str) -> str:
@@ -67,9 +77,21 @@ def added_wide(wide: str) -> str:
 
 
 def since(operation: Operation) -> str:
-    """The earlier line by whose cast or factory an op computes in a low format. "" if there is none."""
-    line = (operation.since or ("", ""))[1]
+    """The earlier line by whose cast or factory an op computes in a low format: of a helper's, the line that calls it. "" if there is none."""
+    line = _asked_at(operation.since[1]) if operation.since is not None else ""
     return "" if line in ("", operation.blamed) else shortened(line)
+
+
+def _asked_at(origin: Origin) -> str:
+    """The line that asks for a cast. Others call the same helper, and may be right to."""
+    lines = origin.site.lines if origin.site is not None else []
+    return lines[0] if lines else f"{origin.line} (by {origin.policy} of FSDP)" if origin.policy else origin.line
+
+
+def left_out(operation: Operation) -> str:
+    """How to leave out a cast of the user's."""
+    lines = operation.site.lines if operation.site is not None else []
+    return f"leave out this cast for the call at {shortened(lines[0])}" if lines else "leave out this cast"
 
 
 def kept(operation: Operation, reader: Operation, wide: str) -> str:

@@ -403,10 +403,35 @@ def test_too_few_additions_are_told_with_the_steps_that_would_tell() -> None:
     assert "100 steps would tell" in message  # by then it was to move by two roundings
 
 
+def test_a_slow_average_needs_as_long_a_way_as_a_verdict_does() -> None:
+    slow = dataclasses.replace(FROZEN, additions=40, intended=absorption.INTENDED * U / 10, steady=0.9)
+    (message,) = noted(slow)
+    assert "10 steps would tell" in message  # by then it was to move by two roundings
+    assert noted(dataclasses.replace(slow, steady=0.2)) == []  # noise has no direction
+
+
 @pytest.mark.parametrize("change", [{"share": 0.49}, {"arrived": absorption.LOST_UPDATE}, {"intended": 0.0}])
 def test_what_moves_is_not_waited_for(change: dict[str, Any]) -> None:
     assert noted(FEW)
     assert noted(dataclasses.replace(FEW, **change)) == []
+
+
+def slow_averages(*, drifts: bool) -> torch.Tensor:
+    """Averages of weights, a factor and an addition each. One of the two weights stands still, or both are noise."""
+    weights = [WEIGHT[:8].clone(), WEIGHT[8:16].clone()]
+    averages = [weight.clone() for weight in weights]
+    for turn in range(6):
+        weights[0] = (1.01 + 0.01 * turn) * WEIGHT[:8] if drifts else WEIGHT[:8] * (1 + 0.05 * normal(8, 64, seed=turn))
+        for average, weight in zip(averages, weights, strict=True):
+            average.mul_(0.9999).add_(weight, alpha=0.0001)
+    return averages[0]
+
+
+def test_slow_averages_of_what_drifts_need_more_steps_and_those_of_noise_none() -> None:
+    told = [finding.message for finding in watched(lambda: slow_averages(drifts=True)).findings]
+    assert len(told) == 1
+    assert "too few steps to tell whether it stands still" in told[0]
+    assert watched(lambda: slow_averages(drifts=False)).findings == []
 
 
 def two_updates() -> torch.Tensor:

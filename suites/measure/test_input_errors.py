@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import precheck
 from precheck import InputError, PrecisionError
@@ -27,6 +28,16 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"model": 3}, "model is a int; pass a torch.nn.Module, or a function of tensors"),
     "a class": ({"model": nn.Linear}, "model is the class Linear; pass an instance, as in Linear(...)"),
     "a lazy module": ({"model": nn.LazyLinear(2)}, "weight has no shape yet; call the model once on its inputs, which gives its lazy modules"),
+    "no whole seed": ({"seed": "0"}, "seed='0'; pass a whole number"),
+    "a loss that is a class": ({"loss": nn.MSELoss}, "loss is the class MSELoss; pass a function of the model's output, as in loss=lambda out"),
+    "a loader for a batch": (
+        {"inputs": DataLoader([torch.ones(4)])}, "inputs is a DataLoader, and the model is called with it; pass one batch, as in next(iter(loader))"),
+    "a data set for a batch": (
+        {"inputs": TensorDataset(torch.ones(2, 4))}, "inputs is a TensorDataset, and the model is called with it; pass one batch, as in next(iter(D"),
+    "a batch without rows": ({"inputs": (torch.ones(0, 4),)}, "inputs has no elements (shape (0, 4)), so there is nothing to compare; pass a batch"),
+    "nothing to train": (
+        {"model": nn.Linear(4, 4).requires_grad_(False), "loss": mean, "optimizer": sgd},
+        "no parameter of the model requires a gradient, so an optimizer has nothing to step; leave the optimizer and steps out, or train some"),
     "no steps": ({"loss": mean, "optimizer": sgd, "steps": 0}, "steps=0; pass a whole number from 1"),
     "steps that are true": ({"loss": mean, "optimizer": sgd, "steps": True}, "steps=True; pass a whole number from 1"),
     "half a step": ({"loss": mean, "optimizer": sgd, "steps": 2.5}, "steps=2.5; pass a whole number from 1"),
@@ -109,6 +120,34 @@ def test_a_model_of_inference_mode() -> None:
     with torch.no_grad():
         model = nn.Linear(4, 4)
     assert not precheck.measure(model, inputs, loss=lambda out: out.mean()).errors
+
+
+def test_a_function_may_take_a_whole_loader() -> None:
+    loader = DataLoader([torch.ones(4), torch.ones(4)], batch_size=2)
+    assert precheck.measure(lambda batches: torch.stack([batch.exp() for batch in batches]), loader).boundaries
+
+
+@pytest.mark.parametrize("inputs", [torch.full((2, 4), float("nan")), torch.full((2, 4), float("inf"))])
+def test_a_result_without_a_number_is_said_to_be_unjudged(inputs: torch.Tensor) -> None:
+    summary = precheck.measure(nn.Linear(4, 4), inputs, loss=mean).summary()
+    assert "not judged: output, loss: Inf or NaN in float32 too, in all elements; look for NaN in the inputs and weights" in summary
+    assert "not judged" not in precheck.measure(nn.Linear(4, 4), torch.ones(2, 4), loss=mean).summary()
+
+
+@pytest.mark.parametrize(("result", "told"), [(lambda x: {"x": x}, False), (lambda x: (None, [x]), False), (lambda x: object(), True)])
+def test_a_result_in_which_there_is_no_tensor_is_said_to_be_unseen(result: Any, told: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> object:
+            return result(self.inner(x))
+
+    line = "not looked at: what the model returns, since it holds no floating-point tensor"
+    model = Model()
+    assert (line in precheck.measure(model, torch.ones(2, 4)).summary()) is told
+    assert line not in precheck.measure(model, torch.ones(2, 4), loss=lambda out: model.inner.weight.sum()).summary()
 
 
 def test_a_loss_that_forgets_to_return() -> None:

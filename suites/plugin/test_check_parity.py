@@ -131,3 +131,30 @@ def test_unknown(check_invariance):
     outcome.stdout.fnmatch_lines(
         ["*different: batch of 1: output: the run in this way computes something*", "*there is no variation 'bach'; there are repeat*"]
     )
+
+
+HIDDEN = PAIR + '''
+def test_scaled(check_parity):
+    check_parity(lambda x: x * 1.0, lambda x: x * 1.0001, torch.randn(8, 16))
+
+def test_gelu(check_parity):
+    gelu = torch.nn.functional.gelu
+    check_parity(gelu, lambda x: gelu(x, approximate="tanh"), torch.randn(8, 16))
+'''
+
+
+def test_what_a_low_precision_hides_is_told_with_the_precision_that_tells(project: Project, pytester: pytest.Pytester) -> None:
+    project(HIDDEN, record=False)
+    outcome = pytester.runpytest_inprocess("--precision=bf16-true")
+    outcome.assert_outcomes(passed=2)
+    outcome.stdout.fnmatch_lines_random([
+        "not looked at: whether the two models differ by less than bf16-true rounds (--precision=32-true does) in *test_scaled*",
+        "the two models differ, by less than bf16-true rounds (--precision=32-true judges that) in *test_gelu*",
+    ])  # fmt: skip
+
+
+def test_nothing_is_hidden_where_float32_is_compared_too(project: Project, pytester: pytest.Pytester) -> None:
+    project(HIDDEN, record=False)
+    for wanted in ("--precision=32-true", "--precision=32-true,bf16-true"):
+        outcome = pytester.runpytest_inprocess(wanted)
+        outcome.stdout.no_fnmatch_line("*by less than*")

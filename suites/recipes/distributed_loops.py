@@ -141,7 +141,36 @@ def parallel() -> DistributedDataParallel:
 
 
 BFLOAT16 = torch.bfloat16
+class Angles(nn.Module):
+    """Positions in, their sines out, by weights beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(32))
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return self.weight * (positions[:, None] * torch.logspace(0, -3, 32)).sin()
+
+
+class Positioned(nn.Module):
+    """A network that hands positions to a module which FSDP casts for, unless the policy leaves inputs alone."""
+
+    def __init__(self, policy: MixedPrecisionPolicy) -> None:
+        super().__init__()
+        self.angles, self.out = fully_shard(Angles(), mp_policy=policy), nn.Linear(32, 4)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(512, 512 + len(batch), dtype=torch.float32)
+        return self.out(batch + self.angles(positions))
+
+
+def positioned(**policy: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return Positioned(MixedPrecisionPolicy(param_dtype=BFLOAT16, reduce_dtype=torch.float32, **policy))
+
+
 HEALTHY: dict[str, Loop] = {
+    "fsdp-casts-no-inputs": lambda: train(positioned(cast_forward_inputs=False)),
     "ddp-autocast": lambda: train(parallel(), autocast=True),
     "ddp-bucket-view": lambda: train(DistributedDataParallel(network(), gradient_as_bucket_view=True), autocast=True),
     "ddp-batch-norm": lambda: train(DistributedDataParallel(network(nn.BatchNorm1d)), autocast=True),
@@ -167,6 +196,7 @@ FAULTY: dict[str, Loop] = {
     "lost-updates": lambda: train(sharded(network().bfloat16()), dtype=BFLOAT16, lr=1e-4),
     "one-rank-overflows": lambda: train(parallel(), loss=one_overflows),
     "one-weight-overflows": one_weight_overflows,
+    "fsdp-casts-positions": lambda: train(positioned()),
 }
 
 
@@ -184,7 +214,8 @@ def seen(loop: Loop) -> dict[str, Any]:
         model = loop()
     unchanged = all(same(one, other) for one, other in zip(plain, weights(model), strict=True))
     findings = [
-        {"text": str(each), "rule": each.rule, "severity": each.severity, "op": each.op, "source": each.source, "ranks": list(each.ranks)}
+        {"text": str(each), "rule": each.rule, "severity": each.severity, "op": each.op, "source": each.source, "ranks": list(each.ranks),
+         "cure": each.remedy}
         for each in report.findings
     ]  # fmt: skip
     return {"findings": findings, "facts": report.facts, "unchanged": unchanged, "ops": sorted({row.op for row in report.ops})}

@@ -79,6 +79,7 @@ def test_each_rank_has_the_report_of_the_run(loops: dict[str, Told], name: str) 
         ("lost-updates", "lost-update", "", [0, 1], "2.weight: 0% of the update of 3 steps arrived"),
         ("one-rank-overflows", "overflow", "aten.exp.default", [1], "on rank 1"),
         ("one-weight-overflows", "overflow", "aten.exp.default", [1], "on rank 1"),
+        ("fsdp-casts-positions", "integer-rounding", "aten._to_copy.default", [0, 1], "whole numbers up to 527"),
     ],
 )
 def test_a_fault_is_named_once_with_its_ranks(loops: dict[str, Told], name: str, rule: str, op: str, ranks: list[int], words: str) -> None:
@@ -87,6 +88,13 @@ def test_a_fault_is_named_once_with_its_ranks(loops: dict[str, Told], name: str,
         assert (error["rule"], error["op"], error["ranks"]) == (rule, op, ranks)
         assert words in error["text"]
         assert "distributed_loops.py" in error["source"]
+
+
+def test_the_cure_of_a_cast_that_fsdp_makes_names_the_setting(loops: dict[str, Told]) -> None:
+    for told in loops["fsdp-casts-positions"]:
+        (error,) = errors(told)
+        assert "cast_forward_inputs=False" in error["cure"]
+        assert "leave out this cast" not in error["cure"]  # which no line of the user's makes
 
 
 def test_a_rank_that_watches_alone_is_not_kept_waiting_for_ever(endings: dict[str, Told]) -> None:

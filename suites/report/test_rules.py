@@ -140,6 +140,12 @@ def test_the_command_lists_the_rules_and_writes_the_pages(tmp_path: Path, capsys
     assert capsys.readouterr().out.splitlines() == [f"{rule.name}: {rule.meaning}" for rule in RULES.values()]
     assert main(["rules", "--write", str(tmp_path / "new")]) == 0
     assert {path.name: path.read_text(encoding="utf8") for path in (tmp_path / "new").iterdir()} == pages()
+    assert main(["rules", "--write", str(tmp_path / "new")]) == 0  # its own pages it may replace
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "README.md").write_text("# Mine", encoding="utf8")
+    assert main(["rules", "--write", str(tmp_path / "docs")]) == 2
+    assert [path.read_text(encoding="utf8") for path in (tmp_path / "docs").iterdir()] == ["# Mine"]
+    assert capsys.readouterr().err.startswith(f"{tmp_path / 'docs' / 'README.md'} is a file of yours, which a page would replace; name another")
     (tmp_path / "file").write_text("in the way", encoding="utf8")
     assert main(["rules", "--write", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err == f"{tmp_path / 'file'} cannot be written: File exists\n"

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
 from precheck.observe.shadow.memory.window import LONGEST
-from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Origin, Value
+from precheck.observe.shadow.places.call_sites import CallSite
 from precheck.observe.shadow.places.source import packaged, shortened
 from precheck.words import op_words
 
@@ -100,7 +101,7 @@ def placed(operation: Operation) -> str:
     if not operation.blamed:
         return f"{name} at an unknown line"
     inside = library_line(operation)
-    return f"{name} at {shortened(operation.blamed)}{f' (in {inside})' if inside else ''}"
+    return f"{name} at {shortened(operation.blamed)}{f' (in {inside})' if inside else ''}{called_from(operation.site)}"
 
 
 def library_line(operation: Operation) -> str:
@@ -111,8 +112,21 @@ def library_line(operation: Operation) -> str:
 def low_since(operation: Operation) -> str:
     """The user's line that makes an op compute in a low format, in words: ", in bfloat16 since models/gpt.py:88". Empty if there is
     none, or if it is the op's own line. An op on low and wide tensors is wide, so it would be wide without that line."""
-    dtype, line = operation.since or ("", "")
-    return "" if line in ("", operation.blamed) else f", in {dtype} since {shortened(line)}"
+    if operation.since is None or operation.since[1].line == operation.blamed:
+        return ""
+    dtype, origin = operation.since
+    return f", in {dtype} since {origin_words(origin)}"
+
+
+def origin_words(origin: Origin) -> str:
+    """The line that made a tensor low, with the calls that led there and the setting of FSDP's policy, if any."""
+    return f"{shortened(origin.line)}{called_from(origin.site)}{f' (by {origin.policy} of FSDP)' if origin.policy else ''}"
+
+
+def called_from(site: CallSite | None) -> str:
+    """The lines whose calls led to a line, in words, if other calls led there too: " (called at models/gpt.py:88)"."""
+    lines = site.lines if site is not None else []
+    return f" (called at {', from '.join(map(shortened, lines))})" if lines else ""
 
 
 SAME = 1e-5

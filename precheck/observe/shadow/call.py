@@ -119,7 +119,7 @@ class Call:
 
     def described(self) -> Operation:
         mode, tracker = self.mode, self.mode.tracker
-        backward, derived, line, module, caller = mode.lines.locate(tracker.module, depth=5)
+        backward, derived, line, module, caller, site = mode.lines.locate(tracker.module, depth=5)
         if not backward and in_backward() and backward_node() is None:
             backward = derived = True  # a callback at the end of the backward pass, as DDP and FSDP queue
         phase: Phase = "backward" if backward else "optimizer" if tracker.optimizing else "forward"
@@ -129,10 +129,11 @@ class Call:
         given = (*self.args, *self.op.kwargs.values()) if self.op.kwargs else self.args
         scalars = tuple([float(value) for value in given if isinstance(value, numbers)])
         casts = self.plan.packet == "_to_copy"
+        converts, policy = mode.lines.frames.casting(4) if casts else ("", "")
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, tracker.step, self.inputs, (), scalars, self.plan.mutable,
             tracker.optimizing > 0, scale=tracker.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(),
-            derived=derived, caller=caller, converts=mode.lines.frames.converting(4) if casts else "", plain=phase == "forward" and tracker.plain,
+            derived=derived, caller=caller, site=site, converts=converts, policy=policy, plain=phase == "forward" and tracker.plain,
             instruction=mode.lines.frames.instruction(4) if casts or (self.plan.base in ops.ADDITIONS and not derived) else 0,
             mixed=len(self.floats) > 1 and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
             autocast=nesting() > mode.autocasts,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.findings import Binades, Loss, OpRow
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.op_notes import Flips, LetThrough, LostBound, Mistaken, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.places.call_sites import CallSite
 from precheck.observe.shadow.places.source import Function, shortened
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
@@ -23,6 +24,14 @@ from precheck.ops import names_of
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 BITS_ROUNDED = "_to_copy.bits"
 """The name of an operation that stands for a cast which a program makes by arithmetic on bits. Its last op is a view."""
+
+
+class Origin(NamedTuple):
+    """The line that made a tensor low, with what called its function, and the setting of FSDP's policy if FSDP made the cast there."""
+
+    line: str
+    site: CallSite | None = None
+    policy: str = ""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -54,7 +63,7 @@ class Value:
     peak: float = 0.0  # greatest |shadow|, if whole numbers moved
     enumerates: bool = False  # whether these whole numbers follow each other in equal steps, and neighbours became one
     call_error: float = 0.0  # relative error that the call of a user's function added itself
-    since: str = ""  # the user's line whose cast or factory has made it low; empty if a product, a module of torch's or autograd has
+    since: Origin | None = None  # the user's line whose cast or factory has made it low; None if a product, a module of torch's or autograd has
     local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
     stored: float | None = None  # the same of a cast of numbers that were wrong before; None if not measured
     terms: float = 0.0  # of a scattering op's result, if `local` is measured: how many numbers it adds up for an element
@@ -148,10 +157,12 @@ class Operation:
     converts: str = ""  # a cast of what a module holds, as by model.to(dtype) ("held"), or of a measurement's inputs ("given")
     call: int = 0  # number of the call of a user's function that it belongs to
     depth: int = 0  # how many functions of the user's that call has called, one inside the other, where it runs the op
+    policy: str = ""  # the setting of FSDP's mixed-precision policy by which FSDP makes this cast: "cast_forward_inputs"
     implicit: bool = False  # whether it is a cast that autocast has made for an op
     plain: bool = False  # whether it is in a module of torch's own, which rounds as the precision demands
     instruction: int = 0  # for a cast or a sum: its place in the bytecode
-    since: tuple[str, str] | None = None  # the format of its low result, and the `since` of its low operands
+    since: tuple[str, Origin] | None = None  # the format of its low result, and the `since` of its low operands
+    site: CallSite | None = None  # what called the function of the user's in which `blamed` is
     refused: Refused | None = None  # set if torch raised an error
     caller: str = ""  # the user's own line, if `source` is a library's; "" if there is none
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
@@ -40,8 +40,9 @@ class Absorption(Rule):
     limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, SWALLOWED)
 
     def __init__(self) -> None:
-        self.open: dict[str, Operation] = {}  # for each line, the last addition to a value that stands still after too few additions
-        self.closed: set[str] = set()  # lines with a verdict
+        self.open: dict[tuple[str, int], Operation] = {}  # for each line and value, the last addition, if it stands still after too few
+        self.closed: set[str] = set()  # lines with a finding
+        self.most: dict[str, int] = {}  # for each line, the most additions to one value
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)
@@ -65,15 +66,24 @@ class Absorption(Rule):
         return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
     def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
-        if judged or absorbed.additions >= UPDATES:
-            self.closed.add(operation.blamed)
+        """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before
+        its way is longer than a rounding. One of noise has no direction, and may stand still."""
+        line, enough = operation.blamed, absorbed.additions >= UPDATES
+        place = line, (absorbed.first or operation).number  # one line may update many averages
+        self.most[line] = max(self.most.get(line, 0), absorbed.additions)
+        if judged:
+            self.closed.add(line)
+        elif enough and (_moves(operation.outputs[0], absorbed) or absorbed.steady < STEADY):
+            self.open.pop(place, None)
         elif too_few(operation, operation.outputs[0], absorbed):
-            self.open[operation.blamed] = operation
+            self.open[place] = operation
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
-        """Values that stand still after too few additions for a verdict."""
-        for line, operation in self.open.items():
-            if line not in self.closed and operation.absorbed is not None:
+        """Values that stand still after too few additions for a verdict: of those on one line the latest. Those that one loop updates have had as
+        many additions, or two less within an update. One with fewer was a sum of its own, and had its end."""
+        latest = {line: operation for (line, _), operation in self.open.items() if line not in self.closed}
+        for line, operation in latest.items():
+            if operation.absorbed is not None and operation.absorbed.additions >= self.most[line] - 2:
                 steps, text = _needed(operation, operation.absorbed), _unchanged_share(operation.absorbed)
                 text = f"too few steps to tell whether it stands still: {text}; {steps} steps would tell"
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
@@ -87,7 +97,7 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or absorbed.carried
-    moves = absorbed.intended >= INTENDED * u
+    moves = _moves(value, absorbed)
     if absorbed.share >= UNCHANGED_SHARE and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
         text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
         if operation.derived:
@@ -99,6 +109,11 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
     return _starved(operation, value, absorbed) or _merged(operation, value, absorbed, readers)
+
+
+def _moves(value: Value, absorbed: Absorbed) -> bool:
+    """Whether the additions should have moved the value by enough for a verdict."""
+    return absorbed.intended >= INTENDED * effective_roundoff(value)
 
 
 def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
@@ -133,11 +148,13 @@ def _rate(operation: Operation) -> float:
 
 
 def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
-    """Whether a stored value has stood still so far, after too few additions for a verdict."""
+    """Whether a stored value has stood still so far, after too few additions for a verdict. It was to move by more than the roundings of float32 in
+    as many additions can make, which move an average of what stands still itself."""
     first = absorbed.first if absorbed.first is not None else operation
     kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
     still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < LOST_UPDATE and value.low and elements(value) >= FEWEST_ELEMENTS
-    return kept and still and operation.phase == "forward" and not operation.in_optimizer and absorbed.intended > 0
+    own = operation.phase in ("forward", "data") and not operation.in_optimizer  # the latter are averages beside the model's calls, under no_grad
+    return kept and still and own and absorbed.intended > absorbed.additions * formats.FP32.unit_roundoff
 
 
 def _needed(operation: Operation, absorbed: Absorbed) -> int:

@@ -13,7 +13,7 @@ from precheck.analysis.unrepresentable.exceptions import Counted
 from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, MadeInteger, Moved
 from precheck.observe.shadow.op_notes import Recut, Renumbered
 from precheck.observe.shadow.places.source import shortened
-from precheck.rules.advice import uncast, widened
+from precheck.rules.advice import left_out, uncast, widened
 from precheck.rules.rule import Candidate, Rule
 
 
@@ -22,10 +22,12 @@ class IntegerRounding(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")
+        if operation.policy:
+            return f"{widened(operation, wide)}; or pass these whole numbers in torch.long, which FSDP does not cast"
         if operation.implicit:
             return uncast(operation, wide)
         if operation.base in ops.CASTS or not operation.inputs:
-            what = "leave out this cast" if operation.base in ops.CASTS else f"do not create them in {made}"
+            what = left_out(operation) if operation.base in ops.CASTS else f"do not create them in {made}"
             return f"{what}: keep whole numbers in torch.long or {wide} until they have been multiplied by a step or looked up"
         return f"count in torch.long or {wide}: {widened(operation, wide)}"
 

@@ -11,7 +11,7 @@ from precheck import ops
 from precheck.formats import FORMATS, ONE_ROUNDING
 from precheck.observe.shadow.comparing.fetching import SAMPLE as FETCHED
 from precheck.observe.shadow.comparing.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
-from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.operations import Operation, Origin, Value
 from precheck.observe.shadow.replaying import eigenvectors
 from precheck.torch_support import cuda_blocks, emulation
 from precheck.words import dtype_name
@@ -42,21 +42,23 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
     unit = roundoff(output.dtype, call.mode.low) if low else coarsest
     if emulation.active():
         unit = max(unit, coarsest, emulation.roundoff(packet))
-    return Value(call.operation, tuple(output.shape), dtype_name(output.dtype), unit, low, kept, since=_since(call, output.dtype) if low else "")
+    return Value(call.operation, tuple(output.shape), dtype_name(output.dtype), unit, low, kept, since=_since(call, output.dtype) if low else None)
 
 
-def _since(call: Call, dtype: torch.dtype) -> str:
+def _since(call: Call, dtype: torch.dtype) -> Origin | None:
     """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op."""
     operation, base = call.operation, call.plan.base
     if operation.autocast and not operation.derived:
         operation.cuda_off = cuda_blocks.inside()
         _cast_for(call)
     if operation.plain or operation.converts or operation.derived or base in ops.PRODUCTS or dtype is torch.float32:  # which nobody decided
-        return ""
+        return None
     given = [value.since for value in call.inputs if value.low]
-    line = next(filter(None, given), "")
-    operation.since = (dtype_name(dtype), line) if line else None
-    return line if given else operation.blamed if base in ops.CASTS or not call.inputs else ""
+    origin = next(filter(None, given), None)
+    operation.since = (dtype_name(dtype), origin) if origin else None
+    if given or not (base in ops.CASTS or not call.inputs):
+        return origin
+    return Origin(operation.blamed, operation.site, operation.policy) if operation.blamed else None
 
 
 def _cast_for(call: Call) -> None:

@@ -20,6 +20,7 @@ import torch
 
 import precheck
 from precheck.observe.models.conversion import rounded
+from precheck.observe.shadow.places.call_sites import CallSite, CallSites
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
 from precheck.torch_support import autocast
@@ -42,16 +43,23 @@ _CONVERTING = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "g
 """Code that converts what a model holds, and what a measurement is given."""
 CONVERSIONS = {id(code): word for code, word in _CONVERTING.items()}
 """The same by id, since hashing code takes two microseconds."""
+_POLICY_CASTS = {
+    "_cast_forward_inputs": "cast_forward_inputs", "_root_cast_forward_input": "cast_root_forward_inputs", "_cast_output_dtype": "output_dtype",
+    "_post_forward": "output_dtype",
+}  # fmt: skip
+"""Functions of FSDP and FSDP2 that cast, and the setting of the mixed-precision policy that asks for it."""
 
 
 class Located(NamedTuple):
-    """An op's place. `derived`: it is autograd's own op, not user code that autograd runs. `caller`: the user's own line, "" if unknown."""
+    """An op's place. `derived`: it is autograd's own op, not user code that autograd runs. `caller`: the user's own line, "" if unknown. `site`: what
+    called the function that this line is in."""
 
     backward: bool
     derived: bool
     line: str
     module: str
     caller: str
+    site: CallSite | None = None
 
 
 class Function(NamedTuple):
@@ -68,6 +76,8 @@ class Frames:
         self.kinds: dict[str, str] = {}
         self.users: dict[str, bool] = {"": False}  # by line, whether it is the user's own
         self.functions: dict[str, Function] = {}  # by line of the user's
+        self.sites = CallSites(self.kind)
+        self.site: CallSite | None = None  # that of the line which was found last
         self.engine = (0, -1, "")  # the frame that last called autograd's engine, the backward pass, and the line that called it
         self.within = False  # whether an optimizer step is running
         self.step: str | None = None  # the line that called it, once an op of torch's own optimizer has been located
@@ -84,7 +94,7 @@ class Frames:
         Checkpoints are looked for only `inside` a backward pass, also above the line.
         """
         frame: Any = sys._getframe(depth)
-        line, engine, recomputed, kinds = "", False, False, self.kinds
+        line, engine, recomputed, kinds, self.site = "", False, False, self.kinds, None
         called = stepping = None
         while frame is not None:
             code = frame.f_code
@@ -138,6 +148,7 @@ class Frames:
     def _line(self, frame: FrameType) -> str:
         """The frame's line. A comprehension or a lambda belongs to the function that it stands in."""
         line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self.site = self.sites.of(frame, line)
         if line not in self.functions:
             code = frame.f_code
             while code.co_name in _NAMELESS and frame.f_back is not None and frame.f_back.f_code.co_filename == code.co_filename:
@@ -153,9 +164,14 @@ class Frames:
             known = self.users[line] = self.kind(line.rpartition(":")[0]) == "user"
         return (line, False) if known else self.caller(depth + 1)
 
-    def converting(self, depth: int) -> str:
-        """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
-        return next((CONVERSIONS[id(frame.f_code)] for frame in self._below_line(sys._getframe(depth)) if id(frame.f_code) in CONVERSIONS), "")
+    def casting(self, depth: int) -> tuple[str, str]:
+        """Returns "held" if a cast converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else "". Also
+        the setting of FSDP's mixed-precision policy by which FSDP makes the cast, "" if it does not."""
+        converts = policy = ""
+        for frame in self._below_line(sys._getframe(depth)):
+            converts = converts or CONVERSIONS.get(id(frame.f_code), "")
+            policy = _POLICY_CASTS.get(frame.f_code.co_name, policy)  # the outermost: that of a root casts by the function of any module
+        return converts, policy
 
     def instruction(self, depth: int) -> int:
         """The bytecode offset of the frame of the deepest line."""
@@ -208,7 +224,7 @@ class Lines:
         line, engine, recomputed = self.frames.line(depth, node is not None)
         caller, beyond = self.frames.own(line, depth)
         if node is None or recomputed:
-            newest, here = next_sequence_number() - 1, Located(False, False, line, module, caller)
+            newest, here = next_sequence_number() - 1, Located(False, False, line, module, caller, self.frames.site)
             if newest not in self.forward:
                 self.forward[newest] = here
                 if len(self.forward) > REMEMBERED:
@@ -218,8 +234,8 @@ class Lines:
         if known is not None and (beyond or not caller):  # if the engine runs a library's line, the user's line is the forward op's
             caller = known.caller
         if known is not None and (engine or not line):  # on a GPU the engine's threads have no frames of the user
-            return Located(True, True, known.line or line, known.module, known.caller or caller)
-        return Located(True, engine or not line, line, module, caller)
+            return Located(True, True, known.line or line, known.module, known.caller or caller, known.site)
+        return Located(True, engine or not line, line, module, caller, self.frames.site)
 
     def forget(self) -> None:
         """Forgets forward ops from before the last call of this: a backward pass follows soon after its forward pass."""

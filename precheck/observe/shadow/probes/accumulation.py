@@ -49,7 +49,20 @@ class Accumulator:
     exact: torch.Tensor | None
     additions: int = 0
     times: int = 0
-    way: float = 0.0  # how far `exact` has gone, each addition for itself
+    way: float = 0.0  # how far `exact` has gone, each update for itself
+    unscaled: torch.Tensor | None = None  # `exact` before a factor, which is part of the update that the next addition ends: m * d + (1 - d) * x
+
+    def goes(self, exact: torch.Tensor | None, *, scales: bool) -> None:
+        """Takes in what `exact` became by one op. `scales`: the op is a factor."""
+        held, self.exact = self.exact, exact
+        if held is None or exact is None:
+            return
+        if scales:
+            self.way += 0.0 if self.unscaled is None else norm(held - self.unscaled)  # two factors in a row are two updates
+            self.unscaled = held
+        else:
+            self.way += norm(exact - (held if self.unscaled is None else self.unscaled))
+            self.unscaled = None
 
 
 class Accumulation:
@@ -196,8 +209,7 @@ class Accumulation:
             cell.accumulator = None
             return None
         if (held := accumulator.exact) is not None:
-            accumulator.exact = None if again is None else again(held)
-            accumulator.way += 0.0 if accumulator.exact is None else norm(accumulator.exact - held)
+            accumulator.goes(None if again is None else again(held), scales=operation.base in ops.SCALING)
         return _absorbed(accumulator, stuck, now, value)
 
 
@@ -209,10 +221,11 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
     meant = now[1] - accumulator.start[1] if exact is None else exact - start
     drift = value.drift if exact is None else ratio(norm(covered - meant), norm(exact))
     size = norm(meant)
+    steady = 0.0 if exact is None else min(1.0, ratio(size, accumulator.way))  # after a factor alone the way is that of the updates before
     return Absorbed(
         stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
         intended=max(ratio(size, norm(start)), ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant))),
-        lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first, steady=0.0 if exact is None else ratio(size, accumulator.way),
+        lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first, steady=steady,
     )  # fmt: skip
 
 
