@@ -13,6 +13,7 @@ pytest_plugins = ["pytester"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker, set before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.fsync = lambda descriptor: None  # a golden waits for the disk for 12 ms, and none of these has to outlive a loss of power
 else:  # bytecode for the processes that tests start. They would compile 500 modules each where PYTHONDONTWRITEBYTECODE is set.
     compileall.compile_dir(str(pathlib.Path(__file__).parent / "precheck"), quiet=2)
 

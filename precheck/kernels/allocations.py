@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from precheck import ops
 from precheck.kernels.memory import GUARD, poison, same
 from precheck.observe.profiling import UncompiledMode
-from precheck.torch_internals import schema
+from precheck.torch_internals import once_an_op, schema
 
 _EMPTY = ops.EMPTY - {"_efficientzerotensor"}
 _MADE = ops.FACTORIES - {"_efficientzerotensor"}
@@ -32,7 +33,10 @@ class Allocated(UncompiledMode):
         self.kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # by address: the memory, where its guard begins, the tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        name, growing = func.overloadpacket.__name__, resized(func, args, kwargs or {})
+        kind = _allocating(func)
+        if kind is None:
+            return func(*args, **(kwargs or {}))
+        name, growing = kind.name, resized(kind, args, kwargs or {})
         sizes = [each.shape for each in growing]
         made = func(*args, **(kwargs or {}))
         for each, size in zip(growing, sizes, strict=True):
@@ -67,9 +71,24 @@ class Allocated(UncompiledMode):
         return ""
 
 
-def resized(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocating:
+    """An op that may make or resize memory: its name, its arguments that take a result, and whether it resizes the first one."""
+
+    name: str
+    out: tuple[str, ...]
+    first: bool
+
+
+@once_an_op
+def _allocating(func: Any) -> Allocating | None:
+    """What an op may do to memory. None, as for most ops, if it neither makes an empty or constant tensor nor resizes one."""
+    name = func.overloadpacket.__name__
+    out, first = tuple(each.name for each in schema(func).arguments if each.is_out), name.rstrip("_") in ops.RESIZING
+    return Allocating(name, out, first) if out or first or name in _MADE else None
+
+
+def resized(kind: Allocating, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Tensors that an op may resize: the first one of `resize_` and `set_`, and those that take a result."""
-    names = [each.name for each in schema(func).arguments if each.is_out]
-    given = [kwargs.get(name) for name in names]
-    first = args[:1] if func.overloadpacket.__name__.rstrip("_") in ops.RESIZING else ()
-    return [each for each in (*given, *first) if isinstance(each, torch.Tensor)]
+    given = [kwargs.get(name) for name in kind.out]
+    return [each for each in (*given, *(args[:1] if kind.first else ())) if isinstance(each, torch.Tensor)]

@@ -8,7 +8,7 @@ import torch
 
 from precheck.observe.profiling import UncompiledMode
 from precheck.ops import base_name
-from precheck.torch_internals import schema
+from precheck.torch_internals import once_an_op, schema
 
 WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 
@@ -29,22 +29,28 @@ def widened(value: Any) -> Any:
     return value
 
 
-def written(op: Any) -> set[int]:
+@once_an_op
+def written(op: Any) -> frozenset[int]:
     """The positions of the arguments that an op writes to."""
-    return {place for place, argument in enumerate(schema(op).arguments) if argument.alias_info is not None and argument.alias_info.is_write}
+    return frozenset(place for place, argument in enumerate(schema(op).arguments) if argument.alias_info is not None and argument.alias_info.is_write)
+
+
+@once_an_op
+def _views(op: Any) -> bool:
+    """Whether a result of the op is, or views, an argument."""
+    return any(result.alias_info is not None for result in schema(op).returns)
 
 
 class Exact(UncompiledMode):
     """In the block, casts to formats below float64 have no effect, and tensors in lower formats are widened when an op reads them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = dict(kwargs or {})
-        keep = written(func)
-        views = any(result.alias_info is not None for result in schema(func).returns)
+        keep, views = written(func), _views(func)
         if not views or keep:
             args = tuple(each if place in keep else widened(each) for place, each in enumerate(args))
-        names = {argument.name for place, argument in enumerate(schema(func).arguments) if place in keep}
-        kwargs = {name: each if name in names or (views and name != "dtype") else widened(each) for name, each in kwargs.items()}
+        if kwargs:
+            names = {argument.name for place, argument in enumerate(schema(func).arguments) if place in keep}
+            kwargs = {name: each if name in names or (views and name != "dtype") else widened(each) for name, each in kwargs.items()}
         if base_name(func.overloadpacket.__name__) in ("_softmax", "_log_softmax") and len(args) > 2:
             args = (*args[:2], False)
-        return func(*args, **kwargs)
+        return func(*args, **(kwargs or {}))

@@ -13,7 +13,7 @@ from precheck.analysis.noise_floor import noise
 from precheck.formats import FP64, ONE_ROUNDING
 from precheck.pairs.capture import Captured
 from precheck.pairs.compared_tensors import Of, Subject
-from precheck.pairs.distances import Squares, lengths, size, squared_distance
+from precheck.pairs.distances import Squares, lengths, size, squared_distance, sums_of_finite
 from precheck.pairs.sides import FLOAT64_ROUNDOFF, ObservedRun
 from precheck.precisions import Precision
 
@@ -117,5 +117,8 @@ def ratio(square: float, floor: float) -> float:
 
 def relative(value: torch.Tensor, exact: torch.Tensor) -> float:
     """The distance of two tensors of one shape as a share of the second's norm, or infinity where only one of them is finite."""
+    sums = sums_of_finite(value, exact)
+    if sums is not None:
+        return ratio(*sums)
     distance = squared_distance(value, exact)
     return math.inf if distance.excess else ratio(distance.whole, size(exact).whole)

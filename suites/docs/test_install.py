@@ -14,29 +14,12 @@ import shlex
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 from urllib.error import URLError
 
 import pytest
-from walkthrough import blocks
+from resolving import ASKED, INDEX, OLDEST, PYTHONS, README, ROOT, SLOW, Answers
 
-ROOT = Path(__file__).parents[2]
-INDEX = "https://pypi.org/simple/"
-SLOW = "PRECHECK_SLOW" in os.environ
 _SECONDS = 5.0  # to wait for the index before it counts as out of reach
-
-
-def commands(page: str) -> list[str]:
-    """What `pip install` is given in the shell lines of a page of this project's own."""
-    shown = blocks((ROOT / page).read_text(encoding="utf8"))
-    lines = [line for block in shown if block.kind == "" for line in block.text.splitlines()]
-    return [part.strip().removeprefix("pip install ") for line in lines for part in line.split("&&") if part.strip().startswith("pip install ")]
-
-
-PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text(encoding="utf8"))
-ASKED = PYTHONS if SLOW else [PYTHONS[0], PYTHONS[-1]]
-"""A package drops the oldest Python first, and comes to the newest last."""
-README = [each for each in commands("README.md") if "-e" in each]
 
 
 @pytest.fixture(scope="module")
@@ -100,33 +83,20 @@ def test_the_readme_installs_from_the_plain_index(command: str, index: str) -> N
     assert versions["torch"] == "2.13.0"  # what the goldens were recorded with
 
 
-def compiled(arguments: list[str], index: str) -> dict[str, str]:
-    """The versions that uv would install of this project, from `index` alone."""
-    uv = pytest.importorskip("uv").find_uv_bin()
-    options = ["--no-config", "--quiet", "--only-binary", ":all:", "--index-url", index, *arguments]
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
-    done = subprocess.run([uv, "pip", "compile", "pyproject.toml", *options], cwd=ROOT, env=plain, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", done.stdout, re.MULTILINE))
-
-
-def on(python: str) -> list[str]:
-    return ["--python-version", python, "--python-platform", "x86_64-unknown-linux-gnu"]
-
-
 @pytest.mark.parametrize("python", ASKED)
-def test_the_readme_s_packages_have_wheels_for_a_python(python: str, index: str) -> None:
+def test_the_readme_s_packages_have_wheels_for_a_python(python: str, index: str, answers: Answers) -> None:
     """With all that either command asks for: what the versions of the larger one satisfy, they satisfy of the smaller."""
-    extras = sorted({f"--extra={name}" for command in README for name in command.partition("[")[2].partition("]")[0].split(",")})
-    versions = compiled([*on(python), "--constraint", "constraints.txt", *extras], index)
+    pytest.importorskip("uv")
+    versions = answers.versions("readme", python)
     assert versions["torch"] == "2.13.0"
     assert {"transformers", "peft", "lightning", "keras", "torchao"} <= versions.keys()
 
 
-@pytest.mark.parametrize("python", PYTHONS if SLOW else PYTHONS[:1])
-def test_a_users_own_project_needs_no_constraints(python: str, index: str) -> None:
+@pytest.mark.parametrize("python", OLDEST)
+def test_a_users_own_project_needs_no_constraints(python: str, index: str, answers: Answers) -> None:
     """On the oldest Python, for which the newest torch is not the newest of all."""
-    versions = compiled(on(python), index)
+    pytest.importorskip("uv")
+    versions = answers.versions("own", python)
     assert "transformers" not in versions
     newest = (2, 14) if python == "3.10" else (2, 15)  # the last one for Python 3.10
     assert tuple(map(int, versions["torch"].split(".")[:2])) >= newest

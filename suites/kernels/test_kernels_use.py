@@ -94,12 +94,13 @@ def test_what_the_command_cannot_do_is_said_in_one_line(file: Path, arguments: l
     assert error.count("\n") == 1
 
 
+@pytest.mark.usefixtures("everything_imported")
 def test_the_fixture_fails_a_test_of_a_wrong_kernel(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CODE + "\n\ndef test_good(check_kernel):\n    check_kernel(good, reference, inputs, budget=1)\n\n\n"
                         "def test_timed(check_kernel):\n    report = check_kernel(good, reference, inputs, budget=1, speed=True)\n"
                         "    assert report.facts['speed']['times_as_fast'] > 0\n\n\n"
                         "def test_bad(check_kernel):\n    check_kernel(bad, reference, inputs, budget=1)\n")  # fmt: skip
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*kernel-contract*output*"])
 

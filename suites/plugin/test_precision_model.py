@@ -130,7 +130,7 @@ def test_a_golden_is_recorded_by_the_command_that_is_named_and_then_held_against
     after.stdout.no_fnmatch_line("*no golden*")
     models = zoo.path / "zoo" / "models.py"
     models.write_text(FACTORIES.replace("(8, 16)", "(8, 16, bias=False)"), encoding="utf8")
-    result = zoo.runpytest_subprocess(*LEAN, "--precision-model=zoo.models:make")
+    result = zoo.runpytest_inprocess(*LEAN, "--precision-model=zoo.models:make")
     result.stdout.fnmatch_lines(["golden-stale: the golden is out of date: *"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def test_a_long_input_is_cut_in_the_text_and_whole_in_the_code() -> None:
     assert len(str(counterexample).splitlines()) < 30 < len(counterexample.code().splitlines())
 
 
-def test_a_saved_case_fails_until_the_model_is_mended(pytester: pytest.Pytester, models: str) -> None:
+def test_a_saved_case_fails_until_the_model_is_mended(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, models: str) -> None:
     make = getattr(__import__(models), "make")  # noqa: B009
     counterexample = found(make())
     golden = counterexample.save(pytester.path / "test_softmax_breaks.py", model=f"{models}:make")
@@ -118,7 +119,8 @@ def test_a_saved_case_fails_until_the_model_is_mended(pytester: pytest.Pytester,
 
     mended = MODELS.replace("x.exp()", "(x - x.amax(-1, keepdim=True)).exp()")
     (pytester.path / f"{models}.py").write_text(mended, encoding="utf8")
-    result = pytester.runpytest_subprocess()
+    monkeypatch.delitem(sys.modules, models)
+    result = pytester.runpytest_inprocess()
     result.assert_outcomes(passed=1)
 
 

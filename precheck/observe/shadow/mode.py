@@ -161,7 +161,7 @@ class Shadow(UncompiledMode):
         cells = [self.memory.at(place, tensor) for place, tensor in zip(places, floats, strict=True)]
         if not any(cells) and not self.replay.lowers(op, floats):
             result = self.run(func, args, kwargs)
-            self.wide.made(op, floats, result)
+            self.wide.made(op, places, result)
             if not floats:
                 self.amounts.made(planned, result)
             return result
@@ -170,7 +170,7 @@ class Shadow(UncompiledMode):
             self.observation.shadowed += 1
             for call in calls:
                 call.prepare()
-                call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.wide.draws(floats)
+                call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.wide.draws(places)
                 seen.append(self.function_replay.before(call))
         try:
             result = self.run(func, args, kwargs)

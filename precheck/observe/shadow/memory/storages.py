@@ -33,6 +33,8 @@ class Storages(Generic[Kept]):
         return (storage_key(tensor), tensor.element_size()) if self.sized else storage_key(tensor)
 
     def get(self, tensor: torch.Tensor) -> Kept | None:
+        if not self.entries:  # most tables of most programs, asked several times an op
+            return None
         found = self.entries.get(self.key(tensor))
         return None if found is None else found[1]
 
@@ -46,7 +48,8 @@ class Storages(Generic[Kept]):
             self._pruned()
 
     def drop(self, tensor: torch.Tensor) -> None:
-        self.entries.pop(self.key(tensor), None)
+        if self.entries:
+            self.entries.pop(self.key(tensor), None)
 
     def clear(self) -> None:
         """Drops all entries, of which nobody is told."""

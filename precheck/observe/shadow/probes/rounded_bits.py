@@ -23,7 +23,7 @@ from precheck.observe.shadow.comparing.statistics import apart
 from precheck.observe.shadow.memory.storages import Flat
 from precheck.observe.shadow.operations import BITS_ROUNDED, Value
 from precheck.observe.shadow.replaying.replay import OpCall, plan
-from precheck.torch_internals import CAST, storage_key
+from precheck.torch_internals import CAST, located, storage_key
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -66,7 +66,7 @@ def given(mode: Shadow, floats: torch.Tensor) -> Given:
     cell, called = mode.memory.find(floats), mode.function_replay.running()
     second = None if called is None else called.memory.find(floats)
     value = measuring.outside(floats) if cell is None else cell.value
-    drawn = mode.wide.draws([floats]) or _drawn(value)
+    drawn = mode.wide.draws(located([floats])) or _drawn(value)
     shadow = None if cell is None else Flat.of(floats, mode.memory.view(cell, floats))
     own = None if called is None or second is None else Flat.of(floats, called.memory.view(second, floats))
     within = bool(mode.tracker.stack) or floats.requires_grad

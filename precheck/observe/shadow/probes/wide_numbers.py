@@ -27,15 +27,15 @@ class WideNumbers:
         self.written: Storages[bool] = Storages()
         self.stored: Storages[bool] = Storages()  # low tensors that hold what a model has computed wide
 
-    def draws(self, floats: list[torch.Tensor]) -> bool:
-        """Whether an op reads random numbers."""
-        return bool(self.drawn.entries) and any(self.drawn.get(each) for each in floats)
+    def draws(self, places: list[tuple[int, int]]) -> bool:
+        """Whether an op reads random numbers. `places`: where its floats lie, as `located` tells."""
+        return _any_in(self.drawn, places)
 
-    def made(self, op: OpCall, floats: list[torch.Tensor], result: Any) -> None:
+    def made(self, op: OpCall, places: list[tuple[int, int]], result: Any) -> None:
         """After an op in wide formats: notes what its result is made from. What was only moved, selected or cast is as it was before."""
         draws = op.draws()
-        drawn = draws or self.draws(floats)
-        computed = not draws if op.base not in AS_BEFORE else any(self.computed.get(each) for each in floats)
+        drawn = draws or self.draws(places)
+        computed = not draws if op.base not in AS_BEFORE else _any_in(self.computed, places)
         for each in tensors_in(result) if drawn or computed else ():
             if each.layout is torch.strided and each.is_floating_point():
                 if drawn:
@@ -58,3 +58,11 @@ class WideNumbers:
     def own(self, tensor: torch.Tensor, within: bool) -> bool:
         """Whether the program has made these numbers, and not only stored them. `within`: inside a module's forward pass."""
         return bool(self.written.get(tensor) or (within and self.computed.get(tensor)))
+
+
+def _any_in(storages: Storages[bool], places: list[tuple[int, int]]) -> bool:
+    """Whether any of these storages is among those. Asked at every op, so it reads no tensor again."""
+    for place in places if storages.entries else ():
+        if place[0] in storages.entries:
+            return True
+    return False

@@ -112,6 +112,8 @@ class BitOrigins:
 
     def read(self, op: OpCall) -> OpCall:
         """Before an op is followed: the op on what it reads. An operand that is made of bits of scales is a scale of its own there."""
+        if not self.held:
+            return op
         scales = self.codes.scales
 
         def apart(value: Any) -> Any:
@@ -131,6 +133,8 @@ class BitOrigins:
 
     def follow(self, op: OpCall, result: torch.Tensor) -> None:
         """After an op."""
+        if not self.held and op.base != "copy":
+            return
         inputs = list(filter(plain, tensors_in(*op.args)))
         part = op.base == "copy" and len(inputs) > 1 and not whole(result)
         if part:

@@ -92,6 +92,8 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
     """After an op on data: whether it limits them to the largest number of an eight-bit float, to which they are then cast, or of a signed integer,
     after or before they are rounded. That is done under no scale, or under one that is written down as a number. Integers are codes if they are
     multiplied or divided later."""
+    if not (op.base in ops.CASTS or op.base == "round" or op.base.startswith("clamp")):
+        return
     low, high = (code_rounding.bound(op, name) for name in ("min", "max"))
     if codes.scaled.get(source) is not None or codes.tracks.get(source) is not None or not source.is_floating_point():
         return

@@ -87,14 +87,19 @@ class Codes:
             try:
                 if self.lines.torchs_own(op, result) or (not compound and self.lines.barren(op, result)):
                     return
-                starts = (begins, table_places.begins, self.rotations.begins, self.foldings.begins) if op.base in BEGINNING else ()
                 followed = self._concerned(op.args)
                 sure = self.lines.made(op, result, followed) or compound
-                if sure or ((followed or any(start(op.base, op.args) for start in starts)) and not self.lines.fruitless(op, followed)):
+                if sure or ((followed or self._begins(op.base, op.args)) and not self.lines.fruitless(op, followed)):
                     with self.mode.unseen():
                         (compound_ops.follow if compound else Codes.follow)(self, op, result)
             except Exception:
                 self.off = True
+
+    def _begins(self, base: str, args: tuple[Any, ...]) -> bool:
+        """Whether an op may make something that is followed from there on."""
+        if base not in BEGINNING:
+            return False
+        return begins(base, args) or table_places.begins(base, args) or self.rotations.begins(base, args) or self.foldings.begins(base, args)
 
     def viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
         """After memory has been taken for another dtype. Never raises."""

@@ -68,6 +68,8 @@ class DecodedData:
     def follow(self, op: OpCall, result: torch.Tensor) -> None:
         """After an op."""
         track, scales = self.codes.tracks.get(result), self.codes.scales
+        if track is None and not self.held and not self.wrong:
+            return
         inputs = list(filter(plain, tensors_in(*op.args[op.base == "copy" :])))
         known = [(each, found) for each in inputs if (found := self.held.get(each)) is not None]
         if track is not None and track.units and track.sources and track.cost is not None and (not known or op.base.startswith("clamp")):

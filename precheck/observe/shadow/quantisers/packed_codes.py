@@ -62,6 +62,8 @@ class PackedCodes:
 
     def follow(self, op: OpCall, result: torch.Tensor) -> bool:
         """After an op: follows bits of codes. Returns whether it has, so that nothing else is asked of the op."""
+        if not self.held and op.base not in BITS:
+            return False
         inputs = [each for each in tensors_in(*op.args) if plain(each) and not each.is_floating_point()]
         if op.base in BITS and result.dtype is not torch.bool:
             for each in inputs:

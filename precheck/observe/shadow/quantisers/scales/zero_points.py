@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 OWED = (0, 1, 3)
 """Corrections, by the number of operands that contain zero points."""
-MADE = ops.PRODUCTS | ops.SCALING | ops.MOVING | ops.FORMS | ops.WHOLE_COPIES | {"sum", "neg"}
+FACTORED = ops.PRODUCTS | ops.SCALING
+MADE = FACTORED | ops.MOVING | ops.FORMS | ops.WHOLE_COPIES | {"sum", "neg"}
 """Ops by which a correction is made of zero points and data."""
 
 
@@ -63,8 +64,10 @@ def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) ->
 
 def followed(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
     """After an op: whether its result is a product of data and zero points, which is subtracted from the product of that data and codes."""
+    if not codes.corrections and op.base not in FACTORED:
+        return
     given = [bool(codes.corrections.get(each)) for each in inputs]
-    begun = op.base in ops.PRODUCTS | ops.SCALING and any(codes.scales.made.get(each) == "whole" for each in inputs)
+    begun = op.base in FACTORED and any(codes.scales.made.get(each) == "whole" for each in inputs)
     held = codes.tracks.get(result)
     sums = held is None or (begun and op.base == "mul" and held.dense and not held.owed and not held.multipliers)
     if op.base in MADE and whole(result) and not codes.scales.made.get(result) and (begun or any(given)) and sums:
