@@ -29,7 +29,8 @@ from precheck.observe import listeners
 from precheck.observe.containers import tensors
 from precheck.observe.job import Depth, Job
 from precheck.observe.records import Trace
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.precisions import Precision, resolve
 from precheck.rules.golden_mismatch.rule import mismatched
 from precheck.rules.golden_stale import rule as staleness

@@ -19,7 +19,7 @@ from precheck.observe.listeners import doing
 from precheck.observe.models.layer_recipes import kept_in, recipe_for
 from precheck.observe.recording.surveys import surveyed
 from precheck.observe.recording.whole_gradients import Gradients, gradients
-from precheck.observe.run import low, reference
+from precheck.observe.setting import low, reference
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
 from precheck.shared_runs.smallest_set import SpentError, needed

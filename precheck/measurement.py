@@ -32,7 +32,8 @@ from precheck.observe.listeners import doing, failed
 from precheck.observe.models.adapters import Called, received
 from precheck.observe.recording.surveys import found, run_beside
 from precheck.observe.records import Trace
-from precheck.observe.run import Setting, low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting, low, reference
 from precheck.precisions import Precision, resolve
 from precheck.recipes.survey import Survey, by_layer
 from precheck.rules.coarse_recipe.rule import coarse
@@ -296,5 +297,4 @@ class Measurement:
 
     def contradicted(self, rows: dict[str, drift.ComparedTensor], *, early: bool) -> set[str]:
         """Keys of the rows for which the reference is none, since another exact run contradicts it."""
-        exact = rows and self.dtype is torch.float32
-        return self.others.contradicting(self.low, self.reference, rows, early=early) if exact else set()
+        return self.others.contradicting(self.low, self.reference, rows, early=early) if rows and self.dtype is torch.float32 else set()

@@ -24,7 +24,8 @@ from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.recording.range_use import Reach
 from precheck.observe.records import Trace
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import Precision
 from precheck.shared_runs.closer_look import FIRST_LOOK
 from precheck.shared_runs.evidence import Evidence

@@ -26,7 +26,8 @@ from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.models import faults
 from precheck.observe.models.faults import Change, Effect
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import Precision, resolve
 from precheck.selftests.sensitivity import Place, Sensitivity
 from precheck.words import counted

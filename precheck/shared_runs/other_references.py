@@ -17,7 +17,8 @@ from precheck.analysis.noise_floor.boundaries import REFERENCE_OFF
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.observe.run import reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import reference
 from precheck.precisions import Precision
 
 

@@ -10,7 +10,8 @@ from precheck import interrupts
 from precheck.analysis.unrepresentable.exceptions import Mixed, Unstorable
 from precheck.judge import watched_runs
 from precheck.observe.job import Job
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.places.source import Frames, shortened

@@ -22,7 +22,8 @@ from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.models import float32_parts
 from precheck.observe.records import Trace
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.precisions import Precision, resolve
 from precheck.shared_runs.closer_look import FIRST_LOOK, is_early

@@ -10,7 +10,8 @@ import torch
 
 from precheck.observe.job import Job
 from precheck.observe.recording.recorder import Moved
-from precheck.observe.run import Setting, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting
 
 
 class Gradients:
