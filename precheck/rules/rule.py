@@ -65,9 +65,16 @@ class Rule:
     def __init_subclass__(cls) -> None:
         cls.about = catalogue()[cls.__module__.split(".")[2].replace("_", "-")]
 
-    def among(self, part: Part) -> Iterable[Candidate]:
-        """Candidates from the operations that are judged now. By default one for each fact that names this rule."""
-        return [self.candidate(fact) for fact in part.facts.get(self.about.name, ())]
+    def among(self, part: Part) -> Iterator[Candidate]:
+        """Candidates from the operations that are judged now: one for each fact that names this rule, and those of `noted`."""
+        yield from map(self.candidate, part.facts.get(self.about.name, ()))
+        if type(self).noted is not Rule.noted:
+            for operation in part.observation.judged:
+                yield from self.noted(operation, part)
+
+    def noted(self, operation: Operation, part: Part) -> Iterable[Candidate]:
+        """Candidates from the notes that the shadow made on one of these operations, such as `operation.absorbed`."""
+        return ()
 
     def at_end(self, part: Part) -> Iterable[Candidate]:
         """Candidates from the whole run, when it has ended. `part`: its last part."""

@@ -43,14 +43,12 @@ class Absorption(Rule):
         self.open: dict[str, Operation] = {}  # for each line, the last addition to a value that stands still after too few additions
         self.closed: set[str] = set()  # lines with a verdict
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            if operation.absorbed is None or not operation.outputs:
-                continue
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        if operation.absorbed is not None and operation.outputs:
             candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
             self._counted(operation, operation.absorbed, judged=candidate is not None)
-            yield from () if candidate is None else (candidate,)
+            if candidate is not None:
+                yield candidate
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         absorbed = candidate.operation.absorbed

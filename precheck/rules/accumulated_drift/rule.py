@@ -40,11 +40,10 @@ SAID = 1e-4
 class AccumulatedDrift(Rule):
     limits = (WARN, FAIL, REASSOCIATED, TOO_LARGE_TO_HEAL, GARBAGE, RECURRENT, ADDED, MADE_BY_FUNCTION, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            if operation.summed is not None and (worst := _gradients(operation, operation.summed, part.readers)) is not None:
-                yield worst
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Gradients of one value that autograd adds up in a low format."""
+        if operation.summed is not None and (worst := _gradients(operation, operation.summed, part.readers)) is not None:
+            yield worst
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "gradual":

@@ -21,6 +21,7 @@ from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, 
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
 from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep
+from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
@@ -37,16 +38,14 @@ class AmplifiedRounding(Rule):
         BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
     )  # fmt: skip
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        """The facts of the analysis, and tails of distributions that a low sampler cuts off."""
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            tail = operation.tail
-            if tail is not None and tail.beyond >= MISSING_NUMBERS:
-                dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
-                text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {digits(tail.end, 3)} of it in {dtype}, and in "
-                        f"float32 {tail.beyond} of {tail.total} numbers lie beyond that, up to {digits(tail.farthest, 3)}")  # fmt: skip
-                yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING_NUMBERS)
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Tails of distributions that a low sampler cuts off."""
+        tail = operation.tail
+        if tail is not None and tail.beyond >= MISSING_NUMBERS:
+            dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
+            text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {digits(tail.end, 3)} of it in {dtype}, and in "
+                    f"float32 {tail.beyond} of {tail.total} numbers lie beyond that, up to {digits(tail.farthest, 3)}")  # fmt: skip
+            yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING_NUMBERS)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Exponent):

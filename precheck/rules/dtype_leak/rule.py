@@ -20,9 +20,10 @@ from precheck.words import counted
 class DtypeLeak(Rule):
     limits = (ROUNDINGS, LARGE)
 
-    def among(self, part: Part) -> list[Candidate]:
+    def among(self, part: Part) -> Iterator[Candidate]:
         """The facts of the analysis, and formats that spread by type promotion."""
-        return [*super().among(part), *map(self.candidate, promotion.leaks(part.observation, part.readers))]
+        yield from super().among(part)
+        yield from map(self.candidate, promotion.leaks(part.observation, part.readers))
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, BorrowedEpsilon):

@@ -24,11 +24,10 @@ from precheck.words import digits
 class VanishedConstant(Rule):
     limits = (HARMED, LOSES_FIVE_BITS, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, ROUNDED, OWNED, MADE_BY_FUNCTION)
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            if operation.lost_bound is not None and part.spoiled.isdisjoint(operation.inputs):
-                yield _compared(operation, operation.lost_bound)
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Bounds that the format of a comparison rounds onto the numbers that are compared with them."""
+        if operation.lost_bound is not None and part.spoiled.isdisjoint(operation.inputs):
+            yield _compared(operation, operation.lost_bound)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
