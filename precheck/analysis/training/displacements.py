@@ -142,13 +142,7 @@ def update_share(update: Update) -> float:
 
 def _sizes(update: Update) -> dict[str, Any]:
     """The size of a weight, of an intended step, and of the longest steps down and up that the format rounds away."""
-    count = math.sqrt(max(1, update.sampled))
-    weight = update.size / count
-    return {
-        "weight": weight,
-        "step": math.sqrt(update.wanted / max(1, update.steps)) / count,
-        "dead_zone": list(formats.of_dtype(update.dtype).half_ulp(weight)),
-    }
+    return {"weight": update.weight, "step": update.step, "dead_zone": list(formats.of_dtype(update.dtype).half_ulp(update.weight))}
 
 
 def table(observation: Observation) -> list[dict[str, Any]]:
@@ -163,9 +157,8 @@ def table(observation: Observation) -> list[dict[str, Any]]:
 
 def _luck(update: Update) -> float:
     """Four standard deviations of the effect of stochastic rounding, for this number of elements and steps."""
-    step = math.sqrt(update.wanted / max(1, update.sampled * update.steps))
-    spacing = formats.of_dtype(update.dtype).epsilon * update.size / math.sqrt(max(1, update.sampled))
-    return 4 * math.sqrt(spacing / (step * update.sampled * update.steps)) if step else math.inf
+    spacing = formats.of_dtype(update.dtype).epsilon * update.weight
+    return 4 * math.sqrt(spacing / (update.step * update.sampled * update.steps)) if update.step else math.inf
 
 
 def placed_at(update: Update, state: State | None = None) -> Operation:

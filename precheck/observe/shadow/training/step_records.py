@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from precheck.formats import FP16
+from precheck import formats
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ class Backward:
     @property
     def room(self) -> float:
         """The largest loss scale at which no float16 gradient overflows."""
-        return FP16.max / self.peak if self.peak else math.inf
+        return formats.FP16.max / self.peak if self.peak else math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,6 +114,20 @@ class Update:
     def edq(self) -> float:
         """Effective descent quality, normalised: ⟨meant, moved⟩ / ⟨meant, meant⟩ (Collage, arXiv 2405.03637)."""
         return self.common / self.wanted if self.wanted else 1.0
+
+    @property
+    def weight(self) -> float:
+        """The root mean square of the parameter's elements."""
+        return self.size / math.sqrt(max(1, self.sampled))
+
+    @property
+    def step(self) -> float:
+        """The root mean square of an intended step's elements."""
+        return math.sqrt(self.wanted / max(1, self.steps)) / math.sqrt(max(1, self.sampled))
+
+    @property
+    def roundoff(self) -> float:
+        return formats.of_dtype(self.dtype).unit_roundoff
 
 
 @dataclasses.dataclass(slots=True)
