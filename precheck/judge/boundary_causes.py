@@ -71,14 +71,12 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     limit and larger than that of a function that rounds its result. A low difference made it, or ops that the user wrote in the function. What
     torch's own modules round is no fault, nor is the low result of a product, for which the precision asks.
     """
-    found, call = _largest_error(finding, observation, record), 0
-    if found is not None:
-        (operation, value), call = found, found[0].call
-    if not call or record.place is None or finding.measured is None or finding.limit is None or not finding.measured > finding.limit:
+    operation, value = _largest_error(finding, observation, record) or (None, None)
+    call = 0 if value is None or not (finding.measured or 0.0) > (finding.limit or 0.0) else _own_call(finding, value, record.place)
+    if operation is None or value is None or not call:
         return finding
     own = value.call_error
-    beyond = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
-    if not beyond or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(operation, value):
+    if own <= ADDED * effective_roundoff(value) or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(operation, value):
         return finding
     attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
