@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
@@ -118,7 +119,20 @@ def _summed_low(value: Value) -> bool:
     return (value.local or 0.0) >= causes.MADE_BY_OP * value.drift
 
 
-def spared(stored: Operation, made: Attribution) -> bool:
+class Storing(NamedTuple):
+    """The op that stored a number low."""
+
+    operation: Operation | None
+    most: bool  # whether its line or function made most of the number's error
+    spared: bool  # whether most of that would be gone if its line stored the number wide
+
+
+def storing(cause: Operation | None, made: Attribution, functions: Mapping[str, Function]) -> Storing:
+    """What the op that stored a number made of the number's error."""
+    return Storing(cause, owns(cause, made, functions), cause is not None and _spared(cause, made))
+
+
+def _spared(stored: Operation, made: Attribution) -> bool:
     """Whether at least half of the square of an error would be gone if the line of `stored` kept its result wide: the share of that line, and those
     of the ops that compute with its results, which would be wide too. One of four constants and numbers that are multiplied has a third or less."""
     reached, gone = set[Value](), 0.0

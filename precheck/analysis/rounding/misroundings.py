@@ -22,9 +22,9 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, given_back, iterations, rms, underflowed, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
-from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, amplification, difference_before
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, Storing, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
-from precheck.analysis.rounding.function_errors import ADDED, outside, owns
+from precheck.analysis.rounding.function_errors import ADDED, outside
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -72,7 +72,7 @@ class Misroundings:
         self.observation, self.readers = observation, readers
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
-        self.stored: dict[tuple[object, ...], tuple[Operation | None, bool, bool]] = {}  # answers of `_storing`, by the difference's op and line
+        self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op and line
         self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
@@ -163,11 +163,12 @@ class Misroundings:
         if cause is None and value.low and differences.of_shared_error(operation, term):
             cause = differences.stored_elsewhere(operation, self.observation.functions)
         elif cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
-            stored, most, spared = self._storing(operation, term)
-            if stored is not None and not value.low and not most:
+            storing = self._storing(operation, term)
+            stored = storing.operation
+            if stored is not None and not value.low and not storing.most:
                 return None  # boundaries show what many lines make together
-            state = stored is not None and most and differences.subtracts_loop_state(operation, stored, term)
-            handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=spared))
+            state = stored is not None and storing.most and differences.subtracts_loop_state(operation, stored, term)
+            handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=storing.spared))
             cause = stored if not value.low or handed else self._before(operation, term)
         within = cause is not None and attribution.same_function(cause, operation, self.observation.functions)
         cause = None if cause is not None and within and attribution.is_variance_of_squares(operation, cause) else cause
@@ -209,7 +210,7 @@ class Misroundings:
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= NEARBY:  # each walk goes back over the whole run
             return cause
-        found = attribution.later(cause, self._storing(operation, source, bool)[0])  # one walk for a loop, so the answer is the first iteration's
+        found = attribution.later(cause, self._storing(operation, source, bool).operation)  # one walk for a loop: the first iteration's answer
         return self.behind.setdefault((operation.name, operation.line), found)
 
     def healed(self, value: Value, most: int = NEARBY) -> bool:
@@ -221,13 +222,12 @@ class Misroundings:
         """`below`: the value's numbers are subnormal, and may become zero."""
         return "error" if value in self._shown(infinite=below) or output_impact.wrong_when_averaged(value, self.readers, self.unread) else "note"
 
-    def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> tuple[Operation | None, bool, bool]:
-        """The `wanted` op that stored the term of a difference, whether its line or function made most of that error, and whether most would be gone
-        if that line stored it wide. Found once for a loop."""
+    def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> Storing:
+        """The `wanted` op that stored the term of a difference. Found once for a loop."""
         if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
             made = Attribution(term, self.observation.operations)
             cause = made.cause(wanted)
-            self.stored[line] = cause, owns(cause, made, self.observation.functions), cause is not None and differences.spared(cause, made)
+            self.stored[line] = differences.storing(cause, made, self.observation.functions)
         return self.stored[line]
 
     def _stored_low(self, total: Operation) -> Operation:
@@ -244,10 +244,10 @@ class Misroundings:
         if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.MADE_BY_OP * made.drift:
             return cause
         term = causes.worst_term(cause) if cause.base in ops.SUMS else max(cause.inputs, key=attribution.drift)
-        most = self._storing(cause, term, bool)[0]
+        most = self._storing(cause, term, bool).operation
         if most is not None and not attribution.written(most):
             return most
-        return (self._storing(cause, term)[0] if causes.terms_cancel(cause) else None) or cause
+        return (self._storing(cause, term).operation if causes.terms_cancel(cause) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation, term: Value, *, spared: bool) -> bool:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
