@@ -37,7 +37,6 @@ class GoldenStale(Rule):
     limits = (OTHER_OPTIMIZER, noise.FAIL, noise.REASSOCIATED)
 
 
-
 def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Finding]:
     """A finding on the first input that differs. Both mappings hold records of kind `input`, by name."""
     for name, record in now.items():

@@ -134,7 +134,6 @@ def _bare(codes: Codes, source: torch.Tensor, result: torch.Tensor) -> None:
     codes.tracks.put(result, Track(*copies, place, scales=0, bare=float(data.abs().amax()), powers={}, begun={}))
 
 
-
 def remeasured(made: Track, result: torch.Tensor) -> None:
     """What codes differ by from what they stand for now is no error of later ops."""
     made.cost = cost(made.exact.seen(result), result)

@@ -133,6 +133,13 @@ class Casts:
         if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
             line.skewed = seen
 
+    def judged_anew(self, rounded: str) -> Line | None:
+        """The casts of a line whose codes are only one of two that are chosen from: the bias of their errors does not count."""
+        line = self.lines.get((rounded, ""))
+        if line is not None:
+            line.skewed = None
+        return line
+
     def changed(self, place: Operation, seen: Changed) -> None:
         """Codes that were read from a table are other than those of the nearest numbers in it."""
         line = self._line(place)

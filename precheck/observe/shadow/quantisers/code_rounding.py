@@ -241,8 +241,6 @@ def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tenso
     data = [track.plains[0].seen(each) for each, track in choices]
     if len(data) < 2 or any(each.shape != data[0].shape or not torch.equal(each, data[0]) for each in data[1:]):
         return
-    if not choices:
-        return
     found = torch.stack([each.detach().float().expand(result.shape) for each, _ in choices])
     gap = found.amax(0) - found.amin(0)
     step = torch.where(gap > 0, gap, 1.0)
@@ -252,9 +250,7 @@ def chosen(codes: Codes, args: tuple[Any, ...], made: Track, result: torch.Tenso
             copies = [[Flat.of(result, each.seen(source)) for each in kept] for kept in (track.plains, track.units)]
             made.cost = cost(exact, result)
             made.exact, made.plains, made.units, made.shifted, made.rounded = Flat.of(result, exact), *copies, track.shifted, track.rounded
-            line = codes.casts.lines.get((track.rounded, ""))
-            if line is not None:
-                line.skewed = None
+            line = codes.casts.judged_anew(track.rounded)
             if line is None or not counts(found):  # numbers from a table, which are rounded where one of them is chosen
                 codes.casts.clean(place := codes.described("where"))
                 line, made.rounded = codes.casts.lines[place.blamed, ""], place.blamed

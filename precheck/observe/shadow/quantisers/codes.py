@@ -218,13 +218,15 @@ class Codes:
         track = self.tracks.get(tensor)
         return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
 
-    def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> Track:
+        """Gives a result the copies of the codes that it was moved or cast from."""
         exact, *plains = [each.seen(source).expand(result.shape) for each in (track.exact, *track.plains)]
-        self.measured(self.put(result, [track], exact, plains), track, source, result)
+        return self.measured(self.put(result, [track], exact, plains), track, source, result)
 
-    def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> Track:
         """Gives the codes `made` in `result` the steps of those that they were made from."""
         made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
+        return made
 
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
         """Gives a result the copies that are computed from the codes of `tracks`."""

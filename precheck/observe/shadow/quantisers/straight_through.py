@@ -51,12 +51,8 @@ def raised(codes: Codes, track: Track, source: torch.Tensor, other: torch.Tensor
         return False
     if bool(((result.float() - exact).abs() > 1).any()):
         return False
-    codes.passed(track, source, result)
-    made = codes.tracks.get(result)
-    assert made is not None
-    made.cost = cost(exact, result)
-    line = codes.casts.lines.get((track.rounded, ""))
+    codes.passed(track, source, result).cost = cost(exact, result)
+    line = codes.casts.judged_anew(track.rounded)
     if line is not None:
-        line.skewed = None
         rounding_costs.skewed(codes, line.place, True, exact, result.float())
     return True

@@ -111,8 +111,6 @@ def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor
     return made
 
 
-
-
 def other(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether a tensor that holds no codes is added. Zeros do not count, since a sum may start from them."""
     return any(codes.tracks.get(each) is None and bool(each.any()) for each in inputs)
