@@ -105,7 +105,7 @@ class Shadow(UncompiledMode):
             if planned.packet == "lift_fresh":
                 python_numbers.entered(self, result)
             if planned.name == "view.dtype":
-                self.codes.viewed(args[0], result)
+                self.codes.after_view(args[0], result)
             return result
         with self.lock:
             if planned.packet == "ones_like":

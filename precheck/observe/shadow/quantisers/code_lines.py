@@ -95,27 +95,27 @@ class Casts:
         self.summed: set[str] = set()  # lines whose dequantised values are added to something
         self.centred: set[str] = set()  # lines whose codes have had half a step added
 
-    def dequantised(self, track: Track) -> None:
+    def note_dequantised(self, track: Track) -> None:
         """These codes have been multiplied by a scale, so the lines that made them are quantisers."""
         self.meant |= {track.rounded, *track.others}
 
-    def added(self, rounded: str, number: Any) -> None:
+    def note_added_number(self, rounded: str, number: Any) -> None:
         """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
         if isinstance(number, float) and number % 1 == 0.5:
             self.centred.add(rounded)
 
-    def added_up(self, rounded: str) -> None:
+    def note_summed(self, rounded: str) -> None:
         """What was dequantised of that line is a term of a sum."""
         self.summed.add(rounded)
 
     def _line(self, place: Operation, sums: str = "") -> Line:
         return self.lines.setdefault((place.blamed, sums), Line(place))
 
-    def clean(self, place: Operation, sums: str = "") -> None:
+    def count(self, place: Operation, sums: str = "") -> None:
         """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
         self._line(place, sums).calls += 1
 
-    def clipped(self, place: Operation, seen: Clipped, sums: str = "", *, counted: bool = False) -> None:
+    def note_clipping(self, place: Operation, seen: Clipped, sums: str = "", *, counted: bool = False) -> None:
         """A cast with clipping. `counted`: it has been counted already, when it was rounded."""
         line = self._line(place, sums)
         line.calls += not counted
@@ -123,12 +123,12 @@ class Casts:
         if line.clipped is None or seen.lost > line.clipped.lost:
             line.clipped, line.place = seen, place
 
-    def coarse(self, place: Operation, seen: Coarse) -> None:
+    def note_wasted_bits(self, place: Operation, seen: Coarse) -> None:
         """A cast that is counted already wastes bits."""
         line = self._line(place)
         line.coarse[line.calls] = seen
 
-    def skewed(self, place: Operation, seen: Skewed) -> None:
+    def note_bias(self, place: Operation, seen: Skewed) -> None:
         line = self._line(place)
         if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
             line.skewed = seen
@@ -140,13 +140,13 @@ class Casts:
             line.skewed = None
         return line
 
-    def changed(self, place: Operation, seen: Changed) -> None:
+    def note_changed(self, place: Operation, seen: Changed) -> None:
         """Codes that were read from a table are other than those of the nearest numbers in it."""
         line = self._line(place)
         if line.changed is None or seen.off > line.changed.off:
             line.changed = seen
 
-    def drawn(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
+    def note_noise(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
         """`noise` was added to `exact` before it was rounded."""
         self._line(place).noises.seen(noise, exact, made)
 
