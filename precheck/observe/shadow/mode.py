@@ -103,7 +103,7 @@ class Shadow(UncompiledMode):
                 self.tracker.saw(args[0])  # a linear layer reads its weight only through a view
             result = self.run(func, args, kwargs)
             if planned.packet == "lift_fresh":
-                python_numbers.entered(self, result)
+                python_numbers.after_entry(self, result)
             if planned.name == "view.dtype":
                 self.codes.after_view(args[0], result)
             return result

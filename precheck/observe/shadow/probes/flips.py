@@ -35,7 +35,7 @@ NEARLY = 8.0
 """Spacings of the reference that a whole number may be off after divisions and multiplications."""
 
 
-def decided(call: Call, outputs: list[torch.Tensor]) -> None:
+def after_discrete_op(call: Call, outputs: list[torch.Tensor]) -> None:
     """After an op whose results are not floats: counts its flips, and checks its casts to integers."""
     if not outputs:
         return
@@ -43,19 +43,19 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
         if bound:
             pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
-            let_through(call.operation, bound, *fetched(pair))
+            note_let_through(call.operation, bound, *fetched(pair))
     if call.plan.base in ops.BOUNDING:
-        bounds.decided(call, outputs[0])
+        bounds.after_comparison(call, outputs[0])
     single = outputs[0].numel() == 1  # Python may branch on it
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if call.plan.base in ops.COMPARED and not asked:
-        bounds.passed(call)
+        bounds.count_ties(call)
     if call.plan.base in ops.PLACES or asked:
-        counted(call, outputs)
-        draws.skewed(call)
-        _sorted_into(call, outputs[0])
+        count_flips(call, outputs)
+        draws.note_skew(call)
+        _after_binning(call, outputs[0])
     elif call.plan.base == "multinomial":
-        draws.impossible(call, outputs[0])
+        draws.count_impossible(call, outputs[0])
     elif call.plan.base in ops.CASTS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
         unit = call.inputs[0].roundoff
         if unit and call.operation.phase != "backward":
@@ -64,14 +64,14 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
             if limits.bits >= NARROW:
                 call.mode.places.cast(call.operation, outputs[0])
             held, exact = fetched([sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)])
-            renumbered(call.operation, unit, limits, held, exact)
+            note_renumbered(call.operation, unit, limits, held, exact)
             if limits.bits >= NARROW:
-                recut(call.operation, torch.trunc, held, exact, held.trunc())
+                note_recut(call.operation, torch.trunc, held, exact, held.trunc())
             if limits.bits <= NARROW:
-                wrapped(call.operation, limits, *fetched([*map(sampled, (given, call.shadows[id(given)], outputs[0]))]))
+                note_wrapped(call.operation, limits, *fetched([*map(sampled, (given, call.shadows[id(given)], outputs[0]))]))
 
 
-def _sorted_into(call: Call, made: torch.Tensor) -> None:
+def _after_binning(call: Call, made: torch.Tensor) -> None:
     """If numbers were sorted into bins: compares the bins with those of the reference, and follows them, as after a cast to integers."""
     if call.plan.base not in ops.BINNED or len(call.floats) < 2 or call.op.kwargs.get("sorter") is not None or call.operation.phase == "backward":
         return
@@ -85,12 +85,12 @@ def _sorted_into(call: Call, made: torch.Tensor) -> None:
     def binned(held: torch.Tensor) -> torch.Tensor:  # which may have been fetched from a device
         return torch.searchsorted(wide.to(held.device), held, right=right).to(held.dtype)
 
-    _rebinned(call.operation, binned, *fetched(four))
+    _note_rebinned(call.operation, binned, *fetched(four))
 
 
-def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *four: torch.Tensor) -> None:
+def _note_rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *four: torch.Tensor) -> None:
     """Records numbers that fall into other bins. Places in equal steps have a bin each: no rounding explains another, if the bounds are no data."""
-    recut(operation, step, *four[:3])
+    note_recut(operation, step, *four[:3])
     if operation.recut and bool(four[3]) and four[1].dim() == 1 and bool(_even(four[1])):
         operation.recut = dataclasses.replace(operation.recut, size=0.0)
 
@@ -100,12 +100,12 @@ def _even(numbers: torch.Tensor) -> torch.Tensor:
     return ((numbers.diff() - numbers.diff().mean()).abs() <= NEARLY * torch.finfo(numbers.dtype).eps * numbers.abs().max()).all()
 
 
-def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
+def note_renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
     """Records whole numbers that a cast to integers turns into others, since their low format could not hold them.
 
     All numbers beyond 1/u must be whole in the reference. A real number of size 2^e in a reference of t bits is whole by chance in one of 2^(t - e).
     So many whole elements are evidence that they count something: positions, ids, counts. Other numbers (a quotient, a draw times n) are truncated
-    differently in healthy programs too. `recut` checks `round` and `floor`.
+    differently in healthy programs too. `note_recut` checks `round` and `floor`.
     """
     low, wide = run.to(shadow.dtype), shadow
     large = (wide.abs() > 1 / unit) & wide.isfinite() & low.isfinite()
@@ -125,18 +125,18 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
         operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)
 
 
-def recut_in_call(call: Call, output: torch.Tensor, seen: dict[int, torch.Tensor]) -> None:
-    """The same as `recut`, beside what float32 gives on the inputs that the call of the user's function had (`function_replay`)."""
+def note_recut_in_call(call: Call, output: torch.Tensor, seen: dict[int, torch.Tensor]) -> None:
+    """The same as `note_recut`, beside what float32 gives on the inputs that the call of the user's function had (`function_replay`)."""
     if len(call.floats) != 1 or id(call.floats[0]) not in seen or not call.inputs[0].roundoff:
         return
     run, wide, base = sampled(call.floats[0], WHOLES), sampled(seen[id(call.floats[0])], WHOLES), call.plan.base
     if base in ops.WHOLE:
-        recut(call.operation, getattr(torch, base), run, wide, sampled(output, WHOLES), into="recut_in_call")
+        note_recut(call.operation, getattr(torch, base), run, wide, sampled(output, WHOLES), into="recut_in_call")
     elif base in ops.CASTS and output.dtype is not torch.bool and torch.iinfo(output.dtype).bits >= NARROW:
-        recut(call.operation, torch.trunc, run, wide, run.trunc(), into="recut_in_call")
+        note_recut(call.operation, torch.trunc, run, wide, run.trunc(), into="recut_in_call")
 
 
-def recut(
+def note_recut(
     operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], run: torch.Tensor, shadow: torch.Tensor, made: torch.Tensor,
     *, into: Literal["recut", "recut_in_call"] = "recut",
 ) -> None:  # fmt: skip
@@ -149,7 +149,7 @@ def recut(
         setattr(operation, into, Recut(len(places), moved.numel(), *example, _density(step, shadow), frozenset(places)))
 
 
-def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
+def note_let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
     """Records numbers that lie above a bound in the run and below it in the reference (`LetThrough`)."""
     here, there = run.to(shadow.dtype).abs().reshape(-1), shadow.abs().reshape(-1)
     apart = torch.where((here > bound) & (there < bound), torch.minimum(here / bound, bound / there), 0.0)
@@ -166,7 +166,7 @@ def _density(step: Callable[[torch.Tensor], torch.Tensor], numbers: torch.Tensor
     return float(steps.abs().mean()) / (2 * BESIDE) if finite.numel() else 0.0
 
 
-def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
+def note_wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
     """Records numbers that leave the range of an integer type in the run but not in the reference: as uint8, 255.9 is white and 256 is black."""
     low, wide = run.to(torch.float64).trunc(), shadow.to(torch.float64).trunc()
     inside = (wide >= limits.min) & (wide <= limits.max)
@@ -179,10 +179,10 @@ def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow
         operation.wrapped = Wrapped(int(beyond.sum()), was, became, held, limits.dtype, end)
 
 
-def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
+def follow_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
     """Makes the shadows of chosen values follow the run's indices, and those of masked rows the run's rows. `shadows` were computed from `inputs`."""
     if call.plan.base in ops.SOFTMAXES:
-        masks.followed(call, outputs, shadows)
+        masks.follow_run(call, outputs, shadows)
     if len(outputs) < 2:
         return
     if call.plan.packet in ops.REPORTING:
@@ -196,7 +196,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     if inputs is call.shadows:
         call.mode.observation.followed += 1
         call.mode.places.chosen(call.operation, outputs[1])
-        _choice(call, outputs[1], shadows[1])
+        _note_choice(call, outputs[1], shadows[1])
     if torch.equal(outputs[1], shadows[1]):
         return
     picked = chosen(call.op, inputs[id(call.floats[0])], outputs[0], outputs[1])
@@ -221,20 +221,20 @@ def on_its_side(base: str, run: torch.Tensor, shadow: torch.Tensor) -> torch.Ten
     return torch.where(apart, mine, shadow)
 
 
-def counted(call: Call, outputs: list[torch.Tensor]) -> None:
+def count_flips(call: Call, outputs: list[torch.Tensor]) -> None:
     """After a step function, an argmax or the like: counts the elements where the reference's result differs."""
     if not call.plan.mutable:
         if call.plan.base in ops.WHOLE and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
             three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
-            recut(call.operation, getattr(torch, call.plan.base), *fetched(three))
+            note_recut(call.operation, getattr(torch, call.plan.base), *fetched(three))
         own = call.mode.replay.call(call.op, call.shadow_of)
         if call.plan.base in ops.PLACES:
-            _choice(call, outputs[0], own[0])
+            _note_choice(call, outputs[0], own[0])
         else:
             call.operation.flips = of_values(outputs[0], own[0])
 
 
-def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+def _note_choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     scores = call.floats[0]
     call.operation.flips = of_choice(call.op, scores, call.shadows[id(scores)], mine, theirs)
 
