@@ -68,7 +68,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
 
 
 @dataclasses.dataclass(slots=True)
-class Observed:
+class WatchedRun:
     """A run whose ops were watched. `reference` is the trace of the reference run, if it was asked for and no separate run is needed."""
 
     trace: Trace
@@ -76,7 +76,7 @@ class Observed:
     reference: Trace | None = None
 
 
-def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> Observed:
+def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> WatchedRun:
     """Runs `job` under shadow execution. `judge` judges the operations that a long run drops. `refers`: records are made of the shadows
     too."""
     where = ModuleTracker(job.model)
@@ -97,7 +97,7 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
             wish.seen.append(numbers(digest, trace, draws=setting.records is not None and bool(setting.records.drawn)))
     observation = shadow.finish()
     kept.clear()
-    return Observed(trace, observation, None if reference is None else reference.complete(trace))
+    return WatchedRun(trace, observation, None if reference is None else reference.complete(trace))
 
 
 def prepare(job: Job, setting: Setting) -> list[conversion.Table]:

@@ -15,7 +15,7 @@ from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.analysis.propagation.provenance import percent, placed
 from precheck.analysis.rounding.function_errors import OwnError
 from precheck.analysis.rounding.misroundings import Misrounded
-from precheck.analysis.rounding.recurrence import Repeated
+from precheck.analysis.rounding.recurrence import RepeatedFactor
 from precheck.analysis.unrepresentable.exceptions import Decided
 from precheck.analysis.unrepresentable.nonfinite import Broken
 from precheck.analysis.unrepresentable.zeros import Missed
@@ -153,6 +153,6 @@ def difference(fact: Misrounded) -> str:
     return text + (HEALED if fact.healed else "")
 
 
-def repeated(fact: Repeated) -> str:
+def repeated(fact: RepeatedFactor) -> str:
     """The message on a rounded factor that scales a state in each iteration of a loop."""
     return f"scales the state of a loop in {fact.iterations} iterations, which ends {percent(fact.off)}% off at {placed(fact.shown)}"

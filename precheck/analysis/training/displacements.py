@@ -19,7 +19,7 @@ from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.observe.recording.sketch import WIDTH, inner
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.training.step_records import State, Update
+from precheck.observe.shadow.training.step_records import OptimizerState, Update
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}
 LOST_UPDATE = Limit(0.5, "share of the intended update")
@@ -106,7 +106,7 @@ def _moved_elsewhere(row: ComparedTensor) -> bool:
     return chance and not rounded_away(moved.dtype, moved.weight_norm / count, meant.norm / count / moved.step)
 
 
-def worst_states(updates: Iterable[Update], badness: Callable[[Update, State], float]) -> dict[str, Update]:
+def worst_states(updates: Iterable[Update], badness: Callable[[Update, OptimizerState], float]) -> dict[str, Update]:
     """For each name of an optimizer's states, such as `exp_avg_sq`, the parameter whose state is worst. A state with a badness of 0 is healthy."""
     worst: dict[str, tuple[float, Update]] = {}
     for update in updates:
@@ -161,7 +161,7 @@ def _luck(update: Update) -> float:
     return 4 * math.sqrt(spacing / (update.step * update.sampled * update.steps)) if update.step else math.inf
 
 
-def placed_at(update: Update, state: State | None = None) -> Operation:
+def placed_at(update: Update, state: OptimizerState | None = None) -> Operation:
     """The op of an update, with the line that wrote the weight, or this state of its optimizer, and the module that holds the weight."""
     wrote = state.wrote if state is not None and state.wrote else update.wrote
     found = dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)

@@ -48,7 +48,7 @@ class Counted(Fact):
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Mixed(Fact):
+class MixedFormats(Fact):
     """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
 
     refused: Operation | None  # None if torch looks at the formats before it runs an op
@@ -136,14 +136,14 @@ def _mixed(observation: Observation, operation: Operation, refused: Refused) -> 
         return []
     cause = _widened(observation, operation.inputs[wide])
     return [
-        Mixed(
+        MixedFormats(
             rule="dtype-leak", operation=cause or operation, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype,
             widened=cause is not None,
         )
     ]  # fmt: skip
 
 
-def _mixed_in_a_call(observation: Observation) -> Mixed | None:
+def _mixed_in_a_call(observation: Observation) -> MixedFormats | None:
     """The fact on arguments of different formats for a function of torch that looks at them before it runs an op, as attention does.
 
     No op is seen that refuses, but the message names the formats, and an argument of such a call is a value that no op has read. The latest one in
@@ -159,7 +159,7 @@ def _mixed_in_a_call(observation: Observation) -> Mixed | None:
     if cause is None:
         return None
     dtype = "float16" if "half" in named else "bfloat16"
-    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=True)
+    return MixedFormats(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=True)
 
 
 def _widened(observation: Observation, value: Value) -> Operation | None:

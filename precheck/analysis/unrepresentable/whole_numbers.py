@@ -31,7 +31,7 @@ most m u, and after eight ops there are eight roundings."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Moved(Fact):
+class RoundedWholes(Fact):
     """Whole numbers that an op rounds to others, since they are too large for the format."""
 
     value: Value
@@ -50,13 +50,13 @@ class MadeInteger(Fact):
     dtype: str
 
 
-def stored_to_others(operation: Operation, value: Value) -> Moved | None:
+def stored_to_others(operation: Operation, value: Value) -> RoundedWholes | None:
     """The fact that this op rounds whole numbers to others. Sums of products of integers do not count: they are amounts, which may be rounded."""
     if operation.amounts or value.wholes_moved < SEVERAL or operation.phase == "backward":
         return None
     if not operation.drift_in < value.drift or causes.only_moved(operation, value):
         return None
-    return Moved(rule="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
+    return RoundedWholes(rule="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
 
 
 def exemptions(operation: Operation) -> list[Exempting]:

@@ -59,16 +59,16 @@ class AccumulatedDrift(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         if isinstance(candidate.fact, Carried):
             return f"keep this state in {wide} between the iterations: {widened(candidate.operation, wide)}"
-        if isinstance(candidate, Gradients):
+        if isinstance(candidate, GradientSums):
             return added_wide(wide)
         return super().advice(candidate, readers, wide)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Drops the states of loops whose additions `absorption` reports."""
         lines = {each.operation.blamed for each in found if each.rule == "absorption" and each.severity == "error"}
-        gradients = {each.operation.blamed for each in found if isinstance(each, Gradients)} & lines
+        gradients = {each.operation.blamed for each in found if isinstance(each, GradientSums)} & lines
         carried = (each for each in found if not (isinstance(each.fact, Carried) and each.fact.lines & lines))
-        return [each for each in carried if not (isinstance(each, Gradients) and each.operation.blamed in gradients)]
+        return [each for each in carried if not (isinstance(each, GradientSums) and each.operation.blamed in gradients)]
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         yield from self._misshapen(run)
@@ -93,7 +93,7 @@ class AccumulatedDrift(Rule):
                 return
 
 
-class Gradients(Candidate):
+class GradientSums(Candidate):
     """Gradients of one value that autograd adds up in a low format."""
 
 
@@ -109,7 +109,7 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
         return None
     text = (f"this tensor is used {sums.terms} times, so it has {sums.terms} gradients. Autograd adds them up in {value.dtype}, and that alone "
             f"puts the sum {percent(sums.off)}% off ({sums.off / u:.1f} unit roundoffs)")  # fmt: skip
-    return Gradients("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
+    return GradientSums("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
 
 
 def harmful(guilty: Sequence[ComparedTensor]) -> bool:

@@ -19,7 +19,7 @@ from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS, RECUR
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, Misrounded
-from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import kept
@@ -55,7 +55,7 @@ class AmplifiedRounding(Rule):
                     f"has shape {list(made.shape)}{picked} and is {percent(fact.own)}% off: so few numbers cost nothing in float32")  # fmt: skip
         if isinstance(fact, Steep):
             return _steep(fact)
-        if isinstance(fact, Repeated):
+        if isinstance(fact, RepeatedFactor):
             return f"rounds a factor (by {percents(fact.own)}) that {repeated(fact)}"
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
@@ -68,7 +68,7 @@ class AmplifiedRounding(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         fact = candidate.fact
-        shown = fact.shown if isinstance(fact, (Exponent, Steep, Repeated, Misrounded, OwnError)) else candidate.operation
+        shown = fact.shown if isinstance(fact, (Exponent, Steep, RepeatedFactor, Misrounded, OwnError)) else candidate.operation
         return "; or ".join(filter(None, (better_form(candidate.operation, readers), kept(candidate.operation, shown, wide))))
 
     def own_error(self, fact: OwnError) -> str:

@@ -10,8 +10,8 @@ from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.rounding import promotion
 from precheck.analysis.rounding.errors import BorrowedEpsilon
-from precheck.analysis.rounding.promotion import LARGE, Island, Lowered, Widened
-from precheck.analysis.unrepresentable.exceptions import Mixed
+from precheck.analysis.rounding.promotion import LARGE, Island, Lowered, WidenedProduct
+from precheck.analysis.unrepresentable.exceptions import MixedFormats
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
@@ -29,7 +29,7 @@ class DtypeLeak(Rule):
         if isinstance(fact, BorrowedEpsilon):
             eps, off = fact.operation.own_epsilon, 100 * fact.value.drift
             return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f}%"
-        if isinstance(fact, Mixed):
+        if isinstance(fact, MixedFormats):
             made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
             where = made if fact.widened else "an input of the block, or computed from one"
             there = "in the call that raised" if fact.refused is None else f"at {placed(fact.refused)}"
@@ -40,7 +40,7 @@ class DtypeLeak(Rule):
             if fact.read is fact.operation:
                 return f"reads a tensor that is stored in {fact.dtype}, in a float32 run: {sizes}"
             return f"stores {fact.dtype} in a float32 run, and {placed(fact.read)} reads it: {sizes}"
-        if isinstance(fact, Widened):
+        if isinstance(fact, WidenedProduct):
             return (f"this {fact.low.dtype} tensor of shape {list(fact.low.shape)} becomes float32, since it meets a float32 tensor of shape "
                     f"{list(fact.wide.shape)}. So its product with a weight, {placed(fact.product)}, runs in float32, on a widened copy of the "
                     "weight")  # fmt: skip
@@ -56,7 +56,7 @@ class DtypeLeak(Rule):
             return f"take the eps of {wide}: torch.finfo(torch.{wide}).eps"
         if isinstance(candidate.fact, Island):
             return "give both tensors one dtype"
-        if isinstance(candidate.fact, Mixed):
+        if isinstance(candidate.fact, MixedFormats):
             return f"cast one of the two: the float32 operand to {candidate.fact.dtype}, or the other to float32"
         return super().advice(candidate, readers, wide)
 

@@ -31,7 +31,7 @@ from precheck.analysis.training.displacements import (
 )
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.training.step_records import State, Update
+from precheck.observe.shadow.training.step_records import OptimizerState, Update
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted, percents
 
@@ -154,7 +154,7 @@ def _meant(update: Update) -> float:
 def _stalled(observation: Observation) -> Iterator[Candidate]:
     """Moments that stand still although they should move: the worst of each name."""
 
-    def missing(update: Update, state: State) -> float:
+    def missing(update: Update, state: OptimizerState) -> float:
         enough = state.steps >= UPDATES and state.intended >= INTENDED * update.roundoff and update.gradient_drift < AIMLESS
         return max(0.0, LOST_UPDATE - state.arrived) if enough else 0.0
 

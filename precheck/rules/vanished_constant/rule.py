@@ -11,7 +11,7 @@ from precheck.analysis.propagation.provenance import elements, percent, placed, 
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.function_errors import MADE_BY_FUNCTION, OWNED, ROUNDED, OwnError, coarse_number
 from precheck.analysis.rounding.misroundings import FELT, Misrounded
-from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
 from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.observe.shadow.op_notes import LostBound
@@ -34,7 +34,7 @@ class VanishedConstant(Rule):
             return f"its bound should keep numbers off the pole of {fact.where}, and is itself rounded onto it: {fact.what}"
         if isinstance(fact, Missed):
             return f"{self._constant(fact)} and guards nothing; {fact.then}"
-        if isinstance(fact, Repeated):
+        if isinstance(fact, RepeatedFactor):
             return f"{self._constant(fact)}, and {repeated(fact)}"
         if isinstance(fact, Misrounded):
             return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)}% off"

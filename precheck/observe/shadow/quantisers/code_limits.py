@@ -11,7 +11,7 @@ from precheck import ops
 from precheck.observe.shadow.memory.storages import Flat
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost, on_copies
-from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, WrappedCodes
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import ENDS
 from precheck.observe.shadow.replaying.replay import OpCall
 
@@ -174,4 +174,4 @@ def note_wrapping(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, 
     share = float(((turns != 0) & ((off - turns * size).abs() <= widest)).float().mean())
     if share:
         track.cost = None
-        codes.note(track.last or codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))
+        codes.note(track.last or codes.described(op.plan.name), WrappedCodes(track.rounded, share, str(source.dtype).removeprefix("torch.")))

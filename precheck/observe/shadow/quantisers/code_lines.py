@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import Track
-from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Repeated, Skewed
+from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, RepeatedNoise, Skewed
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -29,7 +29,7 @@ SAMPLE = 1 << 14
 
 
 @dataclasses.dataclass(slots=True)
-class Noise:
+class AddedNoise:
     """Random numbers, and the calls that rounded with them. Errors are in steps."""
 
     drawn: StorageWeakRef
@@ -44,11 +44,11 @@ class Noise:
         return float(self.total.square().sum()) / max(self.energy, 1e-30)
 
 
-class Noises:
+class AddedNoises:
     """The noises of one line."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, float, float], Noise] = {}
+        self.held: dict[tuple[int, float, float], AddedNoise] = {}
 
     def seen(self, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
         """A call has rounded `exact` and `noise` to `made`."""
@@ -57,7 +57,7 @@ class Noises:
         key, error = (noise.numel(), float(noise.double().sum()), float(noise[0])), made - exact
         found, energy = self.held.get(key), float(error.square().sum())
         if found is None:
-            self.held[key] = Noise(drawn, exact.clone(), error, energy)
+            self.held[key] = AddedNoise(drawn, exact.clone(), error, energy)
             if len(self.held) > KEPT:
                 del self.held[next(iter(self.held))]
             return
@@ -65,10 +65,10 @@ class Noises:
         if again and not torch.equal(exact, found.first) and float(torch.cosine_similarity(exact, found.first, 0)) > ALIKE:
             found.total, found.energy, found.calls = found.total + error, found.energy + energy, found.calls + 1
 
-    def worst(self) -> Repeated | None:
+    def worst(self) -> RepeatedNoise | None:
         """The noise with which most calls have rounded."""
         found = max(self.held.values(), key=lambda each: each.calls, default=None)
-        return None if found is None or found.calls == 1 else Repeated(found.calls, found.grown)
+        return None if found is None or found.calls == 1 else RepeatedNoise(found.calls, found.grown)
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,10 +82,10 @@ class Line:
     coarse: dict[int, Coarse] = dataclasses.field(default_factory=dict)  # by call
     skewed: Skewed | None = None
     changed: Changed | None = None
-    noises: Noises = dataclasses.field(default_factory=Noises)
+    noises: AddedNoises = dataclasses.field(default_factory=AddedNoises)
 
 
-class Casts:
+class CastsByLine:
     """The casts of a run, by line."""
 
     def __init__(self, codes: Codes) -> None:

@@ -32,17 +32,17 @@ from precheck.observe.shadow.quantisers import (
 )
 from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
 from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, distance, merged, uncancelled
-from precheck.observe.shadow.quantisers.code_lines import Casts
+from precheck.observe.shadow.quantisers.code_lines import CastsByLine
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
 from precheck.observe.shadow.quantisers.float_bits import FloatBits
-from precheck.observe.shadow.quantisers.fruitless_lines import Lines
+from precheck.observe.shadow.quantisers.fruitless_lines import FruitlessLines
 from precheck.observe.shadow.quantisers.function_gradients import FunctionGradients
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.scales import flushed_scales, scale_products, zero_points
 from precheck.observe.shadow.quantisers.scales.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scales.scale_folding import Foldings
-from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, QuantiserScales, Scaled, begins, counts
 from precheck.observe.shadow.quantisers.scales.settled_data import SettledData
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.torch_internals import in_backward, storage_key
@@ -66,10 +66,10 @@ class Codes:
     """Follows the codes of a run."""
 
     def __init__(self, mode: Shadow) -> None:
-        self.mode, self.scales, self.off = mode, Scales(), False
+        self.mode, self.scales, self.off = mode, QuantiserScales(), False
         self.scaled: Storages[Scaled] = Storages(sized=True)
         self.origins: Storages[code_rounding.Origin] = Storages()
-        self.casts = Casts(self)
+        self.casts = CastsByLine(self)
         self.tracks: Storages[Track] = Storages(self.end, sized=True)
         self.differences: Storages[Track] = Storages(sized=True)  # codes less the data, each with the codes that come back when the data is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
@@ -78,7 +78,7 @@ class Codes:
         self.packed, self.bits, self.bit_origins = PackedCodes(self), FloatBits(mode), BitOrigins(self)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
         self.rotations, self.gradients = Rotations(self), FunctionGradients(self)
-        self.told, self.lines = set[str](), Lines(mode.observation, mode.tracker)  # `told`: lines whose codes have a fault
+        self.told, self.lines = set[str](), FruitlessLines(mode.observation, mode.tracker)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""

@@ -11,7 +11,7 @@ from precheck import formats
 if TYPE_CHECKING:
     import torch
 
-    from precheck.observe.shadow.memory.stable_ids import Reference
+    from precheck.observe.shadow.memory.stable_ids import WeakReference
     from precheck.observe.shadow.operations import Operation, Value
 
 
@@ -73,7 +73,7 @@ class ScalerStep:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class OptimizerState:
     """How much of a low-format state tensor's intended displacement since the first recorded step has arrived."""
 
     steps: int
@@ -108,7 +108,7 @@ class Update:
     wrote: str = ""  # the user's own line that wrote the weight, or led to it
     aged: float | None = None  # share of the displacement after `horizon` steps of the optimizer alone, if the run was too short to tell
     horizon: int = 0
-    states: dict[str, State] = dataclasses.field(default_factory=dict)  # its low-format optimizer states, by name
+    states: dict[str, OptimizerState] = dataclasses.field(default_factory=dict)  # its low-format optimizer states, by name
 
     @property
     def edq(self) -> float:
@@ -151,4 +151,4 @@ class Before:
     seen: int
     gradient: Value | None
     unused: bool
-    parameter: Reference
+    parameter: WeakReference
