@@ -29,7 +29,7 @@ _CAUSES = {
 """Rules that can explain a non-finite value at a boundary. Every rule can explain a drift."""
 
 
-def explained(
+def with_responsible_op(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
     """Returns an error at a boundary with the op and line that caused it, and the op that shows it. Returns it unchanged if no op stands out.
@@ -63,7 +63,7 @@ def explained(
     return _caused_at(finding, made, cause, _advice(made, showing, observation)), showing
 
 
-def confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
+def error_if_confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
     """Returns a warning on what a function returns as an error if the function's own lines made that error.
 
     A function's result is a warning up to twice its limit, since many rows may lose the same term where noise averages out. That doubt is about the
@@ -134,7 +134,7 @@ def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | No
     return dataclasses.replace(there, cause=cause, cause_rule=first.rule, advice=first.advice)
 
 
-def written(finding: Finding, observation: Observation) -> Finding:
+def with_writing_line(finding: Finding, observation: Observation) -> Finding:
     """Returns a `lost-update` finding with the user's line that writes the weight, where there is one."""
     line = next((update.wrote for update in observation.updates if update.parameter == finding.tensor), "")
     return dataclasses.replace(finding, source=shortened(line)) if line and not finding.source else finding

@@ -290,7 +290,7 @@ def _computed(value: Value) -> bool:
     return value.maker is not None and value.maker.base not in ops.MOVING | ops.CONSTANTS and not value.maker.plain
 
 
-def past(value: Value) -> Past:
+def summary_of_ancestors(value: Value) -> Past:
     """The results of all walks back from a value, kept before its ancestors are freed."""
     zeros = zero_origin(value) if value.zeros and value.maker is not None else None
     return Past(zeros, error_source(value), ops_on_the_way(value))

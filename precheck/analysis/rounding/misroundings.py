@@ -87,7 +87,7 @@ class Misroundings:
         """Values that the program drops."""
         return output_impact.dropped_values(self.observation)
 
-    def of(self, operation: Operation, value: Value) -> Misrounded | None:
+    def fact(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
@@ -102,11 +102,11 @@ class Misroundings:
         if lost := differences.sum_picked_from(operation, value, self.readers):
             cause, severity = self._stored_low(lost[0]), self._severity(value)
             return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=cause, severity=severity, gain=lost[1])
-        if starving := self._starving(operation, value):
-            return self._starved(operation, value, starving)
-        if self.local(operation, value):
+        if starving := self._lost_inputs(operation, value):
+            return self._flushed(operation, value, starving)
+        if self.made_by_kernel(operation, value):
             harm: Severity = "note" if self.healed(value) else "error"
-            limit = self._accumulating(operation, value)
+            limit = self._kernel_limit(operation, value)
             return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
         return self._lost_digits(operation, value, gain, roundings)
 
@@ -258,11 +258,11 @@ class Misroundings:
         handed = alone or (causes.casts_wide(stored) and spared)
         return handed and not attribution.same_function(stored, operation, self.observation.functions)
 
-    def _starving(self, operation: Operation, value: Value) -> list[Value]:
+    def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
         pole = operation.base in ops.POLES
         found = [source for source in operation.inputs if source.zeroed >= FAIR or (pole and source.zeros and source.zeroed == 0)]
-        found += [source for source in zeros.summed_away(operation, value) if source not in found]
+        found += [source for source in zeros.lost_terms(operation, value) if source not in found]
         return [source for source in found if source.maker is None or underflowed(*zero_origin(source)[1].outputs)]
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
@@ -275,7 +275,7 @@ class Misroundings:
         made = max(causes.before_joins(value), key=provenance.absolute_error).maker  # a join has computed nothing
         return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 
-    def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
+    def _flushed(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         """The fact on underflowed zeros that make a result wrong. None if the result has its digits, or is itself too small."""
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
@@ -284,15 +284,15 @@ class Misroundings:
             return None
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 
-    def local(self, operation: Operation, value: Value) -> bool:
+    def made_by_kernel(self, operation: Operation, value: Value) -> bool:
         """Whether the error of the op's own kernel is larger than that of a correct sum in the low format. What a factorization leaves when it gives
         up is no result."""
         gave_up = operation.packet in ops.REPORTING and operation.flips is not None and bool(operation.flips.changed)
         known = not gave_up and value.local is not None and determined(operation, value)  # a right sum may cancel to zero
-        return known and (value.local or 0.0) > self._accumulating(operation, value)
+        return known and (value.local or 0.0) > self._kernel_limit(operation, value)
 
     @staticmethod
-    def _accumulating(operation: Operation, value: Value) -> float:
+    def _kernel_limit(operation: Operation, value: Value) -> float:
         """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering
         op adds up more terms for some elements than for others, and those with most terms are often the largest."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))

@@ -13,7 +13,7 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.propagation.causes import rule_for
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.unrepresentable.nonfinite import op_that_moved_argument
-from precheck.analysis.unrepresentable.zeros import missed
+from precheck.analysis.unrepresentable.zeros import fact_on_lost_number
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import shortened
@@ -78,7 +78,7 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
     decisions = [(operation, found[0]) for operation, found in zeros if found]
     for operation, zero in decisions:
         if operation.flips is not None and operation.flips.changed:
-            return [missed(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
+            return [fact_on_lost_number(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
     for operation in last_ops:
         cause = op_that_moved_argument(operation, observation) if operation.flips is not None and operation.flips.changed else None
         if cause is not None:
@@ -86,7 +86,7 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
             return [Decided(rule=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
     for operation, zero in decisions:
         if operation.reads and observation.raised in REFUSALS:
-            return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
+            return [fact_on_lost_number(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
     return []
 
 

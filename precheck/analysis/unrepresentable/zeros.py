@@ -35,7 +35,7 @@ class Missed(Fact):
     then: str
 
 
-def missed(zero: Value, then: str) -> Missed:
+def fact_on_lost_number(zero: Value, then: str) -> Missed:
     """The fact on the op that made a zero which the reference does not have. `then` describes the effect."""
     rule, cause = zero_origin(zero)
     bound = reached_bound(cause) if rule == "vanished-constant" else None
@@ -153,7 +153,7 @@ def _flushed_before(value: Value) -> Value | None:
     return None
 
 
-def summed_away(operation: Operation, value: Value) -> list[Value]:
+def lost_terms(operation: Operation, value: Value) -> list[Value]:
     """The operand of a mostly wrong sum, if lost numbers (zeros) are its error and no other operand has one.
 
     Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm, half the sum.

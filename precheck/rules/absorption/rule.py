@@ -45,8 +45,8 @@ class Absorption(Rule):
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         if operation.absorbed is not None and operation.outputs:
-            candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
-            self._counted(operation, operation.absorbed, judged=candidate is not None)
+            candidate = _candidate(operation, operation.outputs[0], operation.absorbed, part.readers)
+            self._count(operation, operation.absorbed, judged=candidate is not None)
             if candidate is not None:
                 yield candidate
 
@@ -62,7 +62,7 @@ class Absorption(Rule):
             return f"keep the weight in {wide} from here on, since a sum rounded to {low} loses as much; or keep the added part apart, unmerged"
         return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
-    def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
+    def _count(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
         if judged or absorbed.additions >= UPDATES:
             self.closed.add(operation.blamed)
         elif too_few(operation, operation.outputs[0], absorbed):
@@ -77,7 +77,7 @@ class Absorption(Rule):
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
 
 
-def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
+def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     """The candidate for an addition that did not arrive. None if it is healthy, or another rule judges it."""
     u = effective_roundoff(value)
     if not value.low:
@@ -96,10 +96,10 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         share = 100 * max(0.0, absorbed.arrived)
         text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
-    return _starved(operation, value, absorbed) or _merged(operation, value, absorbed, readers)
+    return _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
 
 
-def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
+def _of_starved_average(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
     """A moving average whose rate is too small for its format, which a few updates show.
 
     m += r (x - m) changes nothing where r |x - m| is less than half a spacing of m. So the average never comes nearer to x than half a spacing over
@@ -151,7 +151,7 @@ def _unchanged_share(absorbed: Absorbed) -> str:
     return f"{100 * absorbed.share:.0f}% of the elements that {many} should have moved did not move"
 
 
-def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
+def _of_merged_update(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     """A single addition to a stored value that is mostly lost, such as a low-rank update merged into its weight.
 
     Additions to a value that was just computed do not count. There a small term may be lost: an eps against division by zero, a scaled-down branch.
