@@ -140,8 +140,8 @@ def with_writing_line(finding: Finding, observation: Observation) -> Finding:
     return dataclasses.replace(finding, source=shortened(line)) if line and not finding.source else finding
 
 
-def _attributed(value: Value, observation: Observation, call: int = 0) -> Attribution:
-    """The ops that share the error of a value. `call`: only of the error that this call of a function added itself."""
+def _attributed(value: Value, observation: Observation, call: int) -> Attribution:
+    """The ops that share the error of a value. `call`: only of the error that this call of a function added itself; 0: of all."""
     if not call:
         return Attribution(value, observation.operations)
     return Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))

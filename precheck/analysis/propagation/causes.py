@@ -146,7 +146,7 @@ def worst_term(operation: Operation) -> Value:
     return max(operation.inputs, key=absolute_error)
 
 
-def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value | None:
+def _carrier(operation: Operation, made: Value, *, apart: bool) -> Value | None:
     """The input that carries most of the error of the result `made`. None for a random draw, which takes only the shape of its input.
     If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: those with fewer elements do not count."""
     if operation.base in ops.DRAWN:

@@ -32,7 +32,7 @@ UNITS = (ops.SCALING | ops.SUMS | ops.MOVING | ops.CASTS | ops.REDUCTIONS) - ops
 """Ops whose results are multiples or sums of their operands."""
 
 
-def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:
+def behind_wrong_ends(observation: Observation, *, infinite: bool) -> set[Value]:
     """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
 
     Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
@@ -156,7 +156,7 @@ def is_softmax_exponential(exponential: Value, readers: dict[Value, list[Operati
     return False
 
 
-def wrong_when_averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value] = frozenset()) -> bool:
+def wrong_when_averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value]) -> bool:
     """Whether half of the elements still have no correct digit where a forward pass sums or averages them. `unread`: what the program drops.
 
     A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an

@@ -156,7 +156,7 @@ def spread(found: torch.Tensor) -> tuple[float, float]:
     return middle, high / low if low > 0 else float("inf")
 
 
-def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
+def uncancelled(track: Track, *, unit: bool) -> Uncancelled | None:
     """The error of codes at a place where their scales must have cancelled. None if they have. `unit`: what reads them is an exponential, or a sum
     with data.
 

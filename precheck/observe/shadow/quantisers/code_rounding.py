@@ -128,43 +128,35 @@ def _begin_lookup(codes: Codes, op: OpCall, scaled: Scaled, source: torch.Tensor
 
 
 def make_codes(
-    codes: Codes,
-    op: OpCall,
-    exact: torch.Tensor,
-    data: torch.Tensor,
-    bys: list[torch.Tensor],
-    result: torch.Tensor,
-    scaled: Scaled | None = None,
+    codes: Codes, op: OpCall, exact: torch.Tensor, data: torch.Tensor, bys: list[torch.Tensor], result: torch.Tensor, scaled: Scaled
 ) -> Operation:
     """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point. `scaled`: what was rounded."""
     place = codes.described(op.plan.name)
-    powers = codes.scales.rounded_under(bys[0])
-    if scaled is None or scaled.written or scaled.powers is not None:
-        powers = scaled.powers if scaled is not None else None
+    powers = codes.scales.rounded_under(bys[0])  # remembers these factors, too
+    powers = scaled.powers if scaled.written or scaled.powers is not None else powers
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
-    offset = scaled.offset if scaled is not None and scaled.offset is not None and scaled.offset.dim() == data.dim() else None
+    offset = scaled.offset if scaled.offset is not None and scaled.offset.dim() == data.dim() else None
     if offset is not None:
         plains, bys = [*plains, Flat.of(result, torch.nan_to_num(data / bys[0]) + offset)], [*bys, bys[0]]
     units = [Flat.of(result, 1 / by) for by in bys]
     end = torch.finfo(result.dtype).max if result.dtype in FLOATS else math.inf
     filled = FILLED * end <= max(float(exact.abs().amax()), _made_for(scaled)) if exact.numel() else False
     lost = cost(exact, result)
-    if not (scaled and scaled.nested):
+    if not scaled.nested:
         codes.gradients.rounded(place.blamed, [each.seen(result) for each in plains], lost[0])
     void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
-    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact,
-                                   dead=place if void else None,
-                                   filled=filled, powers=powers, begun=powers, cost=lost,
-                                   sources=scaled.source.extremes if scaled and scaled.source else frozenset(),
-                                   scales=0 if scaled and scaled.written else 1, nested=scaled.nested if scaled else None,
-                                   chosen=bool(scaled and scaled.chosen)))  # fmt: skip
+    codes.tracks.put(result, Track(
+        Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact, dead=place if void else None,
+        filled=filled, powers=powers, begun=powers, cost=lost, sources=scaled.source.extremes if scaled.source else frozenset(),
+        scales=0 if scaled.written else 1, nested=scaled.nested, chosen=scaled.chosen,
+    ))  # fmt: skip
     return place
 
 
-def _made_for(scaled: Scaled | None) -> float:
+def _made_for(scaled: Scaled) -> float:
     """What the scale makes of the extreme that it is made of, which is the largest number of the format that it is made for. 0 if unknown."""
-    greatest = None if scaled is None or scaled.source is None else scaled.source.greatest
-    return 0.0 if scaled is None or greatest is None else abs(float(greatest.reshape(()) * scaled.bys[0].reshape(-1)[0]))
+    greatest = None if scaled.source is None else scaled.source.greatest
+    return 0.0 if greatest is None else abs(float(greatest.reshape(()) * scaled.bys[0].reshape(-1)[0]))
 
 
 def note_dead(codes: Codes, track: Track) -> None:
