@@ -12,7 +12,7 @@ import precheck
 from precheck.findings import Finding
 from precheck.observe.shadow.op_notes import Recut
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes.flips import note_recut
+from precheck.observe.shadow.probes.integer_casts import note_recut
 
 FRAMES = 390
 SHARES = torch.tensor([0.0731, 0.1357, 0.2468, 0.3141, 0.3819, 0.4669, 0.6180, 0.7071, 0.9119])

@@ -7,7 +7,7 @@ import torch
 
 from precheck.observe.shadow.op_notes import Renumbered
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes.flips import note_renumbered
+from precheck.observe.shadow.probes.integer_casts import note_renumbered
 
 HALF, LOW = 2.0**-11, 2.0**-8
 
