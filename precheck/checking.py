@@ -187,7 +187,7 @@ class Checking:
         if not self._judges or trace.records.keys() - self.recorded.records.keys():
             return None
         spreads = {key: floors[self.precision.placement] * self.precision.roundoff for key, floors in self.floors.items()}
-        return drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
+        return drift.compare(trace, self.recorded, drift.Spreads(spreads, FIRST_LOOK), self.precision)
 
     @functools.cached_property
     def _judges(self) -> bool:

@@ -127,7 +127,7 @@ class Trials:
         plain = run(job, reference(dtype, self.precision, follows=log, decides=DecisionLog()))
         if not _sound(plain):
             return _UNSOUND
-        rows = drift.compare(seen, plain, {}, self.precision, samples=FIRST_LOOK)
+        rows = drift.compare(seen, plain, drift.Spreads({}, FIRST_LOOK), self.precision)
         bounds = _bounds(rows)
         report = report_on(seen, plain, rows, self.precision)
         fault = self._first(report, _PLAIN) or self._closer(job, (seen, log), bounds, _flips(plain), report)

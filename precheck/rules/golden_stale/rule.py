@@ -78,7 +78,7 @@ def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors
         key: math.hypot(spread * (BF16.unit_roundoff if key.startswith("update:") else noise.REASSOCIATED), math.sqrt(2) * known.get(key, 0.0))
         for key, spread in spreads.items()
     }
-    return drift.compare(now, recorded, widened, PRECISIONS["32-true"], samples=2)
+    return drift.compare(now, recorded, drift.Spreads(widened, 2), PRECISIONS["32-true"])
 
 
 def out_of_date(rows: Sequence[ComparedTensor], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
