@@ -143,7 +143,7 @@ def compared(
     """A tensor beside its reference, with what rounding explains and the limit of r."""
     fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
     scaled = record.kind in ("gradient", "parameter-gradient")
-    stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # a wide result of the user's code has no subnormal limit
+    stored = record.kind != "returned" or record.low  # a wide result of the user's code has no subnormal limit
     floor = noise.floor(
         reference,
         spread,

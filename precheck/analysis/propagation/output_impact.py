@@ -48,7 +48,7 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool) -> set[Value]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
     unread = dropped_values(observation)
     found = {value for _, value in observation.made() if value not in read and value not in unread and wrong(value)}
-    found |= {value for _, value, _ in observation.gradients.values() if wrong(value)}
+    found |= set(filter(wrong, observation.parameter_gradients))
     branching = decided_by_chance(observation)
     lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
     for operation in reversed(reading):

@@ -283,7 +283,7 @@ def coarse_number(operation: Operation) -> tuple[float, float] | None:
 
     It is no rounding of a small result: a coefficient of a polynomial is multiplied by large numbers later.
     """
-    value = operation.outputs[0] if operation.outputs else None
+    value = operation.result
     if value is None or operation.base not in ops.SUMS or not value.low or not value.norm:
         return None
     kept, size = formats.of_dtype(value.dtype), rms(value)

@@ -64,7 +64,7 @@ class Iterations:
     def follow(self, operations: Iterable[Operation]) -> None:
         """Follows the states through these operations."""
         for operation in operations:
-            value = operation.outputs[0] if operation.outputs else None
+            value = operation.result
             if self.states and operation.base in ops.SUMS:
                 self._remains(remainder_of(operation))
             if value is None or value.maker is not operation or not (value.low or value.drift >= FELT) or not _direct(operation):

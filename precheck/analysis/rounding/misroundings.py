@@ -215,7 +215,7 @@ class Misroundings:
 
     def healed(self, value: Value, most: int = NEARBY) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
-        asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
+        asked = self.observation.parameter_gradients
         return output_impact.healed(value, self.readers, asked, most) and not output_impact.wrong_when_averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:

@@ -78,7 +78,7 @@ def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float
     aimless = {row.record.name for row in unlike} - turned
     last: dict[str, ComparedTensor] = {}
     for row in rows:
-        judged = (row.record.dtype in ("bfloat16", "float16") or row.record.norm == 0) and row.record.name not in aimless
+        judged = (row.record.low or row.record.norm == 0) and row.record.name not in aimless
         if row.record.kind == "update" and judged and row.reference.norm > 0 and not row.record.nonfinite:
             last[row.record.name] = row
     elsewhere = {name for name, row in last.items() if _moved_elsewhere(row)}

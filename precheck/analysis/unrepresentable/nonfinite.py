@@ -162,7 +162,7 @@ def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
 
     On the way a derivative may heal it, as the function itself does. That of erf squares Inf, and is zero there.
     """
-    return maker.phase == "forward" and any(value is gradient for _, gradient, _ in observation.gradients.values())
+    return maker.phase == "forward" and value in observation.parameter_gradients
 
 
 def fact_on_root(root: Value, observation: Observation) -> Fact:

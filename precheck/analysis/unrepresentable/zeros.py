@@ -135,7 +135,7 @@ def _size_of_zeroed(value: Value) -> float:
 
 def _asked_for(observation: Observation) -> list[tuple[str, Value, float]]:
     """Gradients that the user's own code reads, as `torch.autograd.grad` returns them, with their loss scales."""
-    known = {value for _, value, _ in observation.gradients.values()}
+    known = observation.parameter_gradients
     read = (value for operation in observation.operations if operation.phase == "forward" and not operation.derived for value in operation.inputs)
     asked = dict.fromkeys(value for value in read if value.maker is not None and value.maker.derived and value not in known)
     return [("", value, value.maker.scale) for value in asked if value.maker is not None]

@@ -64,7 +64,7 @@ class DtypeLeak(Rule):
         """An error on the first output that the model stores low under a float32 or float64 precision."""
         if run.precision.is_low or run.precision.autocasts:
             return
-        low = [record for record in run.low.records.values() if record.kind == "output" and record.dtype in ("bfloat16", "float16")]
+        low = [record for record in run.low.records.values() if record.kind == "output" and record.low]
         if low:
             text = f"{label('output', low[0].name)} is stored in {low[0].dtype} under {run.precision} ({counted(len(low), 'output')} in all)"
             name = low[0].name
