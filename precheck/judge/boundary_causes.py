@@ -76,7 +76,7 @@ def error_if_confirmed(finding: Finding, observation: Observation, record: Recor
     if operation is None or value is None or not call:
         return finding
     own = value.call_error
-    if own <= ADDED * effective_roundoff(value) or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(operation, value):
+    if own <= ADDED * effective_roundoff(value) or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(value):
         return finding
     attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)

@@ -272,7 +272,7 @@ def stored_too_soon(operation: Operation, value: Value) -> bool:
     stored = [source for source in operation.inputs if source.kept_low]
     at_hand = any(source.maker is None and not source.low for source in operation.inputs)
     garbage = elements(value) >= RESULTS and value.dead >= GARBAGE and len({before_copies(source) for source in operation.inputs}) == 1
-    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(stored_here, stored))
+    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(value) and all(map(stored_here, stored))
 
 
 def stored_here(value: Value) -> bool:

@@ -204,19 +204,17 @@ def _kind_of_zero(operation: Operation, value: Value) -> str:
     return "gradient-underflow" if unscaled else "underflow"
 
 
-def determined(operation: Operation, value: Value) -> bool:
+def determined(value: Value) -> bool:
     """Whether float32 determines a value. A sum that cancels to less than 2^-17 of its terms is rounding noise of float32 itself.
 
     The gradient of a key's bias is such a sum, and that of any bias before a norm. Elementwise products and quotients do not cancel, however small
     their results are: for these the factor with the error is checked.
     """
-    while operation.base in ops.SCALING:
-        source = operation.drifting
-        if source is None or source.maker is None:
-            return True
-        operation, value = source.maker, source
-    sizes = [source.norm for source in operation.inputs if source.norm > 0]
-    if not sizes or not value.norm:
+    while value.maker is not None and value.maker.base in ops.SCALING and value.maker.drifting is not None:
+        value = value.maker.drifting
+    operation = value.maker
+    sizes = [source.norm for source in operation.inputs if source.norm > 0] if operation is not None and operation.base not in ops.SCALING else []
+    if operation is None or not sizes or not value.norm:
         return True
     scale = math.prod(sizes[:2]) if operation.base in ops.PRODUCTS else max(sizes)
     return value.norm >= 2.0**-17 * scale

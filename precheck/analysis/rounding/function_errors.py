@@ -109,7 +109,7 @@ class Calls:
         cancelled = self._cancels(operation, value) or takes_from_bits(operation, value)
         if cancelled or value.call_error <= ADDED * effective_roundoff(value) or operation.base in ops.MOVING or not self._leaves(operation, value):
             return False
-        return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
+        return value.call_error**2 >= least * value.drift**2 and determined(value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
         """The op whose line made an error. None if the user wrote no such line. Nor does rounding to codes count: what it loses is added

@@ -114,7 +114,7 @@ class Misroundings:
         """The fact on an error that is neither a difference's, nor that of zeros among the inputs, nor a kernel's own."""
         stored = any(source.kept_low for source in operation.inputs)
         spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
-        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= LOSES_FIVE_BITS and stored and determined(operation, value):
+        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= LOSES_FIVE_BITS and stored and determined(value):
             return self._fact("a product", operation, value, gain, LOSES_FIVE_BITS)
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
@@ -288,7 +288,7 @@ class Misroundings:
         """Whether the error of the op's own kernel is larger than that of a correct sum in the low format. What a factorization leaves when it gives
         up is no result."""
         gave_up = operation.packet in ops.REPORTING and operation.flips is not None and bool(operation.flips.changed)
-        known = not gave_up and value.local is not None and determined(operation, value)  # a right sum may cancel to zero
+        known = not gave_up and value.local is not None and determined(value)  # a right sum may cancel to zero
         return known and (value.local or 0.0) > self._kernel_limit(operation, value)
 
     @staticmethod

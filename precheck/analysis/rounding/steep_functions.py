@@ -132,7 +132,7 @@ def _steep(operation: Operation, value: Value) -> bool:
     if (len(operation.inputs) != 1 and operation.base not in INTERPOLATING) or operation.base in NOT_STEEP or operation.plain:
         return False
     grown = value.drift > ADDED * effective_roundoff(value) and value.drift >= GROWN * operation.drift_in > 0
-    return grown and determined(operation, value)
+    return grown and determined(value)
 
 
 def _narrowing(operation: Operation) -> bool:

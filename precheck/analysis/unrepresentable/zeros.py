@@ -79,7 +79,7 @@ def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> 
         return False  # the format can hold them: rounding has moved them across a threshold, such as a ReLU's
     if operation.drift_in >= LOST_TENSOR:
         return False  # the numbers were lost before: a bias without a gradient, which Adam moves by chance
-    return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
+    return not any(source.zeros for source in operation.inputs) and determined(value) and zero_origin(value)[0] == "underflow"
 
 
 def _drowns(value: Value, readers: Readers) -> bool:
@@ -110,7 +110,7 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
     found, told = [], set[Operation]()
     for name, value, scale in [*observation.gradients.values(), *_asked_for(observation)]:
         flushed = _flushed_before(value)
-        if flushed is None or flushed.maker is None or value in spoiled or not determined(flushed.maker, flushed):
+        if flushed is None or flushed.maker is None or value in spoiled or not determined(flushed):
             continue
         rule, cause = zero_origin(flushed)
         if rule == "cancellation" or (cause in told and not name):
@@ -162,4 +162,4 @@ def lost_terms(operation: Operation, value: Value) -> list[Value]:
     if operation.base not in ops.REDUCTIONS or value.dead < GARBAGE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
         return []
     exact = all(source is worst or source.drift <= ROUNDINGS * source.roundoff for source in operation.inputs)
-    return [worst] if exact and determined(operation, value) else []
+    return [worst] if exact and determined(value) else []
