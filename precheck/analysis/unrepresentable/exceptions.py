@@ -134,7 +134,7 @@ def _mixed(observation: Observation, operation: Operation, refused: Refused) -> 
     wide = next((place for place, dtype in enumerate(refused.types) if dtype == "float32"), None)
     if wide is None or not refused.dtype:
         return []
-    cause = _widened(observation, operation.inputs[wide])
+    cause = _op_that_widened(observation, operation.inputs[wide])
     return [
         MixedFormats(
             rule="dtype-leak", operation=cause or operation, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype,
@@ -155,14 +155,14 @@ def _mixed_in_a_call(observation: Observation) -> MixedFormats | None:
     read = {value for operation in observation.operations for value in operation.inputs}
     made = (value for operation in reversed(observation.operations) for value in operation.outputs)
     wide = (value for value in made if value.dtype == "float32" and not value.low and value not in read)
-    cause = next((found for value in wide if (found := _widened(observation, value)) is not None), None)
+    cause = next((found for value in wide if (found := _op_that_widened(observation, value)) is not None), None)
     if cause is None:
         return None
     dtype = "float16" if "half" in named else "bfloat16"
     return MixedFormats(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=True)
 
 
-def _widened(observation: Observation, value: Value) -> Operation | None:
+def _op_that_widened(observation: Observation, value: Value) -> Operation | None:
     """The op that made a float32 value from a low one: a cast, or a promotion."""
     if value.low:  # a cast that widens makes no new value
         return next((each for each in reversed(observation.operations) if value in each.inputs and value in each.outputs), None)
