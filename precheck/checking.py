@@ -29,7 +29,8 @@ from precheck.observe import listeners
 from precheck.observe.containers import tensors
 from precheck.observe.job import Depth, Job
 from precheck.observe.records import Trace
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.precisions import Precision, resolve
 from precheck.rules.golden_mismatch.rule import mismatched
 from precheck.rules.golden_stale import rule as staleness
@@ -186,7 +187,7 @@ class Checking:
         if not self._judges or trace.records.keys() - self.recorded.records.keys():
             return None
         spreads = {key: floors[self.precision.placement] * self.precision.roundoff for key, floors in self.floors.items()}
-        return drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
+        return drift.compare(trace, self.recorded, drift.Spreads(spreads, FIRST_LOOK), self.precision)
 
     @functools.cached_property
     def _judges(self) -> bool:

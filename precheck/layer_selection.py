@@ -18,8 +18,8 @@ from precheck.observe.job import InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.models.layer_recipes import kept_in, recipe_for
 from precheck.observe.recording.surveys import surveyed
-from precheck.observe.recording.whole_gradients import Gradients, gradients
-from precheck.observe.run import low, reference
+from precheck.observe.recording.whole_gradients import WholeGradients, gradients
+from precheck.observe.setting import low, reference
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
 from precheck.shared_runs.smallest_set import SpentError, needed
@@ -155,7 +155,7 @@ class _Search:
         self.job, self.precision, self.instead, self.what, self.within, self.most = job, precision, instead, what, within, most
         self.known: dict[frozenset[str], float] = {}
         self.log = DecisionLog()
-        self.exact: Gradients | None = None
+        self.exact: WholeGradients | None = None
 
     def found(self, keep_in: str) -> Kept:
         order = self._layers()
@@ -217,7 +217,7 @@ class _Search:
         return self.known[key]
 
     @functools.cached_property
-    def _reference(self) -> Gradients:
+    def _reference(self) -> WholeGradients:
         """The float32 run, with the random draws of the first run but decisions of its own. Other decisions of a recipe count as error."""
         return gradients(self.job, reference(torch.float32, follows=self.log.draws()))
 

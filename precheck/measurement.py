@@ -32,7 +32,8 @@ from precheck.observe.listeners import doing, failed
 from precheck.observe.models.adapters import Called, received
 from precheck.observe.recording.surveys import found, run_beside
 from precheck.observe.records import Trace
-from precheck.observe.run import Setting, low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting, low, reference
 from precheck.precisions import Precision, resolve
 from precheck.recipes.survey import Survey, by_layer
 from precheck.rules.coarse_recipe.rule import coarse
@@ -225,7 +226,7 @@ class Measurement:
         seen = run(job, dataclasses.replace(low(self.precision, records=log), module_inputs=True))
         plain = run(job, dataclasses.replace(reference(self.dtype, self.precision, follows=log), module_inputs=True))
         noises = [run(job, dataclasses.replace(self._noise_setting(number, log), module_inputs=True)) for number in range(FIRST_LOOK)]
-        rows = drift.compare(seen, plain, drift.spreads(plain, noises), self.precision, samples=FIRST_LOOK)
+        rows = drift.compare(seen, plain, drift.Spreads(drift.spreads(plain, noises), FIRST_LOOK), self.precision)
         report.findings = [located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
 
     def _noise_setting(self, number: int, log: DecisionLog) -> Setting:
@@ -260,8 +261,7 @@ class Measurement:
         return self._compared_with(made[:count])
 
     def _compared_with(self, noises: list[Trace]) -> list[drift.ComparedTensor]:
-        spreads, known = drift.spreads(self.reference, noises), drift.known_of(self.reference, noises)
-        return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), **known)
+        return drift.compare(self.low, self.reference, drift.Spreads.seen(self.reference, noises), self.precision)
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
         disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)
@@ -279,8 +279,8 @@ class Measurement:
 
     def _flips_matter(self, suspects: list[flips.Place]) -> bool:
         """Whether float32 gives another result, beyond noise, if it takes the run's decisions at these places, and all others by itself."""
-        spreads, flipped = drift.spreads(self.reference, self.noises), self.others.without_flips({place.name for place in suspects})
-        rows = drift.compare(flipped, self.others.deciding, spreads, self.precision, samples=len(self.noises))
+        spread, flipped = drift.spreads(self.reference, self.noises), self.others.without_flips({place.name for place in suspects})
+        rows = drift.compare(flipped, self.others.deciding, drift.Spreads(spread, len(self.noises)), self.precision)
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
 
     def added_up(self) -> dict[str, tuple[str, str]]:
@@ -289,5 +289,4 @@ class Measurement:
 
     def contradicted(self, rows: dict[str, drift.ComparedTensor], *, early: bool) -> set[str]:
         """Keys of the rows for which the reference is none, since another exact run contradicts it."""
-        exact = rows and self.dtype is torch.float32
-        return self.others.contradicting(self.low, self.reference, rows, early=early) if exact else set()
+        return self.others.contradicting(self.low, self.reference, rows, early=early) if rows and self.dtype is torch.float32 else set()

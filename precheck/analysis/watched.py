@@ -32,7 +32,7 @@ class RunAnalysis:
         spoiled = self.spread.spoiled  # values that follow from Inf and NaN have no fault of their own
         floods = self.floods.found(observation, spoiled, readers)
         wrong = self.errors.facts(observation, spoiled, readers)  # also traces the origins
-        found: list[Fact] = [*(self._traced(nonfinite.made_by(root, observation), wrong) for root in roots), *floods, *wrong]
+        found: list[Fact] = [*(self._traced(nonfinite.fact_on_root(root, observation), wrong) for root in roots), *floods, *wrong]
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += quantisers.facts(observation)
         if last:

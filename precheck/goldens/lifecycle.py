@@ -27,7 +27,8 @@ from precheck.observe.listeners import doing
 from precheck.observe.recording.reduce import reduced
 from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Record, Trace
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import PRECISIONS, Placement, Precision
 from precheck.rules.golden_stale import rule as staleness
 from precheck.torch_support.dense_parts import parts

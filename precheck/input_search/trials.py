@@ -24,7 +24,8 @@ from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.recording.range_use import Reach
 from precheck.observe.records import Trace
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import Precision
 from precheck.shared_runs.closer_look import FIRST_LOOK
 from precheck.shared_runs.evidence import Evidence
@@ -126,7 +127,7 @@ class Trials:
         plain = run(job, reference(dtype, self.precision, follows=log, decides=DecisionLog()))
         if not _sound(plain):
             return _UNSOUND
-        rows = drift.compare(seen, plain, {}, self.precision, samples=FIRST_LOOK)
+        rows = drift.compare(seen, plain, drift.Spreads({}, FIRST_LOOK), self.precision)
         bounds = _bounds(rows)
         report = report_on(seen, plain, rows, self.precision)
         fault = self._first(report, _PLAIN) or self._closer(job, (seen, log), bounds, _flips(plain), report)

@@ -30,7 +30,7 @@ _CAUSES = {
 """Rules that can explain a non-finite value at a boundary. Every rule can explain a drift."""
 
 
-def explained(
+def with_responsible_op(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
     """Returns an error at a boundary with the op and line that caused it, and the op that shows it. Returns it unchanged if no op stands out.
@@ -64,7 +64,7 @@ def explained(
     return _caused_at(finding, made, cause, _advice(made, showing, observation)), showing
 
 
-def confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
+def error_if_confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
     """Returns a warning on what a function returns as an error if the function's own lines made that error.
 
     A function's result is a warning up to twice its limit, since many rows may lose the same term where noise averages out. That doubt is about the
@@ -72,14 +72,12 @@ def confirmed(finding: Finding, observation: Observation, record: Record) -> Fin
     limit and larger than that of a function that rounds its result. A low difference made it, or ops that the user wrote in the function. What
     torch's own modules round is no fault, nor is the low result of a product, for which the precision asks.
     """
-    found, call = _largest_error(finding, observation, record), 0
-    if found is not None:
-        (operation, value), call = found, found[0].call
-    if not call or record.place is None or finding.measured is None or finding.limit is None or not finding.measured > finding.limit:
+    operation, value = _largest_error(finding, observation, record) or (None, None)
+    call = 0 if value is None or not (finding.measured or 0.0) > (finding.limit or 0.0) else _own_call(finding, value, record.place)
+    if operation is None or value is None or not call:
         return finding
     own = value.call_error
-    beyond = ADDED * effective_roundoff(value) < own < math.inf and own * finding.measured > finding.limit * value.drift
-    if not beyond or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(operation, value):
+    if own <= ADDED * effective_roundoff(value) or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(value):
         return finding
     attributed = _attributed(value, observation, call)
     cause = attributed.cause(attribution.written)
@@ -137,14 +135,14 @@ def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | No
     return dataclasses.replace(there, cause=cause, cause_rule=first.rule, advice=first.advice)
 
 
-def written(finding: Finding, observation: Observation) -> Finding:
+def with_writing_line(finding: Finding, observation: Observation) -> Finding:
     """Returns a `lost-update` finding with the user's line that writes the weight, where there is one."""
     line = next((update.wrote for update in observation.updates if update.parameter == finding.tensor), "")
     return dataclasses.replace(finding, source=shortened(line)) if line and not finding.source else finding
 
 
-def _attributed(value: Value, observation: Observation, call: int = 0) -> Attribution:
-    """The ops that share the error of a value. `call`: only of the error that this call of a function added itself."""
+def _attributed(value: Value, observation: Observation, call: int) -> Attribution:
+    """The ops that share the error of a value. `call`: only of the error that this call of a function added itself; 0: of all."""
     if not call:
         return Attribution(value, observation.operations)
     return Attribution(value, [each for each in observation.operations if each.call == call], Splits(error_in(call)))

@@ -113,12 +113,12 @@ def with_cause(
 ) -> tuple[Finding, Operation | None]:
     """Returns a finding on a boundary with its cause where one is found, and the op that shows it. `record`: the tensor that the finding is about."""
     if finding.rule == "lost-update":
-        return boundary_causes.written(finding, observation), None
+        return boundary_causes.with_writing_line(finding, observation), None
     if finding.severity == "warning" and finding.rule == "accumulated-drift" and record is not None and record.kind == "returned":
-        finding = boundary_causes.confirmed(finding, observation, record)
+        finding = boundary_causes.error_if_confirmed(finding, observation, record)
         return finding, None
     has_cause = finding.severity == "error" and finding.rule in EFFECTS
-    return boundary_causes.explained(finding, observation, candidates, record) if has_cause else (finding, None)
+    return boundary_causes.with_responsible_op(finding, observation, candidates, record) if has_cause else (finding, None)
 
 
 def _record(finding: Finding, trace: Trace) -> Record | None:

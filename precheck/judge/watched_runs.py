@@ -67,7 +67,7 @@ class RunJudge:
 
     def past(self, value: Value) -> Past:
         """A summary of a value's ancestors, which is kept when they are dropped."""
-        return causes.past(value)
+        return causes.summary_of_ancestors(value)
 
     def origin(self, value: Value) -> Operation | None:
         return self.analysis.origins.of(value)

@@ -119,7 +119,7 @@ class Noise:
             return with_values(value, lambda values: self._disturbed(values, roundoff=roundoff))
         with no_dispatch():
             with no_class_code():  # a product of the user's class may be a rotation, say
-                disturbed = torch.mul(value, self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff)))
+                disturbed = torch.mul(value, self._draws(value, _UNIFORM * (self.roundoff if roundoff is None else roundoff)))
             return disturbed if type(value) in (torch.Tensor, torch.nn.Parameter) else value.clone().copy_(disturbed)
 
     def _disturb(self, value: torch.Tensor, roundings: float, *, scale: float = 1.0) -> None:
@@ -132,7 +132,7 @@ class Noise:
             error = _rounded(value, self.roundoff, shift=shift).sub_(value)
             value.add_(error.nan_to_num_(nan=0.0).mul_(math.sqrt(roundings)))  # NaN comes from Inf - Inf: masks stay
         else:
-            value.mul_(self._draws(value, about=1.0, within=_UNIFORM * self.roundoff * math.sqrt(roundings)))
+            value.mul_(self._draws(value, _UNIFORM * self.roundoff * math.sqrt(roundings)))
         if self.bottom is not None and not value.is_complex():
             _settle(value, self.bottom, scale)
 
@@ -153,8 +153,8 @@ class Noise:
             self._generators[device] = torch.Generator(like.device).manual_seed(self.seed)
         return self._generators[device]
 
-    def _draws(self, like: torch.Tensor, *, about: float = 0.0, within: float = 1.0) -> torch.Tensor:
-        """U(about - within, about + within) in 2^8 steps, from this run's own generator, so that the model's random numbers do not change.
+    def _draws(self, like: torch.Tensor, within: float) -> torch.Tensor:
+        """U(1 - within, 1 + within) in 2^8 steps, from this run's own generator, so that the model's random numbers do not change.
         Each draw of 64 bits gives eight numbers, since one draw for each would cost as much as the run. The mean square is that of the
         continuous distribution, less a 65 536th.
         """
@@ -164,7 +164,7 @@ class Noise:
         bits = torch.empty(min(_DRAWN, -(-drawn.numel() // 8)), dtype=torch.int64, device=like.device)
         for part in drawn.view(-1).split(8 * _DRAWN):
             few = bits[: -(-part.numel() // 8)].random_(-(2**63), None, generator=generator)
-            part.copy_(few.view(torch.int8)[: part.numel()]).mul_(within * 2.0**-7).add_(about + within * 2.0**-8)
+            part.copy_(few.view(torch.int8)[: part.numel()]).mul_(within * 2.0**-7).add_(1.0 + within * 2.0**-8)
         return drawn
 
 

@@ -56,6 +56,11 @@ class Record:
             setattr(self, name, value)
 
     @property
+    def low(self) -> bool:
+        """Whether the run stores it in bfloat16 or float16."""
+        return self.dtype in ("bfloat16", "float16")
+
+    @property
     def nonfinite(self) -> int:
         return self.nan + self.posinf + self.neginf
 

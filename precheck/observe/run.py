@@ -8,89 +8,33 @@ import functools
 import random
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from precheck import interrupts
 from precheck.observe import state
 from precheck.observe.containers import tensors
-from precheck.observe.decisions.log import DecisionLog, Recording
+from precheck.observe.decisions.log import Recording
 from precheck.observe.decisions.op_sequence import Program
 from precheck.observe.decisions.replay import DecisionReplay
-from precheck.observe.decisions.selections import Selection, Selections
+from precheck.observe.decisions.selections import Selections
 from precheck.observe.job import Job, named
 from precheck.observe.kernel_fixes import substituted
 from precheck.observe.listeners import otherwise
 from precheck.observe.models import conversion, float32_parts
 from precheck.observe.recording.digest import Digest, numbers, wished
-from precheck.observe.recording.module_hooks import LOW, Boundaries, Disturbance, Position
-from precheck.observe.recording.recorder import Witness
+from precheck.observe.recording.module_hooks import LOW, Boundaries, Position
 from precheck.observe.records import Trace
+from precheck.observe.setting import Setting
 from precheck.observe.shadow.memory.window import Judge
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.reference import Reference
 from precheck.observe.training import Training
-from precheck.precisions import Precision
 from precheck.torch_internals import innermost_mode, no_dispatch, without_innermost_mode, without_modes
 from precheck.torch_support import dense_parts, float32, sparse
 from precheck.torch_support.autocast import cuda_policy_on_cpu
-
-
-@dataclasses.dataclass(slots=True)
-class Setting:
-    """How to run a job. `dtype` is the storage format of floats (None: unchanged). Other fields are off if None."""
-
-    dtype: torch.dtype | None
-    precision: Precision | None = None  # None: a reference run, with plain arithmetic in `dtype`
-    records: DecisionLog | None = None
-    follows: DecisionLog | None = None
-    disturbance: Disturbance | None = None
-    decides: DecisionLog | None = None  # filled with the decisions that this run would have made itself
-    compared_with: DecisionLog | None = None  # the log to compare these with; None: `follows`
-    shadow: Shadow | None = None  # watches every op
-    finds_sample_sizes: bool = False  # whether to find out for which records a sample is enough
-    module_inputs: bool = False  # whether to record tensors that modules pass to each other too
-    fast_path: bool = False  # whether to leave out gradients between modules (if all end in parameters), and the zeros of large tensors
-    buffers: torch.dtype | None = None  # the format of floating buffers in the run to compare with
-    functions: bool = False  # whether to record results of the user's functions too
-    files: bool = False  # whether to note the files of the code that runs
-    early: bool = False  # whether to stop after the loss of the first step
-    witness: Witness | None = None  # another observer of recorded tensors; None: the shadow's, if there is one
-    unmeasured: bool = False  # whether records have no numbers, since the witness looks at the tensors
-    compiled: bool = False  # whether compiled code runs compiled, with hooks on the whole model only
-    extra_mode: contextlib.AbstractContextManager[Any] | None = None  # another mode that watches its ops
-    steps: bool = False  # whether to count the ops of the run
-    selections: list[Selection] | None = None  # filled with products that only move values; these are then computed exactly
-    returned: list[torch.Tensor] | None = None  # filled with the model's last result, to keep it alive
-
-
-def low(precision: Precision, *, records: DecisionLog | None = None) -> Setting:
-    """The setting of a low run under a precision. It writes decisions and draws to the log `records`, if given."""
-    return Setting(None if precision.autocasts else precision.param_dtype, precision, records=records)
-
-
-def reference(
-    dtype: torch.dtype,
-    precision: Precision | None = None,
-    *,
-    follows: DecisionLog | None = None,
-    disturbance: Disturbance | None = None,
-    decides: DecisionLog | None = None,
-    compared_with: DecisionLog | None = None,
-    functions: bool = False,
-) -> Setting:
-    """The setting of a reference run in `dtype`, with the decisions of `follows`, and with noise if it has a `disturbance`.
-
-    Buffers are first rounded as `precision` stores them. A table of frequencies is rounded when the model is converted and not by the model's code,
-    so the rounded table is given, like the weights. A buffer that the format cannot hold (a mask's -1e9) is not rounded.
-    """
-    stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
-    return Setting(
-        dtype, follows=follows, disturbance=disturbance, decides=decides, compared_with=compared_with, buffers=stored, functions=functions
-    )
 
 
 def run(job: Job, setting: Setting) -> Trace:
@@ -105,21 +49,14 @@ def _ran(job: Job, setting: Setting) -> Trace:
     trace = Trace()
     kept = float32_parts.set_apart(job.model)
     with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), kept:
-        witness = setting.witness if setting.witness is not None or setting.shadow is None else setting.shadow.exponents
-        boundaries = Boundaries(
-            job.model, trace, disturbance=setting.disturbance, module_inputs=setting.module_inputs, fast_path=setting.fast_path, witness=witness,
-            sampled=job.sampled, finds_sample_sizes=setting.finds_sample_sizes, loss=job.loss, functions=setting.functions,
-            compiled=setting.compiled, unmeasured=setting.unmeasured, files=setting.files,
-        )  # fmt: skip
+        boundaries = Boundaries(job.model, trace, setting, sampled=job.sampled, loss=job.loss)
         tables = prepare(job, setting)
         if tables and setting.shadow is not None and setting.dtype is not None:
             with setting.shadow:  # only the shadow, since records begin with the inputs
                 conversion.rounded(tables, setting.dtype)
         with _modes(setting, job.device, boundaries.position, trace) as (recording, following), boundaries.attached():
-            training = Training(
-                job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, following=following, early=setting.early,
-                aside=None if setting.shadow is None else functools.partial(_unwatched, setting.shadow, job.device),
-            )  # fmt: skip
+            aside = None if setting.shadow is None else functools.partial(_unwatched, setting.shadow, job.device)
+            training = Training(job, boundaries, setting, recording=recording, following=following, aside=aside)
             training.steps()
             if setting.returned is not None:
                 with no_dispatch():
@@ -131,7 +68,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
 
 
 @dataclasses.dataclass(slots=True)
-class Observed:
+class WatchedRun:
     """A run whose ops were watched. `reference` is the trace of the reference run, if it was asked for and no separate run is needed."""
 
     trace: Trace
@@ -139,7 +76,7 @@ class Observed:
     reference: Trace | None = None
 
 
-def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> Observed:
+def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> WatchedRun:
     """Runs `job` under shadow execution. `judge` judges the operations that a long run drops. `refers`: records are made of the shadows
     too."""
     where = ModuleTracker(job.model)
@@ -160,7 +97,7 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
             wish.seen.append(numbers(digest, trace, draws=setting.records is not None and bool(setting.records.drawn)))
     observation = shadow.finish()
     kept.clear()
-    return Observed(trace, observation, None if reference is None else reference.complete(trace))
+    return WatchedRun(trace, observation, None if reference is None else reference.complete(trace))
 
 
 def prepare(job: Job, setting: Setting) -> list[conversion.Table]:

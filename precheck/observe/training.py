@@ -20,9 +20,9 @@ from precheck.observe.listeners import doing
 from precheck.observe.recording.module_hooks import LOW, Boundaries
 from precheck.observe.recording.recorder import Moved
 from precheck.observe.recording.reduce import thinned
+from precheck.observe.setting import Setting
 from precheck.observe.shadow.comparing.statistics import finite_everywhere, sampled
 from precheck.observe.shadow.training import optimizer_rollout
-from precheck.precisions import Precision
 from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key
 from precheck.torch_support.dense_parts import numbers
 
@@ -36,11 +36,11 @@ class Training:
     """The steps of one run, on the user's model after `run.prepare`."""
 
     def __init__(
-        self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None,
-        following: DecisionReplay | None = None, early: bool = False, aside: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
+        self, job: Job, boundaries: Boundaries, setting: Setting, *, recording: Recording | None = None, following: DecisionReplay | None = None,
+        aside: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
-        self.recording, self.following, self.storage, self.precision, self.early = recording, following, storage, precision, early
+        self.recording, self.following, self.setting, self.precision = recording, following, setting, setting.precision
         self.led = following.during if following is not None else contextlib.nullcontext  # encloses a forward or backward pass
         self.aside = aside  # a context without the shadow; None: there is no shadow
         self.parameters = dict(job.model.named_parameters())
@@ -72,7 +72,7 @@ class Training:
         if step == 1 and self.aside is not None and self.scaler.is_enabled() and self.job.loss is not None:
             self._find_scale_beforehand(self.aside)
         loss = self._forward(step)
-        if loss is None or self.early:
+        if loss is None or self.setting.early:
             return False
         if not loss.requires_grad:
             if self.optimizer or self.differentiable:  # else the user chose so: a frozen model, or torch.no_grad()
@@ -110,7 +110,7 @@ class Training:
             param.grad = None
         if self.optimizer is not None:
             self.optimizer.zero_grad()  # may clear more than gradients, such as those of each sample
-        inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
+        inputs = mapped(job.inputs, lambda value: state.copied(value, self.setting.dtype, model=job.model))
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
         if self.recording is not None:

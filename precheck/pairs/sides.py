@@ -17,7 +17,8 @@ from precheck.observe.job import Job
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.recording.module_hooks import Disturbance
 from precheck.observe.records import Trace
-from precheck.observe.run import Setting, low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting, low, reference
 from precheck.pairs.callables import is_compiled, keeps_formats
 from precheck.pairs.capture import Capture, Captured
 from precheck.pairs.steps import Steps

@@ -159,7 +159,6 @@ class Results:
         return not (touched or self.known or self.failed or self.trouble or (self.unused and self.settings.unused != "ignore"))
 
 
-
 def is_worker(config: Any) -> bool:
     return hasattr(config, "workerinput")
 

@@ -15,7 +15,7 @@ from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.analysis.propagation.provenance import percent, placed
 from precheck.analysis.rounding.function_errors import OwnError
 from precheck.analysis.rounding.misroundings import Misrounded
-from precheck.analysis.rounding.recurrence import Repeated
+from precheck.analysis.rounding.recurrence import RepeatedFactor
 from precheck.analysis.unrepresentable.exceptions import Decided
 from precheck.analysis.unrepresentable.nonfinite import Broken
 from precheck.analysis.unrepresentable.zeros import Missed
@@ -65,9 +65,16 @@ class Rule:
     def __init_subclass__(cls) -> None:
         cls.about = catalogue()[cls.__module__.split(".")[2].replace("_", "-")]
 
-    def among(self, part: Part) -> Iterable[Candidate]:
-        """Candidates from the operations that are judged now. By default one for each fact that names this rule."""
-        return [self.candidate(fact) for fact in part.facts.get(self.about.name, ())]
+    def among(self, part: Part) -> Iterator[Candidate]:
+        """Candidates from the operations that are judged now: one for each fact that names this rule, and those of `noted`."""
+        yield from map(self.candidate, part.facts.get(self.about.name, ()))
+        if type(self).noted is not Rule.noted:
+            for operation in part.observation.judged:
+                yield from self.noted(operation, part)
+
+    def noted(self, operation: Operation, part: Part) -> Iterable[Candidate]:
+        """Candidates from the notes that the shadow made on one of these operations, such as `operation.absorbed`."""
+        return ()
 
     def at_end(self, part: Part) -> Iterable[Candidate]:
         """Candidates from the whole run, when it has ended. `part`: its last part."""
@@ -146,6 +153,6 @@ def difference(fact: Misrounded) -> str:
     return text + (HEALED if fact.healed else "")
 
 
-def repeated(fact: Repeated) -> str:
+def repeated(fact: RepeatedFactor) -> str:
     """The message on a rounded factor that scales a state in each iteration of a loop."""
     return f"scales the state of a loop in {fact.iterations} iterations, which ends {percent(fact.off)}% off at {placed(fact.shown)}"

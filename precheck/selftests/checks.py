@@ -26,7 +26,8 @@ from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.models import faults
 from precheck.observe.models.faults import Change, Effect
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import Precision, resolve
 from precheck.selftests.sensitivity import Place, Sensitivity
 from precheck.words import counted
@@ -177,7 +178,7 @@ class _SelfTest:
             text = f"no parameter moves in {steps}, so that one that does not arrive changes nothing"
             return Outcome(fault, "unnoticed", text, "raise the learning rate above 0, or leave the optimizer out", 0.0, LOST_UPDATE)
         judged = self.sensitivity.judged_updates
-        if not judged and self.precision.is_low and not any(row.record.dtype in ("bfloat16", "float16") for row in rows):
+        if not judged and self.precision.is_low and not any(row.record.low for row in rows):
             text = f"no rule judges steps taken in float32, where rounding loses none, so one that is lost otherwise passes under {self.precision}"
             return Outcome(fault, "inapplicable", f"{text}; the golden tells (--precision=32-true), and so does bf16-true")
         if not judged:

@@ -19,7 +19,8 @@ from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
-from precheck.observe.run import low, observed, reference, run
+from precheck.observe.run import observed, run
+from precheck.observe.setting import low, reference
 from precheck.observe.shadow.operations import Observation
 from precheck.precisions import Precision
 from precheck.rules.rule import Candidate

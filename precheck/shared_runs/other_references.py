@@ -17,7 +17,8 @@ from precheck.analysis.noise_floor.boundaries import REFERENCE_OFF
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.observe.run import reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import reference
 from precheck.precisions import Precision
 
 
@@ -43,7 +44,7 @@ class OtherReferences:
         """
         found: set[str] = set()
         if any(flipped for flipped, _ in beside.flips.values()):
-            near = drift.compare(low, self.deciding, {}, self.precision, samples=1)
+            near = drift.compare(low, self.deciding, drift.Spreads({}, 1), self.precision)
             found = {row.record.key for row in near if row.record.key in rows and row.drift < REFERENCE_OFF * rows[row.record.key].drift}
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if early else self.job
         setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.log, functions=self.functions), early=early)
@@ -51,5 +52,5 @@ class OtherReferences:
             exact = run(job, setting)
         except Exception:  # some models do not run in float64
             return found
-        own = {row.record.key: row.drift for row in drift.compare(beside, exact, {}, self.precision, samples=1)}
+        own = {row.record.key: row.drift for row in drift.compare(beside, exact, drift.Spreads({}, 1), self.precision)}
         return found | {key for key, row in rows.items() if own.get(key, 0.0) > REFERENCE_OFF * row.drift}

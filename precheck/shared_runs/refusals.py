@@ -7,10 +7,11 @@ import dataclasses
 import torch
 
 from precheck import interrupts
-from precheck.analysis.unrepresentable.exceptions import Mixed, Unstorable
+from precheck.analysis.unrepresentable.exceptions import MixedFormats, Unstorable
 from precheck.judge import watched_runs
 from precheck.observe.job import Job
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.places.source import Frames, shortened
@@ -45,7 +46,7 @@ def _cure(job: Job, precision: Precision) -> str:
     """What the rule says that explains the exception. "" if none does. The second run is for a pass that the search for a loss scale makes, without
     the shadow, before the first step."""
     for tried in (job, dataclasses.replace(job, loss=None, optimizer=None)):
-        if told := [each for each in _candidates(tried, precision) if isinstance(each.fact, (Mixed, Unstorable))]:
+        if told := [each for each in _candidates(tried, precision) if isinstance(each.fact, (MixedFormats, Unstorable))]:
             return f"; cure: {told[0].advice}"
     return ""
 

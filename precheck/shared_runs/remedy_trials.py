@@ -22,7 +22,8 @@ from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.models import float32_parts
 from precheck.observe.records import Trace
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.precisions import Precision, resolve
 from precheck.shared_runs.closer_look import FIRST_LOOK, is_early
@@ -151,7 +152,8 @@ class Screening:
         facts = report.facts  # tensors beyond their limits that the measurement excused or did not look at
         self.excused = frozenset(facts.get("excused", ())) | frozenset(facts.get("unasked", ()))
         failed.first_look()
-        self.log, self.reference, self.spreads = failed.log, failed.reference, drift.spreads(failed.reference, failed.noises[:FIRST_LOOK])
+        self.log, self.reference = failed.log, failed.reference
+        self.spreads = drift.Spreads(drift.spreads(failed.reference, failed.noises[:FIRST_LOOK]), FIRST_LOOK)
         self.setting = dataclasses.replace(low(self.precision), functions=failed.functions)
         errors = [error for error in report.errors if error.phase != "scaler"]  # what a scaler does follows from the others
         if self.job.loss is not None and errors and all(error.phase == "forward" and error.step <= 1 for error in errors):
@@ -169,7 +171,7 @@ class Screening:
         return report if not report.errors or (self._comparable(log, report.errors) and not self._rounds_buffers()) else None
 
     def _judged(self, seen: Trace) -> Report:
-        rows = drift.compare(seen, self.reference, self.spreads, self.precision, samples=FIRST_LOOK)
+        rows = drift.compare(seen, self.reference, self.spreads, self.precision)
         report = report_on(seen, self.reference, rows, self.precision, explained=self.excused)
         report.findings = [_placed(finding, seen) for finding in report.findings]
         return report

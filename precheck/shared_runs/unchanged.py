@@ -26,7 +26,8 @@ from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.recording.digest import Digest, Numbers, numbers
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.precisions import Precision
 
 _SWITCHES = ("TORCH", "PYTORCH", "CUBLAS", "ONEDNN", "MKL", "OMP")

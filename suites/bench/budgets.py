@@ -19,7 +19,8 @@ from precheck.goldens.file import Golden, encode
 from precheck.measurement import job_of
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Depth, Job
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.observe.timing.clocks import Clock
 from precheck.precisions import resolve
 

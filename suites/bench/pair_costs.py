@@ -21,7 +21,8 @@ from torch import nn
 
 import precheck
 from precheck.measurement import job_of
-from precheck.observe.run import Setting, low, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting, low
 from precheck.pairs import sides
 from precheck.precisions import resolve
 

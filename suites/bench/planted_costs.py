@@ -24,7 +24,7 @@ import precheck
 from precheck.measurement import job_of
 from precheck.observe import run as runs
 from precheck.observe.recording.digest import noted
-from precheck.observe.run import Setting
+from precheck.observe.setting import Setting
 from precheck.shared_runs import unchanged
 
 PLANTED = Path(__file__).resolve().parents[1] / "planted"

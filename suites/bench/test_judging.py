@@ -14,7 +14,8 @@ from ratios import medians
 from sized import made
 
 from precheck.measurement import job_of
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.observe.training import Training
 from precheck.precisions import resolve
 

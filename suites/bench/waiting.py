@@ -9,7 +9,8 @@ from budgets import KINDS, Result, job
 from ratios import Call
 from sized import Trained
 
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.precisions import resolve
 
 BUDGET = 1

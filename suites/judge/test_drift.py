@@ -23,7 +23,7 @@ VALUES = normal(4000)
 
 
 def rows(low: Record, reference: Record, spread: float = 0.0, precision: str = "bf16-true") -> list[ComparedTensor]:
-    return drift.compare(trace(low), trace(reference), {low.key: spread}, PRECISIONS[precision], samples=2)
+    return drift.compare(trace(low), trace(reference), drift.Spreads({low.key: spread}, 2), PRECISIONS[precision])
 
 
 def off_by(floors: float, *, name: str = "a", kind: str = "output", **facts: object) -> ComparedTensor:
@@ -97,7 +97,7 @@ def test_only_tensors_of_one_name_and_shape_are_compared_and_inputs_are_not() ->
                 record("input", "x", normal(4)), record("output", "empty", normal(0)))  # fmt: skip
     reference = trace(record("output", "c", normal(4)), record("output", "a", normal(2, 2)), record("input", "x", normal(4)),
                       record("output", "empty", normal(0)))  # fmt: skip
-    assert [row.record.name for row in drift.compare(low, reference, {}, BF16, samples=2)] == ["c"]
+    assert [row.record.name for row in drift.compare(low, reference, drift.Spreads({}, 2), BF16)] == ["c"]
 
 
 def test_weights_kept_low_may_move_by_their_own_rounding() -> None:
@@ -144,7 +144,7 @@ def moved_by_noise(together: bool, runs: int = 8) -> list[ComparedTensor]:
     noises = [trace(record("output", "a", VALUES + step)) for step in steps]
     low, reference = trace(record("output", "a", VALUES + 8 * size)), trace(exact)
     spreads, free = drift.spreads(reference, noises), drift.independent(reference, noises)
-    return drift.compare(low, reference, spreads, BF16, samples=runs, independent=free)
+    return drift.compare(low, reference, drift.Spreads(spreads, runs, independent=free), BF16)
 
 
 def test_the_limit_is_that_of_as_many_errors_as_the_noise_runs_show() -> None:
@@ -232,8 +232,8 @@ def endless(floors: float) -> list[ComparedTensor]:
     row, values = off_by(floors), VALUES.clone()
     values[0] = math.nan
     noises = [trace(record("output", "a", VALUES)), trace(record("output", "a", values))]
-    floor_unknown = drift.floor_unknown(trace(row.reference), noises)
-    return drift.compare(trace(row.record), trace(row.reference), {}, BF16, samples=2, floor_unknown=floor_unknown)
+    unknown = drift.floor_unknown(trace(row.reference), noises)
+    return drift.compare(trace(row.record), trace(row.reference), drift.Spreads({}, 2, unknown), BF16)
 
 
 def test_a_noise_run_that_is_not_finite_tells_nothing() -> None:

@@ -12,7 +12,7 @@ import precheck
 from precheck.findings import Finding
 from precheck.observe.shadow.op_notes import Recut
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes.flips import recut
+from precheck.observe.shadow.probes.integer_casts import note_recut
 
 FRAMES = 390
 SHARES = torch.tensor([0.0731, 0.1357, 0.2468, 0.3141, 0.3819, 0.4669, 0.6180, 0.7071, 0.9119])
@@ -75,7 +75,7 @@ def test_what_the_code_itself_rounds_of_such_inputs_is_its_own() -> None:
 
 def told(wide: list[float], made: list[float], step: Callable[[torch.Tensor], torch.Tensor] = torch.round) -> Recut | None:
     operation = Operation(1, "round.default", "forward", "", "model.py:1", 1)
-    recut(operation, step, torch.tensor(made, dtype=LOW), torch.tensor(wide), torch.tensor(made, dtype=LOW))
+    note_recut(operation, step, torch.tensor(made, dtype=LOW), torch.tensor(wide), torch.tensor(made, dtype=LOW))
     return operation.recut
 
 

@@ -9,7 +9,7 @@ import pytest
 from precheck.analysis.training import displacements
 from precheck.judge.watched_runs import RunJudge
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.training.step_records import State, Update
+from precheck.observe.shadow.training.step_records import OptimizerState, Update
 from precheck.rules.lost_update.rule import Unarrived
 
 STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)
@@ -89,7 +89,7 @@ def test_a_remainder_that_stands_still_itself_holds_nothing() -> None:
 
 def still(**given: Any) -> Update:
     state = {"steps": 20, "arrived": 0.1, "intended": 0.05, "moved": 0.02}
-    return update(common=1.0, wanted=1.0, arrived=1.0, states={"exp_avg_sq": State(**(state | given))})
+    return update(common=1.0, wanted=1.0, arrived=1.0, states={"exp_avg_sq": OptimizerState(**(state | given))})
 
 
 def test_a_moment_that_stands_still_is_told_by_name() -> None:
@@ -107,7 +107,7 @@ def test_a_moment_that_moves_or_had_not_far_to_go_is_healthy(given: dict[str, An
 
 def test_the_emptiest_moment_of_each_name_is_told() -> None:
     moments = {"a.weight": {"exp_avg_sq": 0.2}, "b.weight": {"exp_avg_sq": 0.6, "exp_avg": 0.005}}
-    seen = [update(name, states={of: State(4, 1.0, 1.0, 1.0, share) for of, share in each.items()}) for name, each in moments.items()]
+    seen = [update(name, states={of: OptimizerState(4, 1.0, 1.0, 1.0, share) for of, share in each.items()}) for name, each in moments.items()]
     (found,) = stalled(*seen)
     assert (found.rule, found.measured, found.limit) == ("underflow", 0.6, 0.01)
     assert found.message.startswith("optimizer state exp_avg_sq of b.weight is zero for 60% of its elements, which in float32 are below the smallest")

@@ -26,7 +26,7 @@ def with_elements(count: int, value: float) -> torch.Tensor:
 
 def pair(name: str, low: torch.Tensor, reference: torch.Tensor = VALUES, *, kind: Kind = "output", dtype: str = "float16") -> ComparedTensor:
     low_trace, reference_trace = trace(record(kind, name, low, dtype=dtype)), trace(record(kind, name, reference))
-    return drift.compare(low_trace, reference_trace, {}, HALF, samples=2)[0]
+    return drift.compare(low_trace, reference_trace, drift.Spreads({}, 2), HALF)[0]
 
 
 def test_the_first_boundary_with_more_infinities_than_its_reference_is_blamed() -> None:
@@ -92,7 +92,7 @@ def flushed(scale: float, *, low_scale: float = 1.0, precision: str = "16-true",
     if activation:
         low.add(record("gradient", "a", torch.tensor([activation])))
     used = PRECISIONS[precision]
-    return [f.severity for f in beside("gradient-underflow", used, drift.compare(low, reference, {}, used, samples=2), low)]
+    return [f.severity for f in beside("gradient-underflow", used, drift.compare(low, reference, drift.Spreads({}, 2), used), low)]
 
 
 def test_a_gradient_below_float16s_last_step_is_gone() -> None:
@@ -122,7 +122,7 @@ def test_what_gradscaler_would_grow_to_is_a_note() -> None:
 def test_the_message_names_the_scale_that_would_keep_it() -> None:
     exact = normal(1000, scale=2.0**-27)
     low = trace(record("parameter-gradient", "a.w", exact.half().float(), dtype="float16"))
-    rows = drift.compare(low, trace(record("parameter-gradient", "a.w", exact)), {}, HALF, samples=2)
+    rows = drift.compare(low, trace(record("parameter-gradient", "a.w", exact)), drift.Spreads({}, 2), HALF)
     finding = beside("gradient-underflow", HALF, rows, low)[0]
     scale = float(finding.message.rpartition("a loss scale of ")[2].split()[0])
     assert math.log2(scale) % 1 == 0

@@ -54,7 +54,7 @@ def rows(step: Stepper, delta: torch.Tensor, *, size: int = SIZE, steps: int = S
         weights = step(weights, delta)
     low = record("update", "net.w", weights - start, step=steps, dtype=dtype, weight_norm=float(weights.norm()))
     reference = record("update", "net.w", delta * steps, step=steps)
-    return drift.compare(trace(low), trace(reference), {}, PRECISIONS["bf16-true"], samples=2)
+    return drift.compare(trace(low), trace(reference), drift.Spreads({}, 2), PRECISIONS["bf16-true"])
 
 
 def displacement(step: Stepper, delta: torch.Tensor, **options: int) -> Displacement:
@@ -133,7 +133,7 @@ def test_an_update_of_nothing_is_not_lost() -> None:
 def test_one_finding_names_the_worst_and_counts_the_rest() -> None:
     good = rows(nearest, torch.full((SIZE,), 0.1))
     other = record("update", "net.v", torch.zeros(SIZE), step=STEPS, dtype="bfloat16")
-    swallowed = drift.compare(trace(other), trace(record("update", "net.v", SMALL, step=STEPS)), {}, PRECISIONS["bf16-true"], samples=2)
+    swallowed = drift.compare(trace(other), trace(record("update", "net.v", SMALL, step=STEPS)), drift.Spreads({}, 2), PRECISIONS["bf16-true"])
     found: list[Finding] = lost_updates(displacements.displacements([*good, *swallowed]), {})
     assert [(f.rule, f.severity, f.phase, f.tensor, f.module, f.step) for f in found] == [
         ("lost-update", "error", "optimizer", "net.v", "net", STEPS)
@@ -155,7 +155,7 @@ def turned(size: float) -> list[drift.ComparedTensor]:
     """An update that did not arrive, of a gradient that rounding made another: as large as float32's, times `size`."""
     gradient = normal(SIZE, seed=3)
     low, reference = record("parameter-gradient", "net.w", normal(SIZE, seed=4) * size), record("parameter-gradient", "net.w", gradient)
-    found = drift.compare(trace(low), trace(reference), {low.key: low.norm}, PRECISIONS["bf16-true"], samples=2)
+    found = drift.compare(trace(low), trace(reference), drift.Spreads({low.key: low.norm}, 2), PRECISIONS["bf16-true"])
     return [*rows(nearest, SMALL), *found]
 
 
@@ -177,7 +177,7 @@ def elsewhere(size: float, weight: float) -> list[drift.ComparedTensor]:
     """Two steps of Adam by 0.001, of which half go the other way than in float32, of weights of about `weight`. The move is `size` times as large."""
     meant = 2e-3 * normal(SIZE).sign()
     low = record("update", "net.w", size * meant * normal(SIZE, seed=1).sign(), step=2, dtype="bfloat16", weight_norm=weight * SIZE**0.5)
-    return drift.compare(trace(low), trace(record("update", "net.w", meant, step=2)), {}, PRECISIONS["bf16-true"], samples=2)
+    return drift.compare(trace(low), trace(record("update", "net.w", meant, step=2)), drift.Spreads({}, 2), PRECISIONS["bf16-true"])
 
 
 def test_a_weight_that_moved_as_far_elsewhere_has_lost_nothing() -> None:

@@ -60,12 +60,12 @@ class Conditions:
         return self.value if number == self.out else value
 
     def compiled(self, source: str, path: str, file: str) -> CodeType:
-        """The code of a module whose conditions ask `_asked`."""
+        """The code of a module whose conditions ask `_precheck_condition`."""
         return compile(ast.fix_missing_locations(_Asking(self, source, file).visit(ast.parse(source))), path, "exec", dont_inherit=True)
 
 
 class _Asking(ast.NodeTransformer):
-    """Makes each condition `c` of a file `_asked(number, c)`."""
+    """Makes each condition `c` of a file `_precheck_condition(number, c)`."""
 
     def __init__(self, conditions: Conditions, source: str, file: str) -> None:
         self.conditions, self.source, self.file = conditions, source, file
@@ -74,7 +74,7 @@ class _Asking(ast.NodeTransformer):
         text = " ".join((ast.get_source_segment(self.source, node) or "").split())
         self.conditions.known.append(Condition(self.file, node.lineno, node.col_offset, kind, text))
         number = ast.Constant(len(self.conditions.known) - 1)
-        return ast.copy_location(ast.Call(ast.Name("_asked", ast.Load()), [number, self.visit(node)], []), node)
+        return ast.copy_location(ast.Call(ast.Name("_precheck_condition", ast.Load()), [number, self.visit(node)], []), node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.BoolOp:
         kind = "and" if isinstance(node.op, ast.And) else "or"
@@ -105,7 +105,7 @@ class _Loader(SourceFileLoader):
         return self.conditions.compiled(Path(path).read_text(encoding="utf8"), path, str(Path(path).relative_to(PACKAGE)))
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["_asked"] = self.conditions.asked
+        module.__dict__["_precheck_condition"] = self.conditions.asked
         super().exec_module(module)
 
 

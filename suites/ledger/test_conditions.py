@@ -20,7 +20,7 @@ def judged(number):
 @pytest.fixture
 def judge() -> tuple[conditions.Conditions, Any]:
     made = conditions.Conditions()
-    names: dict[str, Any] = {"_asked": made.asked}
+    names: dict[str, Any] = {"_precheck_condition": made.asked}
     exec(made.compiled(SOURCE, "judge.py", "judge.py"), names)
     return made, names["judged"]
 
@@ -54,7 +54,7 @@ def test_what_a_program_needs_is_not_told(judge: tuple[conditions.Conditions, An
 
 def test_a_guard_without_which_the_judge_fails_is_needed() -> None:
     made = conditions.Conditions()
-    names: dict[str, Any] = {"_asked": made.asked}
+    names: dict[str, Any] = {"_precheck_condition": made.asked}
     exec(made.compiled("def judged(text):\n    return text is not None and text.strip()\n", "judge.py", "judge.py"), names)
     rows = list(conditions.needless(made, [None, "a"], names["judged"], (0, 1)))
     assert not any(row["text"] == "text is not None" for row in rows)

@@ -17,7 +17,8 @@ from precheck.analysis.noise_floor import noise
 from precheck.analysis.noise_floor.drift import UNDETERMINED, ComparedTensor
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record
-from precheck.observe.run import Setting, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting
 from precheck.precisions import resolve
 from precheck.shared_runs.closer_look import CloserLook, _innocent, certain, is_early, settled
 

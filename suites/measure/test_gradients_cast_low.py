@@ -15,7 +15,8 @@ from precheck.measurement import job_of
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.recording.sketch import distance
 from precheck.observe.records import Trace
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import resolve
 
 SLOPE = "parameter-gradient:slope@1"

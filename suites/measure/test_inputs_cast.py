@@ -13,7 +13,8 @@ from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.recording.sketch import distance
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import PRECISIONS
 
 

@@ -14,7 +14,8 @@ import precheck
 from precheck import measurement
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Trace
-from precheck.observe.run import reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import reference
 from precheck.precisions import resolve
 
 

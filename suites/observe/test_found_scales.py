@@ -12,7 +12,8 @@ from torch import nn
 import precheck
 from precheck.measurement import job_of
 from precheck.observe.records import Trace
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.precisions import resolve
 
 

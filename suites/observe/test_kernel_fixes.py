@@ -16,7 +16,8 @@ from precheck.observe.decisions.log import DecisionLog, Recording
 from precheck.observe.kernel_fixes import SUBSTITUTED, substituted
 from precheck.observe.recording.module_hooks import Position
 from precheck.observe.records import Record
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.precisions import resolve
 
 UNIT = 2.0**-8  # unit roundoff of bfloat16

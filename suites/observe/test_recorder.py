@@ -18,7 +18,8 @@ from precheck.observe.recording import reduce
 from precheck.observe.recording.recorder import without_fill
 from precheck.observe.recording.reduce import as_reduced, facts, numbers, reduced
 from precheck.observe.records import Record, Trace
-from precheck.observe.run import low, run
+from precheck.observe.run import run
+from precheck.observe.setting import low
 from precheck.observe.shadow.comparing import fetching
 from precheck.precisions import resolve
 

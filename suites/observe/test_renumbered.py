@@ -7,7 +7,7 @@ import torch
 
 from precheck.observe.shadow.op_notes import Renumbered
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes.flips import renumbered
+from precheck.observe.shadow.probes.integer_casts import note_renumbered
 
 HALF, LOW = 2.0**-11, 2.0**-8
 
@@ -15,7 +15,7 @@ HALF, LOW = 2.0**-11, 2.0**-8
 def seen(wide: list[float], dtype: torch.dtype = torch.float16, to: torch.dtype = torch.int64) -> Renumbered | None:
     operation = Operation(1, "_to_copy.default", "forward", "", "model.py:1", 1)
     shadow = torch.tensor(wide)
-    renumbered(operation, HALF if dtype is torch.float16 else LOW, torch.iinfo(to), shadow.to(dtype), shadow)
+    note_renumbered(operation, HALF if dtype is torch.float16 else LOW, torch.iinfo(to), shadow.to(dtype), shadow)
     return operation.renumbered
 
 

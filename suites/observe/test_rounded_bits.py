@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.observe.shadow.probes.rounded_bits import kept
+from precheck.observe.shadow.probes.rounded_bits import bits_kept
 from precheck.words import op_words
 
 Layer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -122,10 +122,10 @@ def test_data_may_be_rounded(precision: str | None) -> None:
 )  # fmt: skip
 def test_the_bits_that_are_kept(change: Callable[[torch.Tensor], torch.Tensor], bits: int) -> None:
     x = normal(64)
-    assert kept(x, change(x)) == bits
-    assert kept(torch.zeros(4), torch.zeros(4)) == 0
+    assert bits_kept(x, change(x)) == bits
+    assert bits_kept(torch.zeros(4), torch.zeros(4)) == 0
 
 
 def test_one_number_with_few_zero_bits_is_chance() -> None:
     one = torch.tensor([1.2345678])
-    assert kept(one, (one.view(torch.int32) & -0x2000).view(torch.float32)) == 0
+    assert bits_kept(one, (one.view(torch.int32) & -0x2000).view(torch.float32)) == 0

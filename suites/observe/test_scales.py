@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import precheck
-from precheck.observe.shadow.training.loss_scales import Scales
+from precheck.observe.shadow.training.loss_scales import LossScales
 
 SCALE = 256.0
 Op = Callable[..., torch.Tensor]
 
 
 @pytest.fixture
-def scales() -> Iterator[Scales]:
+def scales() -> Iterator[LossScales]:
     with precheck.watch():
         yield shadow_now().scales
 
 
-def scaled(scales: Scales, *shape: int, seed: int = 0, factor: float = SCALE) -> torch.Tensor:
+def scaled(scales: LossScales, *shape: int, seed: int = 0, factor: float = SCALE) -> torch.Tensor:
     """Positive numbers, so that roots and quotients are finite, under that scale."""
     tensor = (normal(*shape, seed=seed).abs() + 0.5) * factor
     scales.give(tensor, factor)
@@ -57,7 +57,7 @@ ONE: dict[str, tuple[Op, float]] = {
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_an_op_gives_its_result_the_power_it_should(name: str, scales: Scales) -> None:
+def test_an_op_gives_its_result_the_power_it_should(name: str, scales: LossScales) -> None:
     operation, power = ONE[name]
     assert scales.of(operation(scaled(scales, 4, 4))) == pytest.approx(SCALE**power, rel=1e-6)
     assert not scales.events
@@ -72,7 +72,7 @@ MIXED: dict[str, tuple[Op, str]] = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_quantities_of_two_scales_that_meet_are_told(name: str, scales: Scales) -> None:
+def test_quantities_of_two_scales_that_meet_are_told(name: str, scales: LossScales) -> None:
     operation, kind = MIXED[name]
     operation(scaled(scales, 4), plain(4))
     (event,) = scales.events
@@ -81,7 +81,7 @@ def test_quantities_of_two_scales_that_meet_are_told(name: str, scales: Scales) 
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_of_one_scale_they_may_meet(name: str, scales: Scales) -> None:
+def test_of_one_scale_they_may_meet(name: str, scales: LossScales) -> None:
     operation, _ = MIXED[name]
     if name in ("limit", "fused"):
         operation(plain(4), plain(4))
@@ -91,7 +91,7 @@ def test_of_one_scale_they_may_meet(name: str, scales: Scales) -> None:
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_what_is_not_known_accuses_nobody(name: str, scales: Scales) -> None:
+def test_what_is_not_known_accuses_nobody(name: str, scales: LossScales) -> None:
     unknown = scaled(scales, 4)
     scales.give(unknown, math.nan)
     MIXED[name][0](unknown, plain(4))
@@ -102,38 +102,38 @@ def test_what_is_not_known_accuses_nobody(name: str, scales: Scales) -> None:
     torch.exp, torch.sigmoid, lambda x: torch.cat([x, plain(4)]), lambda x: x.clamp(max=2.0), lambda x: x + plain(4),
     torch.fft.rfft, lambda x: torch.fft.irfft(torch.fft.rfft(x)),
 ], ids=["exponential", "sigmoid", "joined with others", "clipped", "added to others", "spectrum", "back from the spectrum"])  # fmt: skip
-def test_what_has_no_one_scale_is_not_known(operation: Op, scales: Scales) -> None:
+def test_what_has_no_one_scale_is_not_known(operation: Op, scales: LossScales) -> None:
     assert math.isnan(scales.of(operation(scaled(scales, 4))))
 
 
 @pytest.mark.parametrize("bound", [0, math.inf, -math.inf])
-def test_zero_and_infinity_are_the_same_under_any_scale(bound: float, scales: Scales) -> None:
+def test_zero_and_infinity_are_the_same_under_any_scale(bound: float, scales: LossScales) -> None:
     assert scales.of(scaled(scales, 4).clamp(min=bound)) == SCALE
     assert not scales.events
 
 
 @pytest.mark.parametrize("bound", [1e-12, torch.tensor(1e-8)])
-def test_a_guard_against_a_division_by_zero_compares_nothing(bound: object, scales: Scales) -> None:
+def test_a_guard_against_a_division_by_zero_compares_nothing(bound: object, scales: LossScales) -> None:
     assert scales.of(scaled(scales, 4).abs().clamp(min=bound)) == SCALE
     assert not scales.events
 
 
-def test_a_guard_that_comes_into_effect_does(scales: Scales) -> None:
+def test_a_guard_that_comes_into_effect_does(scales: LossScales) -> None:
     (1e-20 * scaled(scales, 4)).clamp(min=1e-12)
     assert [event.kind for event in scales.events] == ["compared"]
 
 
-def test_what_is_not_known_may_be_read_by_python(scales: Scales) -> None:
+def test_what_is_not_known_may_be_read_by_python(scales: LossScales) -> None:
     assert math.isfinite(torch.fft.rfft(scaled(scales, 4)).abs().sum().item())
     assert not scales.events
 
 
-def test_a_number_read_by_python_is_told(scales: Scales) -> None:
+def test_a_number_read_by_python_is_told(scales: LossScales) -> None:
     assert scaled(scales, 4).sum().item() > 0
     assert [(event.kind, event.factor) for event in scales.events] == [("read", SCALE)]
 
 
-def test_a_storage_that_is_gone_leaves_nothing_behind(scales: Scales) -> None:
+def test_a_storage_that_is_gone_leaves_nothing_behind(scales: LossScales) -> None:
     """The next tensor at the same address is another one."""
     for _ in range(50):
         scaled(scales, 1000)
@@ -178,7 +178,7 @@ def test_the_factor_told_is_the_factor_measured(chain: list[tuple[str, bool]], p
 
 @pytest.mark.parametrize("schema", ["(Tensor grad, Tensor x) -> Tensor", "(Tensor x, Tensor grad_output) -> Tensor",
                                     "(Tensor x, Tensor[] weights, Tensor? grad_output, Tensor? grad_hy) -> Tensor"])  # fmt: skip
-def test_a_derivative_has_the_scale_of_the_gradient_wherever_that_comes(schema: str, scales: Scales) -> None:
+def test_a_derivative_has_the_scale_of_the_gradient_wherever_that_comes(schema: str, scales: LossScales) -> None:
     """In cuDNN's kernels of recurrent layers and batch norms the gradient does not come first."""
     library = torch.library.Library("scaled_derivatives", "FRAGMENT")
     name = f"layer{abs(hash(schema))}_backward"
@@ -189,7 +189,7 @@ def test_a_derivative_has_the_scale_of_the_gradient_wherever_that_comes(schema: 
     assert scales.of(op(*(kinds[each.name] for each in op.default._schema.arguments))) == SCALE
 
 
-def test_a_fused_op_on_a_tensor_passes_a_scale_on(scales: Scales) -> None:
+def test_a_fused_op_on_a_tensor_passes_a_scale_on(scales: LossScales) -> None:
     """As the derivative of CUDA's rms norm. A fused step of an optimizer takes lists, and makes no scaled results."""
     library = torch.library.Library("scaled_fused", "FRAGMENT")
     library.define("_fused_norm_backward(Tensor grad_out, Tensor input) -> Tensor")

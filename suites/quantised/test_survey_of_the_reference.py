@@ -14,7 +14,7 @@ import precheck
 from precheck.measurement import job_of
 from precheck.observe import training
 from precheck.observe.recording import surveys
-from precheck.observe.run import Setting
+from precheck.observe.setting import Setting
 from precheck.precisions import resolve
 from precheck.recipes import RECIPES, quantising
 from precheck.recipes.blocks import Blocks, ends

@@ -18,7 +18,8 @@ from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.models import float32_parts
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import resolve
 from precheck.remedies import Remedy, searched
 

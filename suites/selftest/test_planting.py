@@ -12,7 +12,8 @@ from torch import nn
 from precheck.observe.job import Job
 from precheck.observe.models import faults
 from precheck.observe.models.faults import Effect
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import run
+from precheck.observe.setting import low, reference
 from precheck.precisions import PRECISIONS
 
 

@@ -69,7 +69,7 @@ def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary
 
 def _classified(record: Record, reference: Record, excess: int, precision: Precision) -> BrokenBoundary:
     """The broken boundary with its rule. NaN without Inf is an overflow too if the reference needs nearly the whole range of the format."""
-    top = formats.of_dtype(record.dtype).max if record.dtype in ("float16", "bfloat16") else precision.compute.max
+    top = formats.of_dtype(record.dtype).max if record.low else precision.compute.max
     beyond = _infinite(record, reference) or reference.amax > top / NEAR or precision.compute.max < _NARROW
     return BrokenBoundary("overflow" if beyond else "nan", record, reference, excess)
 

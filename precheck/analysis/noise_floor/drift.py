@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypedDict
 
 from precheck import formats
 from precheck.analysis.chance import ENOUGH
@@ -19,7 +18,6 @@ from precheck.precisions import Precision
 
 UNDETERMINED = Limit(0.5, "share of the norm")
 """If correct rounding may change a larger share of a tensor, nothing can be said about it at this precision."""
-_NONE: Mapping[str, float] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,37 +100,40 @@ class Sorted:
         )
 
 
-def compare(
-    low: Trace,
-    reference: Trace,
-    spreads: Mapping[str, float],
-    precision: Precision,
-    *,
-    samples: int,
-    floor_unknown: Collection[str] = (),
-    independent: Mapping[str, float] = _NONE,
-) -> list[ComparedTensor]:
-    """Compares every record of `low` with the reference's of the same shape, in the order of `low`.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spreads:
+    """What noise runs tell of each record, by its key: how far they spread around the reference, and in how many runs."""
 
-    `spreads`, `floor_unknown`, `independent`: what the functions of these names give.
-    """
+    of: Mapping[str, float]
+    samples: int
+    unknown: Collection[str] = ()  # see `floor_unknown`
+    independent: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def seen(cls, reference: Trace, noises: Sequence[Trace]) -> Spreads:
+        """All that these noise runs tell."""
+        return cls(spreads(reference, noises), len(noises), floor_unknown(reference, noises), independent(reference, noises))
+
+
+def compare(low: Trace, reference: Trace, spread: Spreads, precision: Precision) -> list[ComparedTensor]:
+    """Compares every record of `low` with the reference's of the same shape, in the order of `low`."""
     rows = []
     for key, record in low.records.items():
         counterpart = reference.records.get(key)
         if record.kind != "input" and counterpart is not None and counterpart.shape == record.shape and record.numel:
-            free = independent.get(key, math.inf)
-            row = compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale, independent=free)
-            rows.append(dataclasses.replace(row, floor_unknown=True) if key in floor_unknown else row)
-    return rows + _results(low, reference, spreads, precision, samples=samples)
+            free = spread.independent.get(key, math.inf)
+            row = compared(record, counterpart, spread.of.get(key, 0.0), precision, samples=spread.samples, scale=low.scale, independent=free)
+            rows.append(dataclasses.replace(row, floor_unknown=True) if key in spread.unknown else row)
+    return rows + _results(low, reference, spread, precision)
 
 
-def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[ComparedTensor]:
+def _results(low: Trace, reference: Trace, spread: Spreads, precision: Precision) -> list[ComparedTensor]:
     """Compares results at the same place of the model's output that the two runs took from different modules."""
     rows = []
     for path, key in low.results.items():
         other = reference.results.get(path, key)
         if other != key and low.records[key].shape == reference.records[other].shape:
-            rows.append(compared(low.records[key], reference.records[other], spreads.get(other, 0.0), precision, samples=samples))
+            rows.append(compared(low.records[key], reference.records[other], spread.of.get(other, 0.0), precision, samples=spread.samples))
     return rows
 
 
@@ -142,7 +143,7 @@ def compared(
     """A tensor beside its reference, with what rounding explains and the limit of r."""
     fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
     scaled = record.kind in ("gradient", "parameter-gradient")
-    stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # a wide result of the user's code has no subnormal limit
+    stored = record.kind != "returned" or record.low  # a wide result of the user's code has no subnormal limit
     floor = noise.floor(
         reference,
         spread,
@@ -197,17 +198,6 @@ def roundings_shown(low: Trace, reference: Trace, precision: Precision) -> dict[
             one = ONE_ROUNDING * noise.roundoff(precision.compute.unit_roundoff) * other.norm * noise.least_estimate(record.numel)
             found[key] = max(1.0, (distance(record.sketch, other.sketch) / one) ** 2)
     return found
-
-
-class Known(TypedDict):
-    """What noise runs tell beside spreads, under the names of arguments of `compare`."""
-
-    floor_unknown: Collection[str]
-    independent: Mapping[str, float]
-
-
-def known_of(reference: Trace, noises: Sequence[Trace]) -> Known:
-    return {"floor_unknown": floor_unknown(reference, noises), "independent": independent(reference, noises)}
 
 
 def independent(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:

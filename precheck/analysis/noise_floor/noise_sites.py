@@ -49,7 +49,7 @@ def _rounded_parameters(model: torch.nn.Module, outputs: Sequence[Record], preci
     answers: dict[str, bool] = {}
     for record in outputs:
         module = module_of(record.name, "output")
-        answers[module] = answers.get(module, False) or record.dtype in ("bfloat16", "float16")
+        answers[module] = answers.get(module, False) or record.low
     first = {id(param): name for name, param in model.named_parameters()}
     return frozenset(
         first[id(param)]

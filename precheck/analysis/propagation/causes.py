@@ -146,7 +146,7 @@ def worst_term(operation: Operation) -> Value:
     return max(operation.inputs, key=absolute_error)
 
 
-def _carrier(operation: Operation, made: Value, *, apart: bool = False) -> Value | None:
+def _carrier(operation: Operation, made: Value, *, apart: bool) -> Value | None:
     """The input that carries most of the error of the result `made`. None for a random draw, which takes only the shape of its input.
     If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: those with fewer elements do not count."""
     if operation.base in ops.DRAWN:
@@ -272,7 +272,7 @@ def stored_too_soon(operation: Operation, value: Value) -> bool:
     stored = [source for source in operation.inputs if source.kept_low]
     at_hand = any(source.maker is None and not source.low for source in operation.inputs)
     garbage = elements(value) >= RESULTS and value.dead >= GARBAGE and len({before_copies(source) for source in operation.inputs}) == 1
-    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(stored_here, stored))
+    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(value) and all(map(stored_here, stored))
 
 
 def stored_here(value: Value) -> bool:
@@ -290,7 +290,7 @@ def _computed(value: Value) -> bool:
     return value.maker is not None and value.maker.base not in ops.MOVING | ops.CONSTANTS and not value.maker.plain
 
 
-def past(value: Value) -> Past:
+def summary_of_ancestors(value: Value) -> Past:
     """The results of all walks back from a value, kept before its ancestors are freed."""
     zeros = zero_origin(value) if value.zeros and value.maker is not None else None
     return Past(zeros, error_source(value), ops_on_the_way(value))

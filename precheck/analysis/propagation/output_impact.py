@@ -30,7 +30,7 @@ to be as much as one rounding of the sum."""
 
 
 
-def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set[Value]:
+def behind_wrong_ends(observation: Observation, *, infinite: bool) -> set[Value]:
     """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
 
     Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
@@ -46,7 +46,7 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool = True) -> set
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
     unread = dropped_values(observation)
     found = {value for _, value in observation.made() if value not in read and value not in unread and wrong(value)}
-    found |= {value for _, value, _ in observation.gradients.values() if wrong(value)}
+    found |= set(filter(wrong, observation.parameter_gradients))
     branching = decided_by_chance(observation)
     lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
     for operation in reversed(reading):
@@ -116,7 +116,7 @@ def _joins_wrong(value: Value) -> bool:
     """Whether a value joins terms that are off by more than half of themselves. An error is measured of a tensor as a whole, where large terms hide
     that of small ones. But each term is a result of its own. A term that float32 does not determine, such as the cosine of a right angle, is none."""
     terms = value.maker.inputs if value.maker is not None and value.maker.base in ("stack", "cat") else ()
-    wrong = (term for term in terms if term.drift > WRONG_NUMBER and (term.maker is None or determined(term.maker, term)))
+    wrong = (term for term in terms if term.drift > WRONG_NUMBER and determined(term))
     return sum(map(elements, wrong)) >= DEAD * elements(value) > 0
 
 
@@ -154,7 +154,7 @@ def is_softmax_exponential(exponential: Value, readers: dict[Value, list[Operati
     return False
 
 
-def wrong_when_averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value] = frozenset()) -> bool:
+def wrong_when_averaged(value: Value, readers: dict[Value, list[Operation]], unread: Set[Value]) -> bool:
     """Whether half of the elements still have no correct digit where a forward pass sums or averages them. `unread`: what the program drops.
 
     A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an

@@ -138,7 +138,7 @@ def given_back(operation: Operation) -> Value | None:
 
     It is recognised by its norm, which a sign or factor on the way would change.
     """
-    if operation.base not in ops.SUMS or len(operation.inputs) != 2 or not operation.outputs:
+    if len(operation.inputs) != 2:
         return None
     for value, other in (operation.inputs, operation.inputs[::-1]):
         maker = value.maker
@@ -218,19 +218,17 @@ def _kind_of_zero(operation: Operation, value: Value) -> str:
     return "gradient-underflow" if unscaled else "underflow"
 
 
-def determined(operation: Operation, value: Value) -> bool:
+def determined(value: Value) -> bool:
     """Whether float32 determines a value. A sum that cancels to less than 2^-17 of its terms is rounding noise of float32 itself.
 
     The gradient of a key's bias is such a sum, and that of any bias before a norm. Elementwise products and quotients do not cancel, however small
     their results are: for these the factor with the error is checked.
     """
-    while operation.base in ops.SCALING:
-        source = operation.drifting
-        if source is None or source.maker is None:
-            return True
-        operation, value = source.maker, source
-    sizes = [source.norm for source in operation.inputs if source.norm > 0]
-    if not sizes or not value.norm:
+    while value.maker is not None and value.maker.base in ops.SCALING and value.maker.drifting is not None:
+        value = value.maker.drifting
+    operation = value.maker
+    sizes = [source.norm for source in operation.inputs if source.norm > 0] if operation is not None and operation.base not in ops.SCALING else []
+    if operation is None or not sizes or not value.norm:
         return True
     scale = math.prod(sizes[:2]) if operation.base in ops.PRODUCTS else max(sizes)
     return value.norm >= 2.0**-17 * scale

@@ -75,7 +75,7 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
         return "wrong-scale", seen.off, SCALES_LEFT, "warning" if seen.whole and not seen.fault else "error"
     if isinstance(seen, notes.Unrotated):
         return "wrong-scale", seen.off, SCALES_LEFT, "error"
-    if isinstance(seen, notes.Dead | notes.Wrapped | notes.Mixed):
+    if isinstance(seen, notes.Dead | notes.WrappedCodes | notes.MixedCodes):
         return "wrong-scale", seen.share, 0.0, "error"
     if isinstance(seen, notes.Unfolded):
         return "wrong-scale", 1.0, 0.0, "error"
@@ -98,7 +98,7 @@ def _judged(seen: notes.Remark) -> tuple[str, float, float, Severity]:
         return "biased-rounding", seen.lost, VANISHED, "error"
     if isinstance(seen, notes.Skewed) and abs(seen.mean) > DEVIATIONS * seen.chance:
         return "biased-rounding", abs(seen.mean), MEAN_ERROR, "error"
-    if isinstance(seen, notes.Repeated) and seen.calls >= AGAIN:
+    if isinstance(seen, notes.RepeatedNoise) and seen.calls >= AGAIN:
         return "biased-rounding", seen.grown, REPEATED, "error"
     return "", 0.0, 0.0, "error"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from precheck import ops
 from precheck.analysis.chance import CHANCE
@@ -76,7 +77,7 @@ def amplification(operation: Operation, value: Value) -> float:
 def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Operation]) -> float:
     """The factor by which a difference of low terms amplifies their error, together with the differences before it. All amplifications
     multiply. 0 if the op is no such difference."""
-    few = operation.base in ops.REDUCTIONS and reduction_is_difference(operation, value) and determined(operation, value)
+    few = operation.base in ops.REDUCTIONS and reduction_is_difference(operation, value) and determined(value)
     # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
     sums = operation.base in ops.SUMS or (operation.base in ops.ADDED_INTO and len(operation.inputs) > 1 and not _summed_low(value))
     subtracts = sums or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
@@ -119,7 +120,20 @@ def _summed_low(value: Value) -> bool:
     return (value.local or 0.0) >= causes.MADE_BY_OP * value.drift
 
 
-def spared(stored: Operation, made: Attribution) -> bool:
+class Storing(NamedTuple):
+    """The op that stored a number low."""
+
+    operation: Operation | None
+    most: bool  # whether its line or function made most of the number's error
+    spared: bool  # whether most of that would be gone if its line stored the number wide
+
+
+def storing(cause: Operation | None, made: Attribution, functions: Mapping[str, Function]) -> Storing:
+    """What the op that stored a number made of the number's error."""
+    return Storing(cause, owns(cause, made, functions), cause is not None and _spared(cause, made))
+
+
+def _spared(stored: Operation, made: Attribution) -> bool:
     """Whether at least half of the square of an error would be gone if the line of `stored` kept its result wide: the share of that line, and those
     of the ops that compute with its results, which would be wide too. One of four constants and numbers that are multiplied has a third or less."""
     reached, gone = set[Value](), 0.0
@@ -227,7 +241,7 @@ def wide_without_correct_digit(operation: Operation, value: Value) -> bool:
     """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit: most elements have none, or all are off by more
     than half of their norm. No term may be a number that was only stored low."""
     lost = value.dead >= GARBAGE or (value.dead >= ALIKE and value.drift > WRONG_NUMBER)
-    if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or not lost or not determined(operation, value):
+    if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or not lost or not determined(value):
         return False
     return bool(operation.inputs) and not any(source.kept_low or source.low for source in operation.inputs)
 

@@ -60,12 +60,12 @@ class Errors:
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
         self.handed_on: set[Fact] = set()  # facts on errors that a function handed on, and that float32 determined there
         self.exemptions: dict[Fact, tuple[Value, list[Exempting]]] = {}
-        self._about(self.observation, self.readers)
+        self._begin_part(self.observation, self.readers)
 
     def facts(self, observation: Observation, spoiled: Set[Value], readers: Readers) -> list[Fact]:
         """The facts on the operations of this part, and those of earlier parts whose values have been read since."""
         self.observation, self.spoiled, self.readers = observation, spoiled, readers
-        self._about(observation, readers)
+        self._begin_part(observation, readers)
         for operation in observation.judged:
             above = inherited = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
             excused = self._excused(operation)
@@ -73,20 +73,20 @@ class Errors:
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
-                above = self.explanations[value] = tuple(fact for fact in inherited if not self._ends(fact, operation, value))
+                above = self.explanations[value] = tuple(fact for fact in inherited if not self._is_right_again(fact, operation, value))
                 self.small_differences.update({value} if excused else ())
-                self._whole_numbers(operation, value)
-                self._borrowed_epsilon(operation, value)
+                self._judge_whole_numbers(operation, value)
+                self._judge_epsilon(operation, value)
                 if place == 0 and not above:
-                    self._exponent(operation, value)
+                    self._judge_exponential(operation, value)
                 explained_here = self.explanations[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not explained_here and (place == 0 or operation.base in ops.DECOMPOSED):  # later outputs of other ops are a kernel's statistics
-                    self._amplified(operation, value, above)
+                    self._judge_error(operation, value, above)
             cause = self._entered(operation.drifting)
-            self.suspects += [] if above else whole_numbers.integers(operation, cause)
-            self.suspects += [] if any(above) else whole_numbers.cut(operation, cause, readers)
+            self.suspects += [] if above else whole_numbers.facts_on_casts_to_integers(operation, cause)
+            self.suspects += [] if any(above) else whole_numbers.facts_on_integers_of_data(operation, cause, readers)
             self.origins.trace(operation)
-        return self._settled()
+        return self._settle()
 
     def _entered(self, value: Value | None) -> Operation | None:
         """The op that brought in the error of numbers that become whole ones. A difference of nearly equal numbers is exact and adds none, though its
@@ -100,7 +100,7 @@ class Errors:
             cause = before
         return cause
 
-    def _ends(self, fact: Fact | None, operation: Operation, result: Value) -> bool:
+    def _is_right_again(self, fact: Fact | None, operation: Operation, result: Value) -> bool:
         """Whether a fault explains nothing of a result that reads its value: something larger was added, so that the result is right again."""
         value, exemptions = self.exemptions.get(fact, (None, [])) if fact is not None else (None, [])
         return value is not None and outweighed in exemptions and value in operation.inputs and dominated(operation, result, value)
@@ -115,9 +115,9 @@ class Errors:
         self.small_differences &= values
         self.zero_in_theory &= values
         self.observation, self.readers = Observation(), {}
-        self._about(self.observation, self.readers)
+        self._begin_part(self.observation, self.readers)
 
-    def _about(self, observation: Observation, readers: Readers) -> None:
+    def _begin_part(self, observation: Observation, readers: Readers) -> None:
         """Creates the analyses of this part's operations."""
         self.calls, self.misroundings = Calls(observation, readers), Misroundings(observation, readers)
         self.steepness = Steepness(observation, readers)
@@ -134,7 +134,7 @@ class Errors:
         if exemptions:
             self.exemptions[fact] = value, list(exemptions)
 
-    def _settled(self) -> list[Fact]:
+    def _settle(self) -> list[Fact]:
         """The suspects that no exemption applies to. One whose value exists and is not read yet waits for a later part."""
         found, waiting = list[Fact](), list[Fact]()
         for fact in self.suspects:
@@ -148,24 +148,24 @@ class Errors:
         self.suspects = waiting
         return found
 
-    def _whole_numbers(self, operation: Operation, value: Value) -> None:
-        fact = None if self.misroundings.local(operation, value) else whole_numbers.stored_to_others(operation, value)
-        excuses = [] if fact is None else whole_numbers.exemptions(operation)
+    def _judge_whole_numbers(self, operation: Operation, value: Value) -> None:
+        fact = None if self.misroundings.made_by_kernel(operation, value) else whole_numbers.fact_on_rounded_wholes(operation, value)
+        excuses = [] if fact is None else whole_numbers.exemptions_for(operation)
         if fact is not None and not (self.readers.get(value) and any(excuse(fact, value, self.readers) for excuse in excuses)):
             self._suspect(fact, value, *excuses, explained_by=(*self.explanations[value], None))  # an excused one explains nothing
 
-    def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
+    def _judge_epsilon(self, operation: Operation, value: Value) -> None:
         limit = ROUNDINGS * formats.BF16.unit_roundoff
         if operation.own_epsilon and value.drift >= limit:
             fact = BorrowedEpsilon(rule="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value)
             self._suspect(fact, value, explained_by=(*self.explanations[value], None))
 
-    def _exponent(self, operation: Operation, value: Value) -> None:
+    def _judge_exponential(self, operation: Operation, value: Value) -> None:
         fact = self.steepness.exponent(operation, value)
         if fact is not None and value not in self.spoiled:
             self._suspect(fact, value, outweighed)
 
-    def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
+    def _judge_error(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         """Judges an error of more than four unit roundoffs, and notes whether float32 determines the value."""
         kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         if value.nonfinite or operation.phase not in ("forward", "data", "backward", "optimizer"):
@@ -179,17 +179,19 @@ class Errors:
         if value in self.spoiled:
             return  # downstream of what is suspected already
         if above:
-            self._own_beside(operation, value, above)
+            self._judge_beside(operation, value, above)
         elif operation.phase == "optimizer":
-            self._in_step(operation, value)
+            self._judge_in_step(operation, value)
         elif not kernel:
-            self._unexplained(operation, value)
-        elif self.misroundings.local(operation, value) and (fact := self.misroundings.of(operation, value)) is not None and fact.how == "accumulated":
-            self._suspect(fact, value)
+            self._judge_unexplained(operation, value)
+        elif self.misroundings.made_by_kernel(operation, value):
+            fact = self.misroundings.fact(operation, value)
+            if fact is not None and fact.how == "accumulated":
+                self._suspect(fact, value)
 
-    def _unexplained(self, operation: Operation, value: Value) -> None:
+    def _judge_unexplained(self, operation: Operation, value: Value) -> None:
         """Judges an error that no earlier fact explains."""
-        fact = _of_constant(self.misroundings.of(operation, value))
+        fact = _of_constant(self.misroundings.fact(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= LOSES_FIVE_BITS > amplification(operation, value)
         fact = fact if chained or value not in self.small_differences else None
         own = None
@@ -200,7 +202,7 @@ class Errors:
             self.unstable.update([own] if float32_leaves_open(value) else [])
             return
         if value in self.small_differences and not chained:
-            self._after_difference(operation, value)
+            self._judge_after_difference(operation, value)
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
@@ -211,22 +213,22 @@ class Errors:
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
             self.small_differences.update({value} if small_difference() else ())
 
-    def _after_difference(self, operation: Operation, value: Value) -> None:
+    def _judge_after_difference(self, operation: Operation, value: Value) -> None:
         """Judges a steep function of a small difference. What both lose together is not excused by what the difference has lost."""
         steep = self.steepness.chained(operation, value)
         if steep is not None and not self.misroundings.healed(value):
             self._suspect(steep, value, outweighed)
 
-    def _in_step(self, operation: Operation, value: Value) -> None:
+    def _judge_in_step(self, operation: Operation, value: Value) -> None:
         """Judges an error in an optimizer's step that no earlier fact explains: numbers that the step loses, or a share that was rounded to 1."""
         own = self.calls.error(operation, value) if operation.call else None
-        fact = None if own is not None else _of_constant(self.misroundings.of(operation, value))
+        fact = None if own is not None else _of_constant(self.misroundings.fact(operation, value))
         if own is not None:
             self._suspect(own, value, self.calls.stays)
         elif fact is not None and fact.rule == "vanished-constant":
             self._suspect(fact, value, outweighed)
 
-    def _own_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
+    def _judge_beside(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         """The error that a function makes itself, if its inputs are already wrong.
 
         It is measured on the inputs that the call had, so it contains no earlier fault. It is reported if it makes most of the error, or if all the

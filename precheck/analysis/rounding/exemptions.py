@@ -94,9 +94,8 @@ def multiplies(operation: Operation) -> bool:
 )  # fmt: skip
 def added(fact: Fact, value: Value, readers: Readers) -> bool:
     """A count that is only added to measurements, which have been rounded like it."""
-    consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
-    counted = fact.operation.base not in ops.REDUCTIONS or _numbered(value, readers)
-    return bool(consumers) and not counted and all(_beside_measures(reader, value) for reader in consumers)
+    counts = fact.operation.base in ops.REDUCTIONS and not _numbered(value, readers)
+    return counts and _read_only_by(_beside_measures, value, readers)
 
 
 @exempts(
@@ -105,9 +104,14 @@ def added(fact: Fact, value: Value, readers: Readers) -> bool:
 )  # fmt: skip
 def divisor(fact: Fact, value: Value, readers: Readers) -> bool:
     """A count that is only a divisor. If the program adds up the count in a low format, the count is its own result, and this does not apply."""
-    consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
-    dividing = bool(consumers) and all(_divides(reader, value) for reader in consumers)
-    return dividing and fact.operation.base not in ops.REDUCTIONS and not _numbered(value, readers)
+    added_low = fact.operation.base in ops.REDUCTIONS
+    return not added_low and _read_only_by(_divides, value, readers) and not _numbered(value, readers)
+
+
+def _read_only_by(kind: Callable[[Operation, Value], bool], value: Value, readers: Readers) -> bool:
+    """Whether forward passes read a value, and all ops that do are of one kind."""
+    reading = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
+    return bool(reading) and all(kind(reader, value) for reader in reading)
 
 
 def _divides(reader: Operation, count: Value) -> bool:

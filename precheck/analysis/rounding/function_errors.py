@@ -101,7 +101,7 @@ class Calls:
             return False
         if not self._results(operation).include(value):
             return False
-        return value.call_error**2 >= least * value.drift**2 and determined(operation, value)
+        return value.call_error**2 >= least * value.drift**2 and determined(value)
 
     def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
         """The op whose line made an error. None if the user wrote no such line. Nor does rounding to codes count: what it loses is added
@@ -217,7 +217,7 @@ def coarse_number(operation: Operation) -> tuple[float, float] | None:
 
     It is no rounding of a small result: a coefficient of a polynomial is multiplied by large numbers later.
     """
-    value = operation.outputs[0] if operation.outputs else None
+    value = operation.result
     if value is None or operation.base not in ops.SUMS or not value.low or not value.norm:
         return None
     kept, size = formats.of_dtype(value.dtype), rms(value)

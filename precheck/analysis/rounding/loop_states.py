@@ -36,7 +36,7 @@ Key = tuple[str, str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class LoopState:
     """What is known about a state. `lines` are those that update it."""
 
     stores: int  # how often any line has updated it; an iteration may do so more than once
@@ -59,12 +59,12 @@ class Iterations:
 
     def __init__(self) -> None:
         self.seen: set[Key] = set()
-        self.states: dict[Value, State] = {}
+        self.states: dict[Value, LoopState] = {}
 
     def follow(self, operations: Iterable[Operation]) -> None:
         """Follows the states through these operations."""
         for operation in operations:
-            value = operation.outputs[0] if operation.outputs else None
+            value = operation.result
             if self.states and operation.base in ops.SUMS:
                 self._remains(remainder_of(operation))
             if value is None or value.maker is not operation or not (value.low or value.drift >= FELT) or not _direct(operation):
@@ -86,7 +86,7 @@ class Iterations:
         called = _called(operation, products)
         another = old is not None and bool(old.weights) and old.weights != called
         passed = old.passed if old else {last.maker.instruction: 1} if last.maker is not None else {}
-        self.states[value] = State(
+        self.states[value] = LoopState(
             (old.stores if old else 0) + 1, {**passed, operation.instruction: passed.get(operation.instruction, 0) + 1}, last,
             (old.lines if old else frozenset()) | {each.blamed for each in between},
             bool(old and old.scaled) or any(each.base in SCALING for each in between),

@@ -22,9 +22,9 @@ from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, given_back, iterations, rms, underflowed, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
 from precheck.analysis.rounding import differences
-from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, amplification, difference_before
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, Storing, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
-from precheck.analysis.rounding.function_errors import outside, owns
+from precheck.analysis.rounding.function_errors import outside
 from precheck.analysis.rounding.function_limits import ADDED
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
@@ -73,7 +73,7 @@ class Misroundings:
         self.observation, self.readers = observation, readers
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
-        self.stored: dict[tuple[object, ...], tuple[Operation | None, bool, bool]] = {}  # answers of `_storing`, by the difference's op and line
+        self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op and line
         self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
@@ -88,7 +88,7 @@ class Misroundings:
         """Values that the program drops."""
         return output_impact.dropped_values(self.observation)
 
-    def of(self, operation: Operation, value: Value) -> Misrounded | None:
+    def fact(self, operation: Operation, value: Value) -> Misrounded | None:
         """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
@@ -103,11 +103,11 @@ class Misroundings:
         if lost := differences.sum_picked_from(operation, value, self.readers):
             cause, severity = self._stored_low(lost[0]), self._severity(value)
             return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=cause, severity=severity, gain=lost[1])
-        if starving := self._starving(operation, value):
-            return self._starved(operation, value, starving)
-        if self.local(operation, value):
+        if starving := self._lost_inputs(operation, value):
+            return self._flushed(operation, value, starving)
+        if self.made_by_kernel(operation, value):
             harm: Severity = "note" if self.healed(value) else "error"
-            limit = self._accumulating(operation, value)
+            limit = self._kernel_limit(operation, value)
             return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
         return self._lost_digits(operation, value, gain, roundings)
 
@@ -115,7 +115,7 @@ class Misroundings:
         """The fact on an error that is neither a difference's, nor that of zeros among the inputs, nor a kernel's own."""
         stored = any(source.kept_low for source in operation.inputs)
         spread = value.dead >= GARBAGE and elements(value) >= 8 and operation.drift_in < 1 and value.norm > 0  # of zeros no digit can be lost
-        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= LOSES_FIVE_BITS and stored and determined(operation, value):
+        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= LOSES_FIVE_BITS and stored and determined(value):
             return self._fact("a product", operation, value, gain, LOSES_FIVE_BITS)
         if operation.base in ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
@@ -164,11 +164,12 @@ class Misroundings:
         if cause is None and value.low and differences.of_shared_error(operation, term):
             cause = differences.stored_elsewhere(operation, self.observation.functions)
         elif cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
-            stored, most, spared = self._storing(operation, term)
-            if stored is not None and not value.low and not most:
+            storing = self._storing(operation, term)
+            stored = storing.operation
+            if stored is not None and not value.low and not storing.most:
                 return None  # boundaries show what many lines make together
-            state = stored is not None and most and differences.subtracts_loop_state(operation, stored, term)
-            handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=spared))
+            state = stored is not None and storing.most and differences.subtracts_loop_state(operation, stored, term)
+            handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=storing.spared))
             cause = stored if not value.low or handed else self._before(operation, term)
         within = cause is not None and attribution.same_function(cause, operation, self.observation.functions)
         cause = None if cause is not None and within and attribution.is_variance_of_squares(operation, cause) else cause
@@ -210,25 +211,24 @@ class Misroundings:
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= NEARBY:  # each walk goes back over the whole run
             return cause
-        found = attribution.later(cause, self._storing(operation, source, bool)[0])  # one walk for a loop, so the answer is the first iteration's
+        found = attribution.later(cause, self._storing(operation, source, bool).operation)  # one walk for a loop: the first iteration's answer
         return self.behind.setdefault((operation.name, operation.line), found)
 
     def healed(self, value: Value, most: int = NEARBY) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
-        asked = {gradient for _, gradient, _ in self.observation.gradients.values()}
+        asked = self.observation.parameter_gradients
         return output_impact.healed(value, self.readers, asked, most) and not output_impact.wrong_when_averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
         return "error" if value in self._shown(infinite=below) or output_impact.wrong_when_averaged(value, self.readers, self.unread) else "note"
 
-    def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> tuple[Operation | None, bool, bool]:
-        """The `wanted` op that stored the term of a difference, whether its line or function made most of that error, and whether most would be gone
-        if that line stored it wide. Found once for a loop."""
+    def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> Storing:
+        """The `wanted` op that stored the term of a difference. Found once for a loop."""
         if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
             made = Attribution(term, self.observation.operations)
             cause = made.cause(wanted)
-            self.stored[line] = cause, owns(cause, made, self.observation.functions), cause is not None and differences.spared(cause, made)
+            self.stored[line] = differences.storing(cause, made, self.observation.functions)
         return self.stored[line]
 
     def _stored_low(self, total: Operation) -> Operation:
@@ -245,10 +245,10 @@ class Misroundings:
         if made.low or not cause.inputs or attribution.own_error(cause, made) >= causes.MADE_BY_OP * made.drift:
             return cause
         term = causes.worst_term(cause) if cause.base in ops.SUMS else max(cause.inputs, key=attribution.drift)
-        most = self._storing(cause, term, bool)[0]
+        most = self._storing(cause, term, bool).operation
         if most is not None and not attribution.written(most):
             return most
-        return (self._storing(cause, term)[0] if causes.terms_cancel(cause) else None) or cause
+        return (self._storing(cause, term).operation if causes.terms_cancel(cause) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation, term: Value, *, spared: bool) -> bool:
         """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
@@ -259,11 +259,11 @@ class Misroundings:
         handed = alone or (causes.casts_wide(stored) and spared)
         return handed and not attribution.same_function(stored, operation, self.observation.functions)
 
-    def _starving(self, operation: Operation, value: Value) -> list[Value]:
+    def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
         pole = operation.base in ops.POLES
         found = [source for source in operation.inputs if source.zeroed >= FAIR or (pole and source.zeros and source.zeroed == 0)]
-        found += [source for source in zeros.summed_away(operation, value) if source not in found]
+        found += [source for source in zeros.lost_terms(operation, value) if source not in found]
         return [source for source in found if source.maker is None or underflowed(*zero_origin(source)[1].outputs)]
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
@@ -276,7 +276,7 @@ class Misroundings:
         made = max(causes.before_joins(value), key=provenance.absolute_error).maker  # a join has computed nothing
         return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
 
-    def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
+    def _flushed(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         """The fact on underflowed zeros that make a result wrong. None if the result has its digits, or is itself too small."""
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
@@ -285,15 +285,15 @@ class Misroundings:
             return None
         return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
 
-    def local(self, operation: Operation, value: Value) -> bool:
+    def made_by_kernel(self, operation: Operation, value: Value) -> bool:
         """Whether the error of the op's own kernel is larger than that of a correct sum in the low format. What a factorization leaves when it gives
         up is no result."""
         gave_up = operation.packet in ops.REPORTING and operation.flips is not None and bool(operation.flips.changed)
-        known = not gave_up and value.local is not None and determined(operation, value)  # a right sum may cancel to zero
-        return known and (value.local or 0.0) > self._accumulating(operation, value)
+        known = not gave_up and value.local is not None and determined(value)  # a right sum may cancel to zero
+        return known and (value.local or 0.0) > self._kernel_limit(operation, value)
 
     @staticmethod
-    def _accumulating(operation: Operation, value: Value) -> float:
+    def _kernel_limit(operation: Operation, value: Value) -> float:
         """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering
         op adds up more terms for some elements than for others, and those with most terms are often the largest."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))

@@ -30,7 +30,7 @@ class Lowered(Fact):
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Widened(Fact):
+class WidenedProduct(Fact):
     """A float32 product with a weight that is stored low. The other operand became float32 by type promotion, which nobody asked for."""
 
     product: Operation
@@ -56,7 +56,7 @@ def _lowered(operation: Operation) -> Lowered | None:
     return Lowered(rule="dtype-leak", operation=low.maker or operation, measured=unit, limit=limit, read=operation, dtype=low.dtype)
 
 
-def _widened(operation: Operation) -> Widened | None:
+def _widened(operation: Operation) -> WidenedProduct | None:
     """The fact that a product with a low weight runs in float32, since an earlier op met a wide tensor."""
     if operation.base not in ops.PRODUCTS or operation.outputs[0].dtype not in WIDE:
         return None
@@ -67,7 +67,7 @@ def _widened(operation: Operation) -> Widened | None:
     if cause is None:
         return None
     low, wide = (next(value for value in cause.inputs if (value.dtype in LOW) is which) for which in (True, False))
-    return Widened(
+    return WidenedProduct(
         rule="dtype-leak", operation=cause, measured=32, limit=16, severity="warning", product=operation, low=low, wide=wide
     )
 

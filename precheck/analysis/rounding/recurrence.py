@@ -28,7 +28,7 @@ from precheck.analysis.rounding.differences import RECURRENT
 from precheck.analysis.rounding.errors import float32_leaves_open
 from precheck.analysis.rounding.exemptions import off_by_one_spacing
 from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
-from precheck.analysis.rounding.loop_states import Iterations, State
+from precheck.analysis.rounding.loop_states import Iterations, LoopState
 from precheck.analysis.rounding.misroundings import FELT
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -49,7 +49,7 @@ class Carried(Fact):
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Repeated(Fact):
+class RepeatedFactor(Fact):
     """A factor that was rounded once and scales a state in each iteration. Errors are relative."""
 
     iterations: int
@@ -99,13 +99,13 @@ def _latest_and_worst(values: list[Value], read: Callable[[Value], bool]) -> Ite
             yield worst
 
 
-def _wrong(value: Value, state: State) -> bool:
+def _wrong(value: Value, state: LoopState) -> bool:
     """Whether a state has passed enough iterations, its error is beyond that of its storage, and float32 determines it."""
     if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
     if float32_leaves_open(value) or not ADDED * effective_roundoff(value) < value.drift < math.inf:
         return False
-    return value.maker is not None and determined(value.maker, value)
+    return value.maker is not None and determined(value)
 
 
 @exempts(
@@ -113,7 +113,7 @@ def _wrong(value: Value, state: State) -> bool:
     reason="each layer of a network adds its result to the residual stream and rounds it; with correct rounding in bfloat16, the streams of 48 and "
            "72 layers are off by 4.2 and 6.4 unit roundoffs",
 )  # fmt: skip
-def residual_stream(state: State) -> bool:
+def residual_stream(state: LoopState) -> bool:
     """A state to which each iteration adds what other weights compute from it, and that no iteration scales, unlike a recurrent cell's.
 
     A sampler's latents are none: it calls one network again and again, and to keep them in float32 costs nothing.
@@ -125,12 +125,12 @@ def residual_stream(state: State) -> bool:
     "accumulated-drift", needed_by=("losses_added_up_wide", "signed_terms"),
     reason="the remainder of Kahan summation is zero in float32, and in low precision it holds what the sum lost",
 )  # fmt: skip
-def carries_a_remainder(state: State) -> bool:
+def carries_a_remainder(state: LoopState) -> bool:
     """A state that holds what a sum, or a rounding, has lost."""
     return state.compensated
 
 
-def _facts(value: Value, states: Mapping[Value, State], observation: Observation, readers: Readers) -> list[Fact]:
+def _facts(value: Value, states: Mapping[Value, LoopState], observation: Observation, readers: Readers) -> list[Fact]:
     """The fact, if most of the error comes from the lines that update the state, or from a factor that scales it in each iteration."""
     state, split = states[value], Attribution(value, observation.operations)
     written = {each: share for each, share in split.shares.items() if share and attribution.written(each)}
@@ -145,7 +145,7 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
         return []
     if factors and (coherent or sum(factors.values()) >= MADE_BY_FUNCTION):
         cause = split.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
-        return [Repeated(
+        return [RepeatedFactor(
             rule="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
             limit=FELT, iterations=state.iterations, off=value.drift, own=attribution.own_error(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
@@ -159,7 +159,7 @@ def _facts(value: Value, states: Mapping[Value, State], observation: Observation
     )]  # fmt: skip
 
 
-def _of_terms(value: Value, states: Mapping[Value, State]) -> float:
+def _of_terms(value: Value, states: Mapping[Value, LoopState]) -> float:
     """The most that the errors of all terms can make of a sum's error, in its unit: at most they add up. Inf if an iteration does more than add."""
     errors = list[float]()
     while value in states:
@@ -175,7 +175,7 @@ def _of_terms(value: Value, states: Mapping[Value, State]) -> float:
     return sum(errors) if all(map(math.isfinite, errors)) else math.inf
 
 
-def _lines_beside(value: Value, states: Mapping[Value, State]) -> set[str]:
+def _lines_beside(value: Value, states: Mapping[Value, LoopState]) -> set[str]:
     """The lines of the other states that the same iteration stores. The numbers of one state, such as a quaternion, may be stored on several lines,
     and each is made from all of them."""
     before, made = states[value].before.maker, value.maker
@@ -209,7 +209,7 @@ def _times_scaling(operation: Operation, states: Collection[Value], readers: Rea
     return times
 
 
-def _read_outside(value: Value, state: State, readers: Readers) -> bool:
+def _read_outside(value: Value, state: LoopState, readers: Readers) -> bool:
     """Whether the user keeps a state, or anything outside the loop reads it. If components are joined, the joined tensor counts."""
     walk = Walk([value], NEARBY)
     for held in walk:

@@ -158,7 +158,7 @@ def _steep(operation: Operation, value: Value) -> bool:
     if (len(operation.inputs) != 1 and operation.base not in INTERPOLATING) or operation.base in NOT_STEEP or operation.plain:
         return False
     grown = value.drift > ADDED * effective_roundoff(value) and value.drift >= GROWN * operation.drift_in > 0
-    return grown and determined(operation, value)
+    return grown and determined(value)
 
 
 def _small_difference(operation: Operation) -> bool:
@@ -178,7 +178,7 @@ def _converted(made: Attribution) -> Operation | None:
 
 def _needless(cause: Operation) -> int:
     """How many numbers an op of the user stores low without need: a statistic, or a function of a weight alone. 0 if they are not few."""
-    made = cause.outputs[0] if cause.outputs else None
+    made = cause.result
     if made is None or not made.low or not cause.inputs or not attribution.written(cause):
         return 0
     larger = made.drift > 2 * max(cause.drift_in, causes.storage_error(made))
@@ -193,7 +193,7 @@ def _needless(cause: Operation) -> int:
 
 def _picked(cause: Operation, readers: Readers) -> int:
     """How many elements are taken from a log-softmax that the user's code stores low. 0 if they are not few, or another op reads them."""
-    made = cause.outputs[0] if cause.outputs else None
+    made = cause.result
     if made is None or cause.base not in ops.SOFTMAXES or not made.low or not attribution.written(cause):
         return 0
     taking = [reader for reader in readers.get(made, ()) if reader.phase in ("forward", "data")]

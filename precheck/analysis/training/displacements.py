@@ -19,7 +19,7 @@ from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.observe.recording.sketch import WIDTH, inner
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.training.step_records import State, Update
+from precheck.observe.shadow.training.step_records import OptimizerState, Update
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}
 LOST_UPDATE = Limit(0.5, "share of the intended update")
@@ -78,7 +78,7 @@ def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float
     aimless = {row.record.name for row in unlike} - turned
     last: dict[str, ComparedTensor] = {}
     for row in rows:
-        judged = (row.record.dtype in ("bfloat16", "float16") or row.record.norm == 0) and row.record.name not in aimless
+        judged = (row.record.low or row.record.norm == 0) and row.record.name not in aimless
         if row.record.kind == "update" and judged and row.reference.norm > 0 and not row.record.nonfinite:
             last[row.record.name] = row
     elsewhere = {name for name, row in last.items() if _moved_elsewhere(row)}
@@ -106,7 +106,7 @@ def _moved_elsewhere(row: ComparedTensor) -> bool:
     return chance and not rounded_away(moved.dtype, moved.weight_norm / count, meant.norm / count / moved.step)
 
 
-def worst_states(updates: Iterable[Update], badness: Callable[[Update, State], float]) -> dict[str, Update]:
+def worst_states(updates: Iterable[Update], badness: Callable[[Update, OptimizerState], float]) -> dict[str, Update]:
     """For each name of an optimizer's states, such as `exp_avg_sq`, the parameter whose state is worst. A state with a badness of 0 is healthy."""
     worst: dict[str, tuple[float, Update]] = {}
     for update in updates:
@@ -142,13 +142,7 @@ def update_share(update: Update) -> float:
 
 def _sizes(update: Update) -> dict[str, Any]:
     """The size of a weight, of an intended step, and of the longest steps down and up that the format rounds away."""
-    count = math.sqrt(max(1, update.sampled))
-    weight = update.size / count
-    return {
-        "weight": weight,
-        "step": math.sqrt(update.wanted / max(1, update.steps)) / count,
-        "dead_zone": list(formats.of_dtype(update.dtype).half_ulp(weight)),
-    }
+    return {"weight": update.weight, "step": update.step, "dead_zone": list(formats.of_dtype(update.dtype).half_ulp(update.weight))}
 
 
 def table(observation: Observation) -> list[dict[str, Any]]:
@@ -163,12 +157,11 @@ def table(observation: Observation) -> list[dict[str, Any]]:
 
 def _luck(update: Update) -> float:
     """Four standard deviations of the effect of stochastic rounding, for this number of elements and steps."""
-    step = math.sqrt(update.wanted / max(1, update.sampled * update.steps))
-    spacing = formats.of_dtype(update.dtype).epsilon * update.size / math.sqrt(max(1, update.sampled))
-    return 4 * math.sqrt(spacing / (step * update.sampled * update.steps)) if step else math.inf
+    spacing = formats.of_dtype(update.dtype).epsilon * update.weight
+    return 4 * math.sqrt(spacing / (update.step * update.sampled * update.steps)) if update.step else math.inf
 
 
-def placed_at(update: Update, state: State | None = None) -> Operation:
+def placed_at(update: Update, state: OptimizerState | None = None) -> Operation:
     """The op of an update, with the line that wrote the weight, or this state of its optimizer, and the module that holds the weight."""
     wrote = state.wrote if state is not None and state.wrote else update.wrote
     found = dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)

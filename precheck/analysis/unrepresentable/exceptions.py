@@ -15,7 +15,7 @@ from precheck.analysis.propagation.attribution import same_function
 from precheck.analysis.propagation.causes import rule_for
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.unrepresentable.nonfinite import op_that_moved_argument
-from precheck.analysis.unrepresentable.zeros import missed
+from precheck.analysis.unrepresentable.zeros import fact_on_lost_number
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import shortened
@@ -50,7 +50,7 @@ class Counted(Fact):
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Mixed(Fact):
+class MixedFormats(Fact):
     """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
 
     refused: Operation | None  # None if torch looks at the formats before it runs an op
@@ -81,7 +81,7 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
     decisions = [(operation, found[0]) for operation, found in zeros if found]
     for operation, zero in decisions:
         if operation.flips is not None and operation.flips.changed:
-            return [missed(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
+            return [fact_on_lost_number(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
     for operation in last_ops:
         cause = op_that_moved_argument(operation, observation) if operation.flips is not None and operation.flips.changed else None
         if cause is not None:
@@ -89,7 +89,7 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
             return [Decided(rule=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
     for operation, zero in decisions:
         if operation.reads and observation.raised in REFUSALS:
-            return [missed(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
+            return [fact_on_lost_number(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
     return []
 
 
@@ -140,16 +140,16 @@ def _mixed(observation: Observation, operation: Operation, refused: Refused) -> 
     """
     wide = next((place for place, dtype in enumerate(refused.types) if dtype == "float32"), None)
     if wide is None and {"bfloat16", "float16"} <= {*refused.types}:
-        return [Mixed(rule="dtype-leak", operation=operation, measured=2.0, limit=1.0, refused=operation, dtype="bfloat16", other="float16")]
+        return [MixedFormats(rule="dtype-leak", operation=operation, measured=2.0, limit=1.0, refused=operation, dtype="bfloat16", other="float16")]
     if wide is None or not refused.dtype:
         return []
-    cause = _widened(observation, operation.inputs[wide])
+    cause = _op_that_widened(observation, operation.inputs[wide])
     cast_here = cause is not None and cause.outputs[0] in cause.inputs and same_function(cause, operation, observation.functions)
     blamed = operation if cause is None or cast_here else cause
-    return [Mixed(rule="dtype-leak", operation=blamed, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype, widened=cause)]
+    return [MixedFormats(rule="dtype-leak", operation=blamed, measured=2.0, limit=1.0, refused=operation, dtype=refused.dtype, widened=cause)]
 
 
-def _mixed_in_a_call(observation: Observation) -> Mixed | None:
+def _mixed_in_a_call(observation: Observation) -> MixedFormats | None:
     """The fact on arguments of different formats for a function of torch that looks at them before it runs an op, as attention and convolution do.
 
     No op is seen that refuses, but the message names the formats, and an argument of such a call is a value that no op has read. The latest one in
@@ -164,14 +164,14 @@ def _mixed_in_a_call(observation: Observation) -> Mixed | None:
     if "float" not in named:
         return _of_two_low_formats(value for value in made if value not in read)
     wide = (value for value in made if value.dtype == "float32" and not value.low and value not in read)
-    cause = next((found for value in wide if (found := _widened(observation, value)) is not None), None)
+    cause = next((found for value in wide if (found := _op_that_widened(observation, value)) is not None), None)
     if cause is None:
         return None
     dtype = "float16" if "half" in named else "bfloat16"
-    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=cause)
+    return MixedFormats(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, widened=cause)
 
 
-def _of_two_low_formats(unread: Iterable[Value]) -> Mixed | None:
+def _of_two_low_formats(unread: Iterable[Value]) -> MixedFormats | None:
     """The fact on the first of these values that a cast to a low format has made."""
     cast = (each.maker for each in unread if each.low and each.maker is not None and each.maker.base in ops.CASTS and not each.maker.converts)
     cause = next(cast, None)
@@ -179,10 +179,10 @@ def _of_two_low_formats(unread: Iterable[Value]) -> Mixed | None:
         return None
     dtype = cause.outputs[0].dtype
     other = "float16" if dtype == "bfloat16" else "bfloat16"
-    return Mixed(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, other=other)
+    return MixedFormats(rule="dtype-leak", operation=cause, measured=2.0, limit=1.0, refused=None, dtype=dtype, other=other)
 
 
-def _widened(observation: Observation, value: Value) -> Operation | None:
+def _op_that_widened(observation: Observation, value: Value) -> Operation | None:
     """The op that made a float32 value from a low one: a cast, or a promotion."""
     if value.low:  # a cast that widens makes no new value
         return _cast(observation, value)

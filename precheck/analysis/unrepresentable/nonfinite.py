@@ -162,10 +162,10 @@ def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
 
     On the way a derivative may heal it, as the function itself does. That of erf squares Inf, and is zero there.
     """
-    return maker.phase == "forward" and any(value is gradient for _, gradient, _ in observation.gradients.values())
+    return maker.phase == "forward" and value in observation.parameter_gradients
 
 
-def made_by(root: Value, observation: Observation) -> Fact:
+def fact_on_root(root: Value, observation: Observation) -> Fact:
     """The fact on the op that made Inf or NaN from finite values at `root`."""
     operation, limit = _maker(root), largest(root)
     zero = _zero(operation)
@@ -177,7 +177,7 @@ def made_by(root: Value, observation: Observation) -> Fact:
     if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
         return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
     if zero is not None and (operation.base not in ops.POLYNOMIAL or any(source.nonfinite for source in operation.inputs)):
-        return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
+        return zeros.fact_on_lost_number(zero, f"{placed(operation)} made {_kind(root)} of it")
     if operation.base.removesuffix("_backward") in ops.POLES and not (is_power_without_pole(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:

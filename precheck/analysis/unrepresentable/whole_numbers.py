@@ -31,7 +31,7 @@ most m u, and after eight ops there are eight roundings."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Moved(Fact):
+class RoundedWholes(Fact):
     """Whole numbers that an op rounds to others, since they are too large for the format."""
 
     value: Value
@@ -50,26 +50,26 @@ class MadeInteger(Fact):
     dtype: str
 
 
-def stored_to_others(operation: Operation, value: Value) -> Moved | None:
+def fact_on_rounded_wholes(operation: Operation, value: Value) -> RoundedWholes | None:
     """The fact that this op rounds whole numbers to others. Sums of products of integers do not count: they are amounts, which may be rounded."""
     if operation.amounts or value.wholes_moved < SEVERAL or operation.phase == "backward":
         return None
     if not operation.drift_in < value.drift or causes.only_moved(operation, value):
         return None
-    return Moved(rule="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
+    return RoundedWholes(rule="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
 
 
-def exemptions(operation: Operation) -> list[Exempting]:
+def exemptions_for(operation: Operation) -> list[Exempting]:
     converted = [unread] if operation.converts else []
     measures = [scaled] if multiplies(operation) or operation.base == "_to_copy" else []
     return [drawn, float32_rounding, added, divisor, *converted, *measures]
 
 
-def integers(operation: Operation, cause: Operation | None) -> list[MadeInteger]:
+def facts_on_casts_to_integers(operation: Operation, cause: Operation | None) -> list[MadeInteger]:
     """The facts about a cast to integers. `cause`: the op that made the error of the numbers."""
     if operation.wrapped is not None:
         return [_made_integer(operation, operation.wrapped, cause or operation, abs(operation.wrapped.became), abs(operation.wrapped.end))]
-    return [] if operation.renumbered is None else renumbered(operation, operation.renumbered, cause)
+    return [] if operation.renumbered is None else facts_on_renumbered(operation, operation.renumbered, cause)
 
 
 def _made_integer(converted: Operation, changes: Renumbered | Wrapped | Recut, cause: Operation, measured: float, limit: float) -> MadeInteger:
@@ -79,7 +79,7 @@ def _made_integer(converted: Operation, changes: Renumbered | Wrapped | Recut, c
     )
 
 
-def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[MadeInteger]:
+def facts_on_integers_of_data(operation: Operation, cause: Operation | None, readers: Readers) -> list[MadeInteger]:
     """Lengths, buckets and places that are computed from data alone, as share × frames, and become other integers than in the reference.
 
     Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
@@ -153,7 +153,7 @@ def _integer(value: Value, readers: Readers) -> Operation | None:
     return None
 
 
-def renumbered(operation: Operation, changes: Renumbered, cause: Operation | None) -> list[MadeInteger]:
+def facts_on_renumbered(operation: Operation, changes: Renumbered, cause: Operation | None) -> list[MadeInteger]:
     """Ids, positions or counts that were rounded by `cause` and then cast to integers, which differ from the right ones.
 
     A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or

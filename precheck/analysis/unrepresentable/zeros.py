@@ -35,7 +35,7 @@ class Missed(Fact):
     then: str
 
 
-def missed(zero: Value, then: str) -> Missed:
+def fact_on_lost_number(zero: Value, then: str) -> Missed:
     """The fact on the op that made a zero which the reference does not have. `then` describes the effect."""
     rule, cause = zero_origin(zero)
     bound = reached_bound(cause) if rule == "vanished-constant" else None
@@ -79,7 +79,7 @@ def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> 
         return False  # the format can hold them: rounding has moved them across a threshold, such as a ReLU's
     if operation.drift_in >= LOST_TENSOR:
         return False  # the numbers were lost before: a bias without a gradient, which Adam moves by chance
-    return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
+    return not any(source.zeros for source in operation.inputs) and determined(value) and zero_origin(value)[0] == "underflow"
 
 
 def _drowns(value: Value, readers: Readers) -> bool:
@@ -110,7 +110,7 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
     found, told = [], set[Operation]()
     for name, value, scale in [*observation.gradients.values(), *_asked_for(observation)]:
         flushed = _flushed_before(value)
-        if flushed is None or flushed.maker is None or value in spoiled or not determined(flushed.maker, flushed):
+        if flushed is None or flushed.maker is None or value in spoiled or not determined(flushed):
             continue
         rule, cause = zero_origin(flushed)
         if rule == "cancellation" or (cause in told and not name):
@@ -135,7 +135,7 @@ def _size_of_zeroed(value: Value) -> float:
 
 def _asked_for(observation: Observation) -> list[tuple[str, Value, float]]:
     """Gradients that the user's own code reads, as `torch.autograd.grad` returns them, with their loss scales."""
-    known = {value for _, value, _ in observation.gradients.values()}
+    known = observation.parameter_gradients
     read = (value for operation in observation.operations if operation.phase == "forward" and not operation.derived for value in operation.inputs)
     asked = dict.fromkeys(value for value in read if value.maker is not None and value.maker.derived and value not in known)
     return [("", value, value.maker.scale) for value in asked if value.maker is not None]
@@ -153,7 +153,7 @@ def _flushed_before(value: Value) -> Value | None:
     return None
 
 
-def summed_away(operation: Operation, value: Value) -> list[Value]:
+def lost_terms(operation: Operation, value: Value) -> list[Value]:
     """The operand of a mostly wrong sum, if lost numbers (zeros) are its error and no other operand has one.
 
     Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm, half the sum.
@@ -162,4 +162,4 @@ def summed_away(operation: Operation, value: Value) -> list[Value]:
     if operation.base not in ops.REDUCTIONS or value.dead < GARBAGE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
         return []
     exact = all(source is worst or source.drift <= ROUNDINGS * source.roundoff for source in operation.inputs)
-    return [worst] if exact and determined(operation, value) else []
+    return [worst] if exact and determined(value) else []

@@ -22,7 +22,7 @@ from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.places.source import shortened
 from precheck.observe.shadow.replaying.replay import addressable
-from precheck.observe.shadow.training.loss_scales import Scales
+from precheck.observe.shadow.training.loss_scales import LossScales
 from precheck.torch_internals import no_dispatch
 from precheck.words import dtype_name
 
@@ -42,7 +42,7 @@ _PART = 1 << 16
 class Exponents:
     """The histograms of one shadow run, by the tensor that was counted."""
 
-    def __init__(self, memory: Memory, scales: Scales) -> None:
+    def __init__(self, memory: Memory, scales: LossScales) -> None:
         self.memory, self.scales = memory, scales
         self.found: dict[tuple[Any, ...], tuple[Binades, torch.Tensor]] = {}  # what was counted, and its `tally`
         self.came: set[tuple[Any, ...]] = set()  # parameters whose gradients have been counted

@@ -19,8 +19,9 @@ from precheck.observe.models.stack_depth import room
 from precheck.observe.models.uncompiled import uncompiled
 from precheck.observe.profiling import Unheard
 from precheck.observe.recording.functions import Functions
-from precheck.observe.recording.recorder import Recorder, Witness
+from precheck.observe.recording.recorder import Recorder
 from precheck.observe.records import Trace
+from precheck.observe.setting import Setting
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import in_backward, is_transformed, script_optimized, scripts_compiled_anew, storage_key, version
 from precheck.torch_support.dense_parts import holds_numbers
@@ -108,18 +109,15 @@ class Boundaries:
     """Records the outputs of the modules of `model`, and their gradients, into `trace`, while `attached`."""
 
     def __init__(
-        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, module_inputs: bool = False, fast_path: bool = False,
-        witness: Witness | None = None, sampled: Container[str] = (), finds_sample_sizes: bool = False, loss: Any = None, functions: bool = False,
-        compiled: bool = False, unmeasured: bool = False, files: bool = False,
-    ) -> None:  # fmt: skip
-        self.model, self.trace, self.disturbance, self.module_inputs, self.fast_path = model, trace, disturbance, module_inputs, fast_path
-        self.recorder = Recorder(
-            trace, sampled=sampled, finds_sample_sizes=finds_sample_sizes, fast_path=fast_path, witness=witness, unmeasured=unmeasured
-        )
-        self.compiled, self.witness = compiled, witness
+        self, model: torch.nn.Module, trace: Trace, setting: Setting | None = None, *, sampled: Container[str] = (), loss: Any = None
+    ) -> None:
+        self.model, self.trace, self.setting = model, trace, setting or Setting(None)
+        self.disturbance, self.fast_path, self.witness = self.setting.disturbance, self.setting.fast_path, self.setting.watching
+        self.recorder = Recorder(trace, self.setting, sampled=sampled)
         self.position = Position()
-        self.functions = Functions(self.recorder, _forwards(model, loss), self.position, results=functions) if functions or files else None
-        if self.functions is not None:
+        self.functions: Functions | None = None
+        if self.setting.functions or self.setting.files:
+            self.functions = Functions(self.recorder, _forwards(model, loss), self.position, results=self.setting.functions)
             self.position.rounded = self.functions.rounded
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # if a child has that name
@@ -131,14 +129,14 @@ class Boundaries:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         handles = []
-        for name, module in [("", self.model)] if self.compiled else self.model.named_modules():
+        for name, module in [("", self.model)] if self.setting.compiled else self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # accepts no Python hooks
                 continue
             if not self.fast_path:
                 handles.append(module.register_forward_pre_hook(Hook(self._entering(name)), with_kwargs=True))
             handles.append(module.register_forward_hook(Hook(self._leaving(name)), always_call=not self.fast_path))
         try:
-            with room(), contextlib.nullcontext() if self.compiled else uncompiled(), interpreted():
+            with room(), contextlib.nullcontext() if self.setting.compiled else uncompiled(), interpreted():
                 yield
             self.recorder.learn()
         finally:
@@ -191,7 +189,7 @@ class Boundaries:
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             call = self._call(name)
-            if self.module_inputs and self.enabled and name:
+            if self.setting.module_inputs and self.enabled and name:
                 for path, tensor in tensors((*args, *kwargs.values())):
                     self._handed(f"{call}{path}", tensor)
             self.position.enter(call)

@@ -20,6 +20,7 @@ from precheck.observe.recording.reduce import SAMPLE, Sample, facts, real, thinn
 from precheck.observe.recording.sketch import BLOCK, WIDTH
 from precheck.observe.recording.waiting import Waiting
 from precheck.observe.records import Kind, Record, Trace
+from precheck.observe.setting import Setting
 from precheck.observe.shadow.comparing import fetching
 from precheck.observe.shadow.comparing.statistics import sampled
 from precheck.torch_internals import foreach_norm, foreach_sub, no_dispatch, set_grad_enabled
@@ -59,15 +60,12 @@ class Witness(Protocol):
 
 
 class Recorder:
-    """Records tensors. A sample is enough for the records in `sampled`; `finds_sample_sizes` finds out which these may be. `fast_path`: zeros
-    are counted in the sample only. `unmeasured`: records have no numbers, only names and formats, and the witness looks at the tensors."""
+    """Records tensors of a run as its setting says. A sample is enough for the records in `sampled`."""
 
-    def __init__(
-        self, trace: Trace, *, sampled: Container[str] = (), finds_sample_sizes: bool = False, fast_path: bool = False,
-        witness: Witness | None = None, unmeasured: bool = False,
-    ) -> None:  # fmt: skip
-        self.trace, self.sampled, self.finds_sample_sizes, self.fast_path, self.witness = trace, sampled, finds_sample_sizes, fast_path, witness
-        self.unmeasured = unmeasured
+    def __init__(self, trace: Trace, setting: Setting | None = None, *, sampled: Container[str] = ()) -> None:
+        setting = setting or Setting(None)
+        self.trace, self.sampled, self.fast_path, self.witness = trace, sampled, setting.fast_path, setting.watching
+        self.finds_sample_sizes, self.unmeasured = setting.finds_sample_sizes, setting.unmeasured
         self.later = Waiting()
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 

@@ -10,7 +10,8 @@ import torch
 from precheck.observe.job import Job
 from precheck.observe.models import float32_parts
 from precheck.observe.records import Trace
-from precheck.observe.run import Setting, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting
 from precheck.recipes import Recipe
 from precheck.recipes.survey import Place, Survey
 

@@ -10,10 +10,11 @@ import torch
 
 from precheck.observe.job import Job
 from precheck.observe.recording.recorder import Moved
-from precheck.observe.run import Setting, run
+from precheck.observe.run import run
+from precheck.observe.setting import Setting
 
 
-class Gradients:
+class WholeGradients:
     """A witness that keeps the loss and the gradients of parameters, in float64."""
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class Gradients:
     def moves(self, step: int, moved: Sequence[Moved]) -> None:
         """Ignores optimizer steps."""
 
-    def off(self, other: Gradients) -> float:
+    def off(self, other: WholeGradients) -> float:
         """The relative error |these - other| / |other| over all parameters. A missing gradient is zero.
         Infinite if a gradient is not finite, or if all of the other's are zero and these are not.
         """
@@ -40,8 +41,8 @@ class Gradients:
         return math.sqrt(error / whole) if math.isfinite(error) and whole else math.inf
 
 
-def gradients(job: Job, setting: Setting) -> Gradients:
+def gradients(job: Job, setting: Setting) -> WholeGradients:
     """The gradients of the job's first step, run as `setting` says."""
-    seen = Gradients()
+    seen = WholeGradients()
     run(dataclasses.replace(job, optimizer=None, steps=1), dataclasses.replace(setting, witness=seen))
     return seen

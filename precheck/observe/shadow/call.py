@@ -106,7 +106,7 @@ class Call:
                     cell.perturbed = cell.flat.clone()
         self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written) if written else {}
         if written:
-            self.before_scatter = measuring.before_scatter(self)
+            self.before_scatter = measuring.copies_before_scatter(self)
         if mode.stale_casts.made:
             mode.stale_casts.read(self)
 
@@ -157,7 +157,7 @@ class Call:
         if not self.written and outputs and all(map(self._is_alias, outputs)):
             return  # a view that the op's schema does not declare
         if not any(map(continuous, outputs)):
-            flips.decided(self, outputs)
+            flips.after_discrete_op(self, outputs)
             mode.observation.followed += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
             mode.record(operation)
             return
@@ -167,7 +167,7 @@ class Call:
             seconds = perturbation.replayed(self, outputs) if shadows is not None and mode.any_perturbed else None
             self.store(outputs, shadows, seconds)
         if planned.base == "mul" and outputs:
-            masks.multiplied(self, outputs[0])
+            masks.count_unmasked(self, outputs[0])
             if self.written and operation.scalars:
                 mode.accumulation.decayed_weights.multiplied(self)
         if planned.packet == "_to_copy" and self.floats:
@@ -192,7 +192,7 @@ class Call:
             return None
         if planned.steps:
             mode.observation.followed += self.operation.phase != "backward"
-            flips.counted(self, outputs)
+            flips.count_flips(self, outputs)
             if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # the run chooses the bins; what each bin sums is computed exactly
             return flips.where_finite(self, outputs)
@@ -202,7 +202,7 @@ class Call:
         shadows = mode.replay.call(op if named is op.kwargs else op._replace(kwargs=named), self.shadow_of)
         if len(shadows) < len(outputs) and "attention" not in planned.packet:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
-        flips.followed(self, outputs, shadows, self.shadows)
+        flips.follow_run(self, outputs, shadows, self.shadows)
         return shadows
 
     def reference_op(self) -> OpCall:
@@ -287,7 +287,7 @@ class Call:
             shadow = shadow.to(wide)
         measuring.measure(self, value, output, shadow, perturbed, place)
         if self.plan.base in ops.SINGULAR:
-            draws.tail(self, output, shadow)
+            draws.note_tail(self, output, shadow)
         if perturbed is None and measuring.suspicious(self.operation, value):
             mode.any_perturbed, perturbed = True, perturbation.from_disturbed_inputs(self, place)
             perturbed = perturbation.disturbed(mode, shadow) if perturbed is None else perturbed

@@ -29,7 +29,7 @@ from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.places.source import Lines
 from precheck.observe.shadow.probes import partial_writes, python_numbers
 from precheck.observe.shadow.probes.accumulation import Accumulation
-from precheck.observe.shadow.probes.integers import IntegerAmounts, Places
+from precheck.observe.shadow.probes.integers import IntegerAmounts, IntegerUses
 from precheck.observe.shadow.probes.wide_numbers import WideNumbers
 from precheck.observe.shadow.quantisers.codes import Codes
 from precheck.observe.shadow.quantisers.scales.delayed_scales import DelayedScales
@@ -38,7 +38,7 @@ from precheck.observe.shadow.replaying.function_replay import FunctionReplay
 from precheck.observe.shadow.replaying.replay import LOW, PLAIN, OpCall, Replay, addressable, floats_in, local, plan, wraps
 from precheck.observe.shadow.torch_wrappers import installed
 from precheck.observe.shadow.training import stale_casts
-from precheck.observe.shadow.training.loss_scales import Scales
+from precheck.observe.shadow.training.loss_scales import LossScales
 from precheck.observe.shadow.training.losses import Backwards, Losses
 from precheck.observe.shadow.training.scaler_hooks import Scalers
 from precheck.observe.shadow.training.updates import Updates
@@ -68,13 +68,13 @@ class Shadow(UncompiledMode):
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
         self.window = Window(self.observation, self.memory, judge)  # gives the judge the oldest operations, and drops them
         self.lock, self.any_perturbed, self.noise = threading.RLock(), False, dict[torch.device, torch.Generator]()  # noise: for perturbed shadows
-        self.scales = Scales()  # here begin the observers of single subjects: of training,
+        self.scales = LossScales()  # here begin the observers of single subjects: of training,
         self.backwards, self.losses = Backwards(self.memory, self.scales), Losses(self.memory, self.scales)
         self.exponents, self.scalers = Exponents(self.memory, self.scales), Scalers(tracker, self.scales, self.backwards, self.described)
         self.updates = Updates(self.memory, low, tracker.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
         self.stale_casts, self.accumulation = stale_casts.Casts(self), Accumulation(self.memory)  # of casts and sums,
         self.round_trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
-        self.amounts, self.places, self.wide = IntegerAmounts(), Places(), WideNumbers()  # of where a number comes from,
+        self.amounts, self.places, self.wide = IntegerAmounts(), IntegerUses(), WideNumbers()  # of where a number comes from,
         self.codes, self.delayed_scales, self.collectives = Codes(self), DelayedScales(self), Collectives(self)  # of quantisers, of other ranks
         self.executor: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
         tracker.on_gradient, tracker.on_call = self.gradient, self._called
@@ -103,9 +103,9 @@ class Shadow(UncompiledMode):
                 self.tracker.saw(args[0])  # a linear layer reads its weight only through a view
             result = self.run(func, args, kwargs)
             if planned.packet == "lift_fresh":
-                python_numbers.entered(self, result)
+                python_numbers.after_entry(self, result)
             if planned.name == "view.dtype":
-                self.codes.viewed(args[0], result)
+                self.codes.after_view(args[0], result)
             return result
         with self.lock:
             if planned.packet == "ones_like":

@@ -200,6 +200,11 @@ class Operation:
         return max((value.drift for value in self.inputs), default=0.0) if self.part_drift is None else self.part_drift
 
     @property
+    def result(self) -> Value | None:
+        """The first output."""
+        return self.outputs[0] if self.outputs else None
+
+    @property
     def drifting(self) -> Value | None:
         """The input with the greatest drift."""
         return max(self.inputs, key=lambda value: value.drift, default=None)
@@ -261,7 +266,7 @@ class Observation:
         return newer or (self.closing is not None and value.alive)
 
     def tabulate(self, operation: Operation) -> None:
-        value = operation.outputs[0] if operation.outputs else None
+        value = operation.result
         key = (operation.name, operation.phase, operation.module, operation.source, value.dtype if value else "")
         if (row := self.rows.get(key)) is None:
             row = self.rows[key] = OpRow(operation.title, key[1], key[2], shortened(key[3]), key[4], first=operation.number)
@@ -273,6 +278,10 @@ class Observation:
             row.zeros += made.zeros
         row.flips += operation.flips.changed if operation.flips else 0
         row.opaque = row.opaque or operation.opaque
+
+    @property
+    def parameter_gradients(self) -> set[Value]:
+        return {value for _, value, _ in self.gradients.values()}
 
     def keep_gradient(self, number: int, name: str, value: Value, scale: float) -> None:
         """Records a parameter's gradient. Of several, the one that lost most to zeros is kept."""

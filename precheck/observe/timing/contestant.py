@@ -15,7 +15,8 @@ from precheck.observe.job import Job
 from precheck.observe.models import float32_parts
 from precheck.observe.recording.module_hooks import Boundaries, interpreted
 from precheck.observe.records import Trace
-from precheck.observe.run import low, prepare, rnn_kernels, undisturbed
+from precheck.observe.run import prepare, rnn_kernels, undisturbed
+from precheck.observe.setting import low
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 from precheck.torch_support import float32
@@ -45,7 +46,7 @@ class Contestant:
             given = [(param, param.data) for param in dict.fromkeys(job.model.parameters())]
             prepare(job, self.setting)
             self.weights = [(param, param.data, start) for param, start in given]
-            parts = Training(job, Boundaries(job.model, Trace()), storage=self.setting.dtype, precision=self.precision)
+            parts = Training(job, Boundaries(job.model, Trace(), self.setting), self.setting)
             self.named, self.masters, self.optimizer, self.scaler = parts.named, parts.masters, parts.optimizer, parts.scaler
             self.buffers = list(job.model.buffers())
             self.restore = state.checkpoint(job.model)

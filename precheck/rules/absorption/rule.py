@@ -44,14 +44,12 @@ class Absorption(Rule):
         self.closed: set[str] = set()  # lines with a finding
         self.most: dict[str, int] = {}  # for each line, the most additions to one value
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            if operation.absorbed is None or not operation.outputs:
-                continue
-            candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
-            self._counted(operation, operation.absorbed, judged=candidate is not None)
-            yield from () if candidate is None else (candidate,)
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        if operation.absorbed is not None and operation.outputs:
+            candidate = _candidate(operation, operation.outputs[0], operation.absorbed, part.readers)
+            self._count(operation, operation.absorbed, judged=candidate is not None)
+            if candidate is not None:
+                yield candidate
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         absorbed = candidate.operation.absorbed
@@ -65,7 +63,7 @@ class Absorption(Rule):
             return f"keep the weight in {wide} from here on, since a sum rounded to {low} loses as much; or keep the added part apart, unmerged"
         return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
 
-    def _counted(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
+    def _count(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
         """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before
         its way is longer than a rounding. One of noise has no direction, and may stand still."""
         line, enough = operation.blamed, absorbed.additions >= UPDATES
@@ -89,7 +87,7 @@ class Absorption(Rule):
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
 
 
-def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
+def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     """The candidate for an addition that did not arrive. None if it is healthy, or another rule judges it."""
     u = effective_roundoff(value)
     if not value.low:
@@ -108,7 +106,7 @@ def _judged(operation: Operation, value: Value, absorbed: Absorbed, readers: Rea
         share = 100 * max(0.0, absorbed.arrived)
         text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
-    return _starved(operation, value, absorbed) or _merged(operation, value, absorbed, readers)
+    return _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
 
 
 def _moves(value: Value, absorbed: Absorbed) -> bool:
@@ -116,7 +114,7 @@ def _moves(value: Value, absorbed: Absorbed) -> bool:
     return absorbed.intended >= INTENDED * effective_roundoff(value)
 
 
-def _starved(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
+def _of_starved_average(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
     """A moving average whose rate is too small for its format, which a few updates show.
 
     m += r (x - m) changes nothing where r |x - m| is less than half a spacing of m. So the average never comes nearer to x than half a spacing over
@@ -170,7 +168,7 @@ def _unchanged_share(absorbed: Absorbed) -> str:
     return f"{100 * absorbed.share:.0f}% of the elements that {many} should have moved did not move"
 
 
-def _merged(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
+def _of_merged_update(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     """A single addition to a stored value that is mostly lost, such as a low-rank update merged into its weight.
 
     Additions to a value that was just computed do not count. There a small term may be lost: an eps against division by zero, a scaled-down branch.

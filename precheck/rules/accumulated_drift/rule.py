@@ -40,11 +40,10 @@ SAID = 1e-4
 class AccumulatedDrift(Rule):
     limits = (WARN, FAIL, REASSOCIATED, TOO_LARGE_TO_HEAL, GARBAGE, RECURRENT, ADDED, MADE_BY_FUNCTION, INDEPENDENT, chance.CHANCE, ROUNDINGS)
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            if operation.summed is not None and (worst := _gradients(operation, operation.summed, part.readers)) is not None:
-                yield worst
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Gradients of one value that autograd adds up in a low format."""
+        if operation.summed is not None and (worst := _gradients(operation, operation.summed, part.readers)) is not None:
+            yield worst
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "gradual":
@@ -60,16 +59,16 @@ class AccumulatedDrift(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         if isinstance(candidate.fact, Carried):
             return f"keep this state in {wide} between the iterations: {widened(candidate.operation, wide)}"
-        if isinstance(candidate, Gradients):
+        if isinstance(candidate, GradientSums):
             return added_wide(wide)
         return super().advice(candidate, readers, wide)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Drops the states of loops whose additions `absorption` reports."""
         lines = {each.operation.blamed for each in found if each.rule == "absorption" and each.severity == "error"}
-        gradients = {each.operation.blamed for each in found if isinstance(each, Gradients)} & lines
+        gradients = {each.operation.blamed for each in found if isinstance(each, GradientSums)} & lines
         carried = (each for each in found if not (isinstance(each.fact, Carried) and each.fact.lines & lines))
-        return [each for each in carried if not (isinstance(each, Gradients) and each.operation.blamed in gradients)]
+        return [each for each in carried if not (isinstance(each, GradientSums) and each.operation.blamed in gradients)]
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         yield from self._misshapen(run)
@@ -94,7 +93,7 @@ class AccumulatedDrift(Rule):
                 return
 
 
-class Gradients(Candidate):
+class GradientSums(Candidate):
     """Gradients of one value that autograd adds up in a low format."""
 
 
@@ -110,7 +109,7 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
         return None
     text = (f"this tensor is used {sums.terms} times, so it has {sums.terms} gradients. Autograd adds them up in {value.dtype}, and that alone "
             f"puts the sum {percent(sums.off)}% off ({sums.off / u:.1f} unit roundoffs)")  # fmt: skip
-    return Gradients("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
+    return GradientSums("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
 
 
 def harmful(guilty: Sequence[ComparedTensor]) -> bool:

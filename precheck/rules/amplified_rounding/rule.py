@@ -21,8 +21,9 @@ from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import OwnError
 from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, Misrounded
-from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep
+from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
@@ -39,16 +40,14 @@ class AmplifiedRounding(Rule):
         BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
     )  # fmt: skip
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        """The facts of the analysis, and tails of distributions that a low sampler cuts off."""
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            tail = operation.tail
-            if tail is not None and tail.beyond >= MISSING_NUMBERS:
-                dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
-                text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {digits(tail.end, 3)} of it in {dtype}, and in "
-                        f"float32 {tail.beyond} of {tail.total} numbers lie beyond that, up to {digits(tail.farthest, 3)}")  # fmt: skip
-                yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING_NUMBERS)
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Tails of distributions that a low sampler cuts off."""
+        tail = operation.tail
+        if tail is not None and tail.beyond >= MISSING_NUMBERS:
+            dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
+            text = (f"the tail of this draw is cut off: {placed(operation)} makes numbers up to {digits(tail.end, 3)} of it in {dtype}, and in "
+                    f"float32 {tail.beyond} of {tail.total} numbers lie beyond that, up to {digits(tail.farthest, 3)}")  # fmt: skip
+            yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING_NUMBERS)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Exponent):
@@ -58,7 +57,7 @@ class AmplifiedRounding(Rule):
                     f"has shape {list(made.shape)}{picked} and is {percent(fact.own)}% off: so few numbers cost nothing in float32")  # fmt: skip
         if isinstance(fact, Steep):
             return _steep(fact)
-        if isinstance(fact, Repeated):
+        if isinstance(fact, RepeatedFactor):
             return f"rounds a factor (by {percents(fact.own)}) that {repeated(fact)}"
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
@@ -71,7 +70,7 @@ class AmplifiedRounding(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         fact = candidate.fact
-        shown = fact.shown if isinstance(fact, (Exponent, Steep, Repeated, Misrounded, OwnError)) else candidate.operation
+        shown = fact.shown if isinstance(fact, (Exponent, Steep, RepeatedFactor, Misrounded, OwnError)) else candidate.operation
         return "; or ".join(filter(None, (better_form(candidate.operation, readers), kept(candidate.operation, shown, wide))))
 
     def own_error(self, fact: OwnError) -> str:

@@ -11,7 +11,7 @@ from precheck.analysis.chance import DEVIATIONS
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import percent
 from precheck.analysis.quantisation.quantisers import AGAIN, MEAN_ERROR, REPEATED, VANISHED, remark_of
-from precheck.observe.shadow.quantisers.code_notes import Repeated, Skewed, Vanished
+from precheck.observe.shadow.quantisers.code_notes import RepeatedNoise, Skewed, Vanished
 from precheck.rules.rule import Candidate, Rule
 
 
@@ -30,14 +30,14 @@ class BiasedRounding(Rule):
         if isinstance(seen, Vanished):
             return (f"{percent(seen.share)}% of these numbers become zero in {seen.dtype}, and {percent(seen.lost)}% of the sum of all is lost: "
                     "multiply by a scale first, and divide by it after the product")  # fmt: skip
-        if isinstance(seen, Repeated):
+        if isinstance(seen, RepeatedNoise):
             times = f"{seen.grown**0.5:.2g} times as large as that of independent errors"
             return f"{seen.calls} calls round stochastically with the same random numbers: the sum of their errors is {times}"
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         seen = remark_of(candidate.fact)
-        if isinstance(seen, Repeated):
+        if isinstance(seen, RepeatedNoise):
             return "draw new random numbers in each call"
         if isinstance(seen, Skewed):
             noisy = "to round stochastically, add uniform noise of 0 to 1 steps, then take the floor or truncate the bits"

@@ -51,19 +51,22 @@ class DecisionFlip(Rule):
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Choices among scores that the format made equal, or whose differences it hides, comparisons of whole numbers that it moved, and draws from
-        cumulative sums that stand still."""
+        """Comparisons of whole numbers that the format moved, and what `noted` gives."""
         for operation, count in choices.misjudged(part.observation):
             if part.spoiled.isdisjoint(operation.inputs):
                 yield _misjudged(operation, count, nonfinite.op_that_moved_argument(operation, part.observation) or operation)
-        for operation in part.observation.judged:
-            if part.spoiled.isdisjoint(operation.inputs):
-                if operation.skew is not None and _its_own(operation.skew):
-                    yield _skewed(operation, operation.skew)
-                if (divided := choices.divided_by(operation, part.readers)) is not None:
-                    yield _let_through(operation, divided)
-            if operation.flips is not None and _meant(operation, operation.flips) and part.spoiled.isdisjoint(operation.outputs):
-                yield from _choice(operation, operation.flips, part.origins)
+        yield from super().among(part)
+
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Choices among scores that the format made equal, or whose differences it hides, guards that let rounding noise through, and draws from
+        cumulative sums that stand still."""
+        if part.spoiled.isdisjoint(operation.inputs):
+            if operation.skew is not None and _its_own(operation.skew):
+                yield _skewed(operation, operation.skew)
+            if (divided := choices.divided_by(operation, part.readers)) is not None:
+                yield _let_through(operation, divided)
+        if operation.flips is not None and _meant(operation, operation.flips) and part.spoiled.isdisjoint(operation.outputs):
+            yield from _choice(operation, operation.flips, part.origins)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         return f"compare in {wide}: {widened(candidate.operation, wide)}"

@@ -10,8 +10,8 @@ from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.rounding import promotion
 from precheck.analysis.rounding.errors import BorrowedEpsilon
-from precheck.analysis.rounding.promotion import LARGE, Island, Lowered, Widened
-from precheck.analysis.unrepresentable.exceptions import Mixed
+from precheck.analysis.rounding.promotion import LARGE, Island, Lowered, WidenedProduct
+from precheck.analysis.unrepresentable.exceptions import MixedFormats
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted
@@ -20,15 +20,16 @@ from precheck.words import counted
 class DtypeLeak(Rule):
     limits = (ROUNDINGS, LARGE)
 
-    def among(self, part: Part) -> list[Candidate]:
+    def among(self, part: Part) -> Iterator[Candidate]:
         """The facts of the analysis, and formats that spread by type promotion."""
-        return [*super().among(part), *map(self.candidate, promotion.leaks(part.observation, part.readers))]
+        yield from super().among(part)
+        yield from map(self.candidate, promotion.leaks(part.observation, part.readers))
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, BorrowedEpsilon):
             eps, off = fact.operation.own_epsilon, 100 * fact.value.drift
             return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f}%"
-        if isinstance(fact, Mixed):
+        if isinstance(fact, MixedFormats):
             made = f"made float32 at {placed(fact.widened)}, from low-precision numbers" if fact.widened else ""
             where = made or "an input of the block, or computed from one"
             there = "in the call that raised" if fact.refused is None else f"at {placed(fact.refused)}"
@@ -42,7 +43,7 @@ class DtypeLeak(Rule):
             if fact.read is fact.operation:
                 return f"reads a tensor that is stored in {fact.dtype}, in a float32 run: {sizes}"
             return f"stores {fact.dtype} in a float32 run, and {placed(fact.read)} reads it: {sizes}"
-        if isinstance(fact, Widened):
+        if isinstance(fact, WidenedProduct):
             return (f"this {fact.low.dtype} tensor of shape {list(fact.low.shape)} becomes float32, since it meets a float32 tensor of shape "
                     f"{list(fact.wide.shape)}. So its product with a weight, {placed(fact.product)}, runs in float32, on a widened copy of the "
                     "weight")  # fmt: skip
@@ -58,7 +59,7 @@ class DtypeLeak(Rule):
             return f"take the eps of {wide}: torch.finfo(torch.{wide}).eps"
         if isinstance(candidate.fact, Island):
             return "give both tensors one dtype"
-        if isinstance(candidate.fact, Mixed):
+        if isinstance(candidate.fact, MixedFormats):
             other = candidate.fact.other
             return f"cast one of the two: the {other} operand to {candidate.fact.dtype}, or the other to {other}"
         return super().advice(candidate, readers, wide)
@@ -67,7 +68,7 @@ class DtypeLeak(Rule):
         """An error on the first output that the model stores low under a float32 or float64 precision."""
         if run.precision.is_low or run.precision.autocasts:
             return
-        low = [record for record in run.low.records.values() if record.kind == "output" and record.dtype in ("bfloat16", "float16")]
+        low = [record for record in run.low.records.values() if record.kind == "output" and record.low]
         if low:
             text = f"{label('output', low[0].name)} is stored in {low[0].dtype} under {run.precision} ({counted(len(low), 'output')} in all)"
             name = low[0].name

@@ -37,7 +37,6 @@ class GoldenStale(Rule):
     limits = (OTHER_OPTIMIZER, noise.FAIL, noise.REASSOCIATED)
 
 
-
 def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Finding]:
     """A finding on the first input that differs. Both mappings hold records of kind `input`, by name."""
     for name, record in now.items():
@@ -79,7 +78,7 @@ def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors
         key: math.hypot(spread * (BF16.unit_roundoff if key.startswith("update:") else noise.REASSOCIATED), math.sqrt(2) * known.get(key, 0.0))
         for key, spread in spreads.items()
     }
-    return drift.compare(now, recorded, widened, PRECISIONS["32-true"], samples=2)
+    return drift.compare(now, recorded, drift.Spreads(widened, 2), PRECISIONS["32-true"])
 
 
 def out_of_date(rows: Sequence[ComparedTensor], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:

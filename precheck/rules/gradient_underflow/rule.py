@@ -23,9 +23,9 @@ class GradientUnderflow(Rule):
     def __init__(self) -> None:
         self.room = ""
 
-    def among(self, part: Part) -> list[Candidate]:
+    def among(self, part: Part) -> Iterator[Candidate]:
         self.room = _room(part.observation)
-        return list(super().among(part))
+        yield from super().among(part)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Starved):

@@ -10,7 +10,7 @@ from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.unrepresentable.exceptions import Counted
-from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, MadeInteger, Moved
+from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, MadeInteger, RoundedWholes
 from precheck.observe.shadow.op_notes import Recut, Renumbered
 from precheck.observe.shadow.places.source import shortened
 from precheck.rules.advice import left_out, uncast, widened
@@ -32,7 +32,7 @@ class IntegerRounding(Rule):
         return f"count in torch.long or {wide}: {widened(operation, wide)}"
 
     def words(self, fact: Fact) -> str:
-        if isinstance(fact, Moved):
+        if isinstance(fact, RoundedWholes):
             value = fact.value
             return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds every whole number only up to {1 / value.roundoff:.0f}: "
                     f"at least {value.wholes_moved} changed")  # fmt: skip

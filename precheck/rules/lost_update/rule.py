@@ -31,7 +31,7 @@ from precheck.analysis.training.displacements import (
 )
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.training.step_records import State, Update
+from precheck.observe.shadow.training.step_records import OptimizerState, Update
 from precheck.rules.rule import Candidate, Compared, Rule
 from precheck.words import counted, percents
 
@@ -98,8 +98,7 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     if not found:
         return []
     worst = found[0]
-    count = math.sqrt(max(1, worst.sampled))
-    numbers = StepSizes(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
+    numbers = StepSizes(worst.dtype, worst.weight, worst.step, worst.rate)
     share = max(0.0, update_share(worst))
     further = share_after_more_steps((worst.aged, worst.horizon) if worst.aged is not None else None, worst.steps)
     text = message_on(worst.parameter, share, worst.steps, numbers, further, len(found), len(observation.updates))
@@ -113,14 +112,14 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     Decay multiplies by 1 - lr · weight_decay. If it changes the weight by less than half a spacing, it never arrives, however many steps there are.
     Over a few steps the intended change may be too small for the format. An unused weight has no gradient, and no optimizer decays it.
     """
-    lost = [each for each in observation.decays if each.steps >= UPDATES and _meant(each) >= INTENDED * _roundoff(each) and is_lost(each)]
+    lost = [each for each in observation.decays if each.steps >= UPDATES and _meant(each) >= INTENDED * each.roundoff and is_lost(each)]
     worst = max(lost, key=_meant, default=None)
     if worst is not None:
         share = max(0.0, update_share(worst))
         text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived. Its gradient is zero, so decay alone should make it "
                 f"{percents(_meant(worst))} smaller in {worst.steps} steps. One step is {_meant(worst) / worst.steps:.2g} of a weight, and "
-                f"{worst.dtype} "
-                f"drops what is below {_roundoff(worst):.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their decay")  # fmt: skip
+                f"{worst.dtype} drops what is below {worst.roundoff:.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their "
+                "decay")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter)
 
 
@@ -152,15 +151,11 @@ def _meant(update: Update) -> float:
     return math.sqrt(update.wanted * update.steps) / update.size if update.size else 0.0
 
 
-def _roundoff(update: Update) -> float:
-    return formats.of_dtype(update.dtype).unit_roundoff
-
-
 def _stalled(observation: Observation) -> Iterator[Candidate]:
     """Moments that stand still although they should move: the worst of each name."""
 
-    def missing(update: Update, state: State) -> float:
-        enough = state.steps >= UPDATES and state.intended >= INTENDED * _roundoff(update) and update.gradient_drift < AIMLESS
+    def missing(update: Update, state: OptimizerState) -> float:
+        enough = state.steps >= UPDATES and state.intended >= INTENDED * update.roundoff and update.gradient_drift < AIMLESS
         return max(0.0, LOST_UPDATE - state.arrived) if enough else 0.0
 
     for name, update in worst_states(observation.updates, missing).items():

@@ -29,20 +29,19 @@ class MissingGradient(Rule):
         self.unused: dict[Value, Operation] = {}
         self.used: dict[tuple[int, str], Operation] = {}  # the first copy of each parameter on each line that was used
 
-    def among(self, part: Part) -> Iterable[Candidate]:
-        """Notes copies and their use. The candidates follow at the end of the run."""
-        for operation in part.observation.judged:
-            read = [value for value in operation.inputs if value in self.unused]
-            if read and operation.base in ops.MOVING:
-                self.unused.update(dict.fromkeys(operation.outputs, self.unused[read[0]]))  # moving a copy is no use yet
-            elif read and operation.phase == "forward" and operation.recording:
-                for value in read:
-                    copy = self.unused.pop(value)
-                    if operation.parameter != copy.parameter:
-                        self.used.setdefault((copy.parameter, copy.source), copy)
-            elif operation.packet == "_to_copy" and not operation.recording and not operation.converts and operation.parameter:
-                made = [value for value in operation.outputs if value.maker is operation]  # a wider copy shares the weight's own value
-                self.unused.update(dict.fromkeys(made, operation))
+    def noted(self, operation: Operation, part: Part) -> Iterable[Candidate]:
+        """Keeps copies and their use. The candidates follow at the end of the run."""
+        read = [value for value in operation.inputs if value in self.unused]
+        if read and operation.base in ops.MOVING:
+            self.unused.update(dict.fromkeys(operation.outputs, self.unused[read[0]]))  # moving a copy is no use yet
+        elif read and operation.phase == "forward" and operation.recording:
+            for value in read:
+                copy = self.unused.pop(value)
+                if operation.parameter != copy.parameter:
+                    self.used.setdefault((copy.parameter, copy.source), copy)
+        elif operation.packet == "_to_copy" and not operation.recording and not operation.converts and operation.parameter:
+            made = [value for value in operation.outputs if value.maker is operation]  # a wider copy shares the weight's own value
+            self.unused.update(dict.fromkeys(made, operation))
         return ()
 
     def keep(self, values: Set[Value]) -> None:

@@ -21,13 +21,12 @@ from precheck.words import digits
 class NotANumber(Rule):
     limits = (HARMED, FILLS)
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            own = any(source.nonfinite for source in operation.inputs)  # Inf or NaN of this run alone, which is reported where it first appeared
-            if operation.unmasked and not own and _stays(operation, part):
-                text = f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the reference too"
-                yield Candidate("nan", operation, text, operation.unmasked, 0, advice="use torch.where or masked_fill")
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Masks that multiply Inf or NaN by zero."""
+        own = any(source.nonfinite for source in operation.inputs)  # Inf or NaN of this run alone, which is reported where it first appeared
+        if operation.unmasked and not own and _stays(operation, part):
+            text = f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the reference too"
+            yield Candidate("nan", operation, text, operation.unmasked, 0, advice="use torch.where or masked_fill")
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "not a number":

@@ -20,11 +20,10 @@ class StaleCast(Rule):
 
     limits = ()  # a copy is that of the weight as it is, or it is not
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        """A candidate for each read of a cast that differs from its weight."""
-        for operation in part.observation.judged:
-            if operation.outdated is not None:
-                yield _candidate(operation, operation.outdated)
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """A read of a cast that differs from its weight."""
+        if operation.outdated is not None:
+            yield _candidate(operation, operation.outdated)
 
 
 def _candidate(operation: Operation, outdated: Outdated) -> Candidate:

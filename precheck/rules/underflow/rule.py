@@ -19,6 +19,7 @@ from precheck.analysis.rounding.misroundings import AMPLIFIED_ROUNDINGS, FAIR, S
 from precheck.analysis.training.displacements import placed_at, worst_states
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, Flooded
+from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
@@ -36,15 +37,13 @@ class Underflow(Rule):
         HARMED, LOST_TENSOR, FAIR, STARVED, GARBAGE, LOSES_FIVE_BITS, AMPLIFIED_ROUNDINGS, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, COARSE, EMPTIED,
     )  # fmt: skip
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        """The facts of the analysis, and draws of outcomes whose probability became zero."""
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            many, total = operation.impossible
-            if many:
-                text = (f"{many} of {total} draws chose an outcome of probability 0: some of the random numbers are zero in "
-                        f"{operation.inputs[0].dtype}, and 0/0 is NaN, which argmax picks")  # fmt: skip
-                yield Candidate("underflow", operation, text, many, 0)
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Draws of outcomes whose probability became zero."""
+        many, total = operation.impossible
+        if many:
+            text = (f"{many} of {total} draws chose an outcome of probability 0: some of the random numbers are zero in "
+                    f"{operation.inputs[0].dtype}, and 0/0 is NaN, which argmax picks")  # fmt: skip
+            yield Candidate("underflow", operation, text, many, 0)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "small divisor":

@@ -12,7 +12,7 @@ from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.function_errors import OwnError, coarse_number
 from precheck.analysis.rounding.function_limits import MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.misroundings import FELT, Misrounded
-from precheck.analysis.rounding.recurrence import INDEPENDENT, Repeated
+from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
 from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.observe.shadow.op_notes import LostBound
@@ -25,21 +25,20 @@ from precheck.words import digits
 class VanishedConstant(Rule):
     limits = (HARMED, LOSES_FIVE_BITS, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, ROUNDED, OWNED, MADE_BY_FUNCTION)
 
-    def among(self, part: Part) -> Iterator[Candidate]:
-        yield from super().among(part)
-        for operation in part.observation.judged:
-            if operation.lost_bound is not None and part.spoiled.isdisjoint(operation.inputs):
-                yield _compared(operation, operation.lost_bound)
-            held = _emptied(operation)
-            if held is not None and operation.phase == "forward" and part.spoiled.isdisjoint(operation.inputs):
-                yield _cut(operation, held)
+    def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
+        """Bounds that the format of a comparison rounds onto the numbers that are compared with them, and clamps whose bounds it makes one number."""
+        if operation.lost_bound is not None and part.spoiled.isdisjoint(operation.inputs):
+            yield _compared(operation, operation.lost_bound)
+        held = _emptied(operation)
+        if held is not None and operation.phase == "forward" and part.spoiled.isdisjoint(operation.inputs):
+            yield _cut(operation, held)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
             return f"its bound should keep numbers off the pole of {fact.where}, and is itself rounded onto it: {fact.what}"
         if isinstance(fact, Missed):
             return f"{self._constant(fact)} and guards nothing; {fact.then}"
-        if isinstance(fact, Repeated):
+        if isinstance(fact, RepeatedFactor):
             return f"{self._constant(fact)}, and {repeated(fact)}"
         if isinstance(fact, Misrounded):
             return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)}% off"

@@ -17,7 +17,7 @@ from precheck.analysis.quantisation.quantised_layers import BIAS, FACTOR, FOUND,
 from precheck.analysis.quantisation.quantisers import CLIPPED, LEAST_CLIPPED, MISREAD, SCALES_LEFT, remark_of
 from precheck.findings import Finding
 from precheck.observe.shadow.places.source import shortened
-from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, Mixed, Uncancelled, Unfolded, Unrotated, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Dead, Derived, Misread, MixedCodes, Uncancelled, Unfolded, Unrotated, WrappedCodes
 from precheck.rules.rule import Candidate, Rule
 
 
@@ -45,10 +45,10 @@ class WrongScale(Rule):
             return (f"what is decoded here from the codes of {shortened(seen.rounded)} is not the data that was rounded there, in any order: "
                     f"it is off by {percent(seen.off)}%, and rounding explains {percent(seen.rounding)}%. Look at the packing, "
                     "the zero points and the scales")  # fmt: skip
-        if isinstance(seen, Wrapped):
+        if isinstance(seen, WrappedCodes):
             return (f"{percent(seen.share)}% of the codes of {shortened(seen.rounded)} have wrapped round in {seen.dtype}: "
                     "compute in a wider integer, or in float32")  # fmt: skip
-        if isinstance(seen, Mixed):
+        if isinstance(seen, MixedCodes):
             return (f"{percent(seen.share)}% of these integers have bits of two different codes of {shortened(seen.rounded)}, "
                     "and the others are codes: look at the shifts and masks that take them out")  # fmt: skip
         return super().words(fact)
@@ -66,8 +66,8 @@ _CURES = {
     Dead: "give the scale a smallest value, as by clamp(min=1e-12)",
     Changed: "keep the codes as they were rounded, or take them out as they were packed",
     Misread: "take codes out as they were packed, and dequantise by the scale and the zero point that they were made with",
-    Mixed: "take codes out as they were packed: with the same shifts, masks and order",
-    Wrapped: "compute with codes in torch.int32, or in float32",
+    MixedCodes: "take codes out as they were packed: with the same shifts, masks and order",
+    WrappedCodes: "compute with codes in torch.int32, or in float32",
 }
 
 

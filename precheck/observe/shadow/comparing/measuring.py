@@ -142,13 +142,13 @@ def _in_parts(call: Call, value: Value) -> float | None:
     return max(drifts) if parted else None
 
 
-def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
+def measure_cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
     """Measures a cast, in which only rounding can happen."""
     compare(value, output, shadow, perturbed)
     call.mode.exponents.opened(call.operation, value, shadow)
 
 
-def cast_alone(value: Value, source: torch.Tensor, output: torch.Tensor, before: Value) -> None:
+def measure_cast_alone(value: Value, source: torch.Tensor, output: torch.Tensor, before: Value) -> None:
     """Measures what a cast of wrong numbers has rounded itself: the run has both. One rounding is no more than an estimate of it: just below a power
     of two numbers lose half as much, relative to their size, as just above. A cast of right numbers has no other error than its own."""
     if before.drift and value.drift and not value.nonfinite:
@@ -162,7 +162,7 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
     operation.starved = float(sizes.min()) if sizes.numel() else 0.0
 
 
-def before_scatter(call: Call) -> dict[int, torch.Tensor]:
+def copies_before_scatter(call: Call) -> dict[int, torch.Tensor]:
     """Copies of the low-format tensors that a scattering call is about to add to, by the tensor's id."""
     if call.plan.base not in ops.SCATTERING or call.op.argument("accumulate") is False:
         return {}

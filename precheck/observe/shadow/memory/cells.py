@@ -144,7 +144,7 @@ class Memory:
                 cell.perturbed = cell.flat.clone()
             if storage_key(perturbed) != storage_key(cell.perturbed):
                 _write(cell.perturbed, tensor, perturbed)
-        partial_writes.written(cell, tensor, value)
+        partial_writes.after_write(cell, tensor, value)
 
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """Makes a cell that shares the shadow of another: a copy or a cast does not change the content in the reference."""

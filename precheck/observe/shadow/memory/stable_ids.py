@@ -13,7 +13,7 @@ import torch
 from precheck.observe.shadow.memory.storages import Storages
 
 
-class Reference:
+class WeakReference:
     """A weak reference that can be released for a moment. Torch cannot swap tensors that have weak references."""
 
     __slots__ = ("number", "weak")
@@ -35,18 +35,18 @@ class Identities:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, Reference] = {}
-        self._owners: Storages[Reference] = Storages()
+        self._known: dict[int, WeakReference] = {}
+        self._owners: Storages[WeakReference] = Storages()
         self._numbers = itertools.count(1)
 
     def __call__(self, thing: Any) -> int:
         """The number of a parameter, a scaler or another object that supports weak references."""
         return self.refer(thing).number
 
-    def refer(self, thing: Any) -> Reference:
+    def refer(self, thing: Any) -> WeakReference:
         known = self._known.get(id(thing))
         if known is None or known() is not thing:
-            known = self._known[id(thing)] = Reference(thing, next(self._numbers))
+            known = self._known[id(thing)] = WeakReference(thing, next(self._numbers))
         return known
 
     def keep(self, tensor: torch.Tensor) -> None:

@@ -120,7 +120,7 @@ class Window:
 
     def _let_go(self, old: set[Operation], cells: list[Cell]) -> None:
         """Cuts the ancestry of operations before the window, so that operations are freed that no live value and no later op needs."""
-        reached = {value for cell in cells for value in partial_writes.present(cell)} | {value for _, value, _ in self.observation.gradients.values()}
+        reached = {value for cell in cells for value in partial_writes.present(cell)} | self.observation.parameter_gradients
         reached.update(value for operation in self.observation.operations for value in operation.inputs)
         reached |= self.judge.unsettled() if self.judge is not None else set()
         whole: set[Operation] = set()

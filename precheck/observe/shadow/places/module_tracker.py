@@ -19,7 +19,7 @@ from torch.optim import optimizer as optimizers
 from precheck import interrupts
 from precheck.observe.models.adapters import named_modules, named_parameters, symbolic
 from precheck.observe.models.stack_depth import room
-from precheck.observe.shadow.memory.stable_ids import Identities, Reference
+from precheck.observe.shadow.memory.stable_ids import Identities, WeakReference
 
 _WRAPPED = "_orig_mod"  # the attribute in which torch.compile keeps the original module
 
@@ -50,7 +50,7 @@ class ModuleTracker:
         self.scale = 1.0
         self.entered = False  # whether any module has run
         self.compiled = False  # whether one of them was torch.compile's
-        self.parameters: dict[int, tuple[Reference, Any]] = {}
+        self.parameters: dict[int, tuple[WeakReference, Any]] = {}
         self.parameter_names: dict[int, str] = {}
         self.frozen: set[int] = set()  # identities of the parameters that were seen with requires_grad=False
         self.identity = Identities()  # the numbers that stand for parameters everywhere

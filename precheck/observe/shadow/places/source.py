@@ -218,7 +218,7 @@ class Lines:
         self.forward: dict[int, Located] = {}
         self.newest = 0  # newest node when forward ops were last forgotten
 
-    def locate(self, module: str, depth: int = 3) -> Located:
+    def locate(self, module: str, depth: int) -> Located:
         """The place of an op that runs in the module with that path."""
         node = backward_node()
         line, engine, recomputed = self.frames.line(depth, node is not None)

@@ -39,7 +39,7 @@ ROUNDINGS = 8.0
 """How many unit roundoffs a few ordinary ops make, as `output_impact.ROUNDINGS`."""
 
 
-def passed(call: Call) -> None:
+def count_ties(call: Call) -> None:
     """After a comparison of each row with one of its own scores: counts the rows in which others are equal to it in the run alone."""
     if len(call.floats) != 2 or call.operation.phase == "backward" or not call.inputs[0].low:
         return
@@ -58,14 +58,14 @@ def passed(call: Call) -> None:
         call.operation.flips = Flips(int(rows.sum()), rows.numel(), int(rows.sum()), swapped=float((more / passing.sum(-1))[rows].mean()))
 
 
-def decided(call: Call, answers: torch.Tensor) -> None:
+def after_comparison(call: Call, answers: torch.Tensor) -> None:
     """After a comparison that tells which of two numbers is larger."""
-    _rounded_bound(call, answers)
+    _note_lost_bound(call, answers)
     if len(call.args) == 2 and call.operation.phase != "backward" and answers.numel() <= WHOLES:
-        _mistaken(call, answers)
+        _count_mistaken(call, answers)
 
 
-def _rounded_bound(call: Call, answers: torch.Tensor) -> None:
+def _note_lost_bound(call: Call, answers: torch.Tensor) -> None:
     """After a comparison of a low tensor with one number: records whether all answers are alike, only since that number was rounded."""
     if len(call.args) != 2 or call.operation.phase == "backward" or answers.numel() < 2:
         return
@@ -93,7 +93,7 @@ def _rounded_bound(call: Call, answers: torch.Tensor) -> None:
         call.operation.lost_bound = LostBound(lost, answers.numel(), bound, held, dtype_name(dtype))
 
 
-def _mistaken(call: Call, answers: torch.Tensor) -> None:
+def _count_mistaken(call: Call, answers: torch.Tensor) -> None:
     """After a comparison of which an operand is off by more than a few roundings: counts the answers that rounding does not explain.
 
     Rounding decides where both numbers are within a few roundings of each other: of the larger one, or of what is usual in its tensor.

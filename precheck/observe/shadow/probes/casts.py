@@ -90,8 +90,8 @@ def shares_shadow(call: Call, output: torch.Tensor) -> bool:
     if output.dtype in mode.low and output.dtype != source.dtype:
         value = measuring.fresh(call, output)
         perturbed = None if cell.perturbed is None else mode.memory.perturbed_view(cell, source)
-        measuring.cast(call, value, output, mode.memory.view(cell, source), perturbed)
-        measuring.cast_alone(value, source, output, before)
+        measuring.measure_cast(call, value, output, mode.memory.view(cell, source), perturbed)
+        measuring.measure_cast_alone(value, source, output, before)
     else:
         value = before
     call.operation.outputs = (value,)

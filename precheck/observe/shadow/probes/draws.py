@@ -79,13 +79,13 @@ def _bound(call: Call, name: str, default: float) -> float:
     return default if value is None else float(value)
 
 
-def impossible(call: Call, drawn: torch.Tensor) -> None:
+def count_impossible(call: Call, drawn: torch.Tensor) -> None:
     """Counts the indices drawn by `multinomial` that have probability zero."""
     chances = call.floats[0]
     call.operation.impossible = int((chances.gather(-1, drawn) == 0).sum()), drawn.numel()
 
 
-def tail(call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
+def note_tail(call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
     """Counts the reference's numbers in a tail that lie beyond the run's greatest number."""
     operation = call.operation
     if operation.base not in ops.SINGULAR or len(operation.inputs) != 1:
@@ -102,7 +102,7 @@ def tail(call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
     operation.tail = Tail(int(beyond.sum()), run.numel(), end, float(wide.abs().max()), origin) if run.numel() else None
 
 
-def skewed(call: Call) -> None:
+def note_skew(call: Call) -> None:
     """Measures the distribution of a sampler that uses `searchsorted` on a cumulative sum, against the reference's.
 
     A uniform number falls into a step with a probability equal to its width. The total variation distance of two such samplers is half the sum of

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck import ops
 from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.comparing.statistics import WHOLES, norm, ratio, sampled, share
-from precheck.observe.shadow.op_notes import Flips, LetThrough, Recut, Renumbered, Wrapped
+from precheck.observe.shadow.op_notes import Flips, LetThrough
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.probes import bounds, draws, masks
+from precheck.observe.shadow.probes import bounds, draws, integer_casts, masks
 from precheck.observe.shadow.replaying import eigenvectors
 from precheck.observe.shadow.replaying.replay import OpCall, chosen
 from precheck.torch_support.dense_parts import continuous
@@ -23,133 +20,40 @@ from precheck.torch_support.dense_parts import continuous
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-NARROW = 32
-"""Bits of the widest integer type that is checked for overflow. No real quantity overflows 64 bits."""
 EQUAL = 0.5
 """The share of a sorted row's neighbours that are equal from which the row's order comes from places and not from numbers."""
-CHANCE = 10.0
-"""Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
-BESIDE = 2.0**-5
-"""How far beside a number its steps are counted: far more than roundings of any format."""
-NEARLY = 8.0
-"""Spacings of the reference that a whole number may be off after divisions and multiplications."""
 
 
-def decided(call: Call, outputs: list[torch.Tensor]) -> None:
+def after_discrete_op(call: Call, outputs: list[torch.Tensor]) -> None:
     """After an op whose results are not floats: counts its flips, and checks its casts to integers."""
     if not outputs:
         return
-    if call.plan.base in ops.BOUNDING and len(call.floats) == 1 and call.inputs[0].roundoff and call.operation.phase != "backward":
-        bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
-        if bound:
-            pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
-            let_through(call.operation, bound, *fetched(pair))
-    if call.plan.base in ops.BOUNDING:
-        bounds.decided(call, outputs[0])
-    single = outputs[0].numel() == 1  # Python may branch on it
-    asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
-    if call.plan.base in ops.COMPARED and not asked:
-        bounds.passed(call)
-    if call.plan.base in ops.PLACES or asked:
-        counted(call, outputs)
-        draws.skewed(call)
-        _sorted_into(call, outputs[0])
-    elif call.plan.base == "multinomial":
-        draws.impossible(call, outputs[0])
-    elif call.plan.base in ops.CASTS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
-        unit = call.inputs[0].roundoff
-        if unit and call.operation.phase != "backward":
-            given, limits = call.floats[0], torch.iinfo(outputs[0].dtype)
-            call.operation.bits = limits.bits
-            if limits.bits >= NARROW:
-                call.mode.places.cast(call.operation, outputs[0])
-            held, exact = fetched([sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)])
-            renumbered(call.operation, unit, limits, held, exact)
-            if limits.bits >= NARROW:
-                recut(call.operation, torch.trunc, held, exact, held.trunc())
-            if limits.bits <= NARROW:
-                wrapped(call.operation, limits, *fetched([*map(sampled, (given, call.shadows[id(given)], outputs[0]))]))
+    base, output = call.plan.base, outputs[0]
+    if base in ops.BOUNDING:
+        _after_comparison_with_number(call)
+        bounds.after_comparison(call, output)
+    single = output.numel() == 1  # Python may branch on it
+    asked = base in ops.ASKING and output.numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
+    if base in ops.COMPARED and not asked:
+        bounds.count_ties(call)
+    if base in ops.PLACES or asked:
+        count_flips(call, outputs)
+        draws.note_skew(call)
+        integer_casts.after_binning(call, output)
+    elif base == "multinomial":
+        draws.count_impossible(call, output)
+    elif base in ops.CASTS and output.dtype is not torch.bool and integer_casts.reads_one_low(call):
+        integer_casts.after_cast(call, output)
 
 
-def _sorted_into(call: Call, made: torch.Tensor) -> None:
-    """If numbers were sorted into bins: compares the bins with those of the reference, and follows them, as after a cast to integers."""
-    if call.plan.base not in ops.BINNED or len(call.floats) < 2 or call.op.kwargs.get("sorter") is not None or call.operation.phase == "backward":
-        return
-    numbers, bounds = call.floats[:2] if call.plan.base == "bucketize" else call.floats[1::-1]
-    wide, right = call.shadows[id(bounds)], bool(call.op.kwargs.get("right")) or call.op.kwargs.get("side") == "right"
-    if bounds.dim() != 1:
-        return
-    call.mode.places.cast(call.operation, made)
-    four = [sampled(numbers, WHOLES), sampled(call.shadows[id(numbers)], WHOLES), sampled(made, WHOLES), (bounds == wide).all() | _even(wide)]
-
-    def binned(held: torch.Tensor) -> torch.Tensor:  # which may have been fetched from a device
-        return torch.searchsorted(wide.to(held.device), held, right=right).to(held.dtype)
-
-    _rebinned(call.operation, binned, *fetched(four))
+def _after_comparison_with_number(call: Call) -> None:
+    """Notes the numbers that a bound lets through in the run alone."""
+    bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
+    if bound and integer_casts.reads_one_low(call):
+        note_let_through(call.operation, bound, *fetched([sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]))
 
 
-def _rebinned(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], *four: torch.Tensor) -> None:
-    """Records numbers that fall into other bins. Places in equal steps have a bin each: no rounding explains another, if the bounds are no data."""
-    recut(operation, step, *four[:3])
-    if operation.recut and bool(four[3]) and four[1].dim() == 1 and bool(_even(four[1])):
-        operation.recut = dataclasses.replace(operation.recut, size=0.0)
-
-
-def _even(numbers: torch.Tensor) -> torch.Tensor:
-    """Whether numbers follow each other in equal steps."""
-    return ((numbers.diff() - numbers.diff().mean()).abs() <= NEARLY * torch.finfo(numbers.dtype).eps * numbers.abs().max()).all()
-
-
-def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
-    """Records whole numbers that a cast to integers turns into others, since their low format could not hold them.
-
-    All numbers beyond 1/u must be whole in the reference. A real number of size 2^e in a reference of t bits is whole by chance in one of 2^(t - e).
-    So many whole elements are evidence that they count something: positions, ids, counts. Other numbers (a quotient, a draw times n) are truncated
-    differently in healthy programs too. `recut` checks `round` and `floor`.
-    """
-    low, wide = run.to(shadow.dtype), shadow
-    large = (wide.abs() > 1 / unit) & wide.isfinite() & low.isfinite()
-    moved = large & (low.trunc() != wide.round())
-    if not bool(moved.any()):
-        return
-    spacing, whole = torch.finfo(wide.dtype).eps * wide[large].abs(), wide[large].round()
-    strays = (wide[large] - whole).abs()
-    if bool((strays > NEARLY * spacing).any()) or float(whole.abs().max()) > limits.max:
-        return
-    sizes, places = whole.abs().unique(return_inverse=True)
-    exact = torch.ones_like(sizes, dtype=torch.bool).index_put_((places[strays > 0],), sizes.new_zeros((), dtype=torch.bool))
-    evidence = -torch.log2(torch.finfo(wide.dtype).eps * sizes) - torch.where(exact, 0.0, math.log2(2 * NEARLY))
-    if float(evidence.clamp_min(0).sum()) >= CHANCE:
-        first = int(moved.reshape(-1).nonzero()[0])
-        different = int(wide[moved].round().unique().numel())
-        operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)
-
-
-def recut_in_call(call: Call, output: torch.Tensor, seen: dict[int, torch.Tensor]) -> None:
-    """The same as `recut`, beside what float32 gives on the inputs that the call of the user's function had (`function_replay`)."""
-    if len(call.floats) != 1 or id(call.floats[0]) not in seen or not call.inputs[0].roundoff:
-        return
-    run, wide, base = sampled(call.floats[0], WHOLES), sampled(seen[id(call.floats[0])], WHOLES), call.plan.base
-    if base in ops.WHOLE:
-        recut(call.operation, getattr(torch, base), run, wide, sampled(output, WHOLES), into="recut_in_call")
-    elif base in ops.CASTS and output.dtype is not torch.bool and torch.iinfo(output.dtype).bits >= NARROW:
-        recut(call.operation, torch.trunc, run, wide, run.trunc(), into="recut_in_call")
-
-
-def recut(
-    operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], run: torch.Tensor, shadow: torch.Tensor, made: torch.Tensor,
-    *, into: Literal["recut", "recut_in_call"] = "recut",
-) -> None:  # fmt: skip
-    """Records results of `round`, `floor` or a cast that differ from the reference's by more than the reference's own rounding explains."""
-    slack, became = NEARLY * torch.finfo(shadow.dtype).eps * shadow.abs(), made.to(shadow.dtype)
-    moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
-    if bool(moved.any()):
-        places = moved.reshape(-1).nonzero().flatten().tolist()
-        example = float(step(shadow)[places[0]]), float(became[places[0]])
-        setattr(operation, into, Recut(len(places), moved.numel(), *example, _density(step, shadow), frozenset(places)))
-
-
-def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
+def note_let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
     """Records numbers that lie above a bound in the run and below it in the reference (`LetThrough`)."""
     here, there = run.to(shadow.dtype).abs().reshape(-1), shadow.abs().reshape(-1)
     apart = torch.where((here > bound) & (there < bound), torch.minimum(here / bound, bound / there), 0.0)
@@ -159,30 +63,10 @@ def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: t
         operation.let_through = LetThrough(count, apart.numel(), bound, was, became, float(apart[most]))
 
 
-def _density(step: Callable[[torch.Tensor], torch.Tensor], numbers: torch.Tensor) -> float:
-    """How many steps the mean number takes beside its relative change. It is the mean size of numbers that become whole ones."""
-    finite = numbers[numbers.isfinite()]
-    steps = step(finite * (1 + BESIDE)) - step(finite * (1 - BESIDE))
-    return float(steps.abs().mean()) / (2 * BESIDE) if finite.numel() else 0.0
-
-
-def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
-    """Records numbers that leave the range of an integer type in the run but not in the reference: as uint8, 255.9 is white and 256 is black."""
-    low, wide = run.to(torch.float64).trunc(), shadow.to(torch.float64).trunc()
-    inside = (wide >= limits.min) & (wide <= limits.max)
-    beyond = inside & low.isfinite() & ((low < limits.min) | (low > limits.max))
-    if bool(beyond.any()):
-        first = int(beyond.reshape(-1).nonzero()[0])
-        became = float(run.reshape(-1)[first])
-        end = limits.max if became > 0 else limits.min
-        was, held = float(shadow.reshape(-1)[first]), int(stored.reshape(-1)[first])
-        operation.wrapped = Wrapped(int(beyond.sum()), was, became, held, limits.dtype, end)
-
-
-def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
+def follow_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
     """Makes the shadows of chosen values follow the run's indices, and those of masked rows the run's rows. `shadows` were computed from `inputs`."""
     if call.plan.base in ops.SOFTMAXES:
-        masks.followed(call, outputs, shadows)
+        masks.follow_run(call, outputs, shadows)
     if len(outputs) < 2:
         return
     if call.plan.packet in ops.REPORTING:
@@ -196,7 +80,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     if inputs is call.shadows:
         call.mode.observation.followed += 1
         call.mode.places.chosen(call.operation, outputs[1])
-        _choice(call, outputs[1], shadows[1])
+        _note_choice(call, outputs[1], shadows[1])
     if torch.equal(outputs[1], shadows[1]):
         return
     picked = chosen(call.op, inputs[id(call.floats[0])], outputs[0], outputs[1])
@@ -221,20 +105,20 @@ def on_its_side(base: str, run: torch.Tensor, shadow: torch.Tensor) -> torch.Ten
     return torch.where(apart, mine, shadow)
 
 
-def counted(call: Call, outputs: list[torch.Tensor]) -> None:
+def count_flips(call: Call, outputs: list[torch.Tensor]) -> None:
     """After a step function, an argmax or the like: counts the elements where the reference's result differs."""
     if not call.plan.mutable:
         if call.plan.base in ops.WHOLE and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
             three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
-            recut(call.operation, getattr(torch, call.plan.base), *fetched(three))
+            integer_casts.note_recut(call.operation, getattr(torch, call.plan.base), *fetched(three))
         own = call.mode.replay.call(call.op, call.shadow_of)
         if call.plan.base in ops.PLACES:
-            _choice(call, outputs[0], own[0])
+            _note_choice(call, outputs[0], own[0])
         else:
             call.operation.flips = of_values(outputs[0], own[0])
 
 
-def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+def _note_choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     scores = call.floats[0]
     call.operation.flips = of_choice(call.op, scores, call.shadows[id(scores)], mine, theirs)
 

@@ -34,7 +34,7 @@ LINEAR = ops.SCALING | ops.SUMS | ops.MOVING | ops.CASTS
 """Ops after which a number still counts in units."""
 
 
-class Places:
+class IntegerUses:
     """The storages of a watched run that hold such integers."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ MASKED = -(2.0**13)
 bfloat16, so scores cannot be told apart."""
 
 
-def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
+def follow_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
     """After a softmax: gives the shadow the run's fully masked rows, if the call has other rows too. An offset of all rows is no mask."""
     if not call.inputs[0].roundoff or not call.floats[0].dim():
         return
@@ -35,7 +35,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     shadows[0] = torch.where(masked, outputs[0].to(shadows[0].dtype), shadows[0])
 
 
-def multiplied(call: Call, output: torch.Tensor) -> None:
+def count_unmasked(call: Call, output: torch.Tensor) -> None:
     """After a product with a boolean mask: counts the NaN at masked places. 0 · Inf is NaN in every format."""
     if len(call.floats) != 1:
         return

@@ -67,7 +67,7 @@ def covers(one: Region, other: Region) -> bool:
     return one == other or (dense and one[2] <= other[2] and other[2] + _extent(other) <= one[2] + _extent(one))
 
 
-def written(cell: Cell, tensor: torch.Tensor, value: Value) -> None:
+def after_write(cell: Cell, tensor: torch.Tensor, value: Value) -> None:
     """After a write to the tensor, which is the cell's storage or a part of it: it holds `value`."""
     elements = length(tensor)
     if tensor.numel() == elements or tensor.is_complex() or cell.dtype.is_complex:

@@ -35,7 +35,7 @@ def replayed(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | No
     if call.plan.tagged and call.op.draws():
         return draws.dropped(call, outputs, seen[id(call.floats[0])])
     perturbed = call.mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, seen, tensor))
-    flips.followed(call, outputs, perturbed, seen)
+    flips.follow_run(call, outputs, perturbed, seen)
     return perturbed
 
 

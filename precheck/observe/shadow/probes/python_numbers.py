@@ -104,7 +104,7 @@ def forget() -> None:
     _thread.known.clear()
 
 
-def entered(mode: Shadow, tensor: torch.Tensor) -> None:
+def after_entry(mode: Shadow, tensor: torch.Tensor) -> None:
     """Gives a new tensor the exact numbers as its shadow, if torch rounded them. Never raises, since the call is the user's."""
     given = _thread.given
     if not given or not addressable(tensor):
@@ -123,7 +123,7 @@ def entered(mode: Shadow, tensor: torch.Tensor) -> None:
         if all(number in _thread.known for number in _flat(numbers) if isinstance(number, float) and number % 1):
             call.operation.inputs = (_computed(call.operation),)
         value = measuring.fresh(call, tensor)
-        measuring.cast(call, value, tensor, wide, None)
+        measuring.measure_cast(call, value, tensor, wide, None)
         call.operation.outputs = (value,)
         mode.memory.put(tensor, wide, value)
         if isinstance(numbers, float) and not call.operation.inputs:

@@ -84,7 +84,7 @@ def _drawn(value: Value) -> bool:
     return False
 
 
-def kept(exact: torch.Tensor, made: torch.Tensor) -> int:
+def bits_kept(exact: torch.Tensor, made: torch.Tensor) -> int:
     """How many bits of a significand the numbers `made` keep, if they are `exact` ones rounded, and not all as before. Otherwise 0."""
     counts = exact.isfinite() & (exact != 0) & (made != 0)
     exact, made = exact[counts], made.float()[counts]
@@ -98,20 +98,20 @@ def kept(exact: torch.Tensor, made: torch.Tensor) -> int:
     return SIGNIFICAND - cut if near and cut * len(exact) >= BY_CHANCE and SIGNIFICAND - cut >= FEWEST else 0
 
 
-def anew(mode: Shadow, before: Given, made: torch.Tensor) -> None:
+def drop_shadows(mode: Shadow, before: Given, made: torch.Tensor) -> None:
     """Drops the shadows of floats that lay where an op on integers has put its result, which `made` views."""
     if storage_key(made) != before.storage:
         for memory in (mode.memory, *(called.memory for called in mode.function_replay.alive)):
             memory.drop(made)
 
 
-def rounded(mode: Shadow, before: Given, exact: torch.Tensor, made: torch.Tensor) -> None:
+def after_rounding(mode: Shadow, before: Given, exact: torch.Tensor, made: torch.Tensor) -> None:
     """After changed bits have become the floats `made`. Noise that is added before bits are cut off rounds at random, without a mean, so the shadow
     starts anew there. Never raises, since the view is the user's."""
     with mode.lock, contextlib.suppress(Exception):
         known = [each.seen(made) for each in (before.shadow, before.own) if each is not None]
         wrong = any(not apart(exact, each) < LOST for each in known)
-        bits = kept(exact, made) if before.within else 0
+        bits = bits_kept(exact, made) if before.within else 0
         if not bits or (before.drawn and bool((made.float().abs() <= exact.abs()).all())):
             return
         call = Call(mode, OpCall(CAST, plan(CAST), (made,), {}), [], [], [])
@@ -123,7 +123,7 @@ def rounded(mode: Shadow, before: Given, exact: torch.Tensor, made: torch.Tensor
         shadow = (right if wrong or before.shadow is None else before.shadow.seen(made)).to(wide, copy=True)
         value = measuring.fresh(call, made)
         value.roundoff, value.low, value.kept_low = max(value.roundoff, math.ldexp(1.0, -bits)), True, True
-        measuring.cast(call, value, made, shadow, None)
+        measuring.measure_cast(call, value, made, shadow, None)
         call.operation.outputs = (value,)
         mode.memory.put(made, shadow, value)
         called = mode.function_replay.running()

@@ -94,7 +94,7 @@ def _bytes(made: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 @dataclasses.dataclass(slots=True)
-class Origins(Runs):
+class BitRuns(Runs):
     """The runs of a storage, and what the scales in it are."""
 
     coded: bool = False  # whether it has bits of codes
@@ -107,7 +107,7 @@ class BitOrigins:
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
-        self.held: Storages[Origins] = Storages()
+        self.held: Storages[BitRuns] = Storages()
         self.pages: Storages[bool] = Storages(sized=True)  # what holds scales or codes in a part of it
 
     def read(self, op: OpCall) -> OpCall:
@@ -147,7 +147,7 @@ class BitOrigins:
         if runs is not None:
             known = [found for each in (*inputs, result) if (found := self.held.get(each)) is not None]
             source = functools.reduce(_joined, (each.source for each in known))
-            self.held.put(result, Origins(runs, any(each.coded for each in known), frozenset().union(*(each.kinds for each in known)), source))
+            self.held.put(result, BitRuns(runs, any(each.coded for each in known), frozenset().union(*(each.kinds for each in known)), source))
             if part and any(each.coded for each in known):
                 self.pages.put(result, True)
                 self.codes.scales.made.drop(result)
@@ -175,9 +175,9 @@ class BitOrigins:
             return
         zeros, ones = torch.zeros(many, dtype=torch.uint8, device=tensor.device), torch.full((many,), 255, dtype=torch.uint8, device=tensor.device)
         runs = [zeros, zeros.clone(), ones] if coded else [zeros, ones, zeros.clone()]
-        self.held.put(tensor, Origins(runs, coded, frozenset() if kind is None else frozenset({kind}), self.codes.scales.sources.get(tensor)))
+        self.held.put(tensor, BitRuns(runs, coded, frozenset() if kind is None else frozenset({kind}), self.codes.scales.sources.get(tensor)))
 
-    def _scales(self, tensor: torch.Tensor, origins: Origins) -> bool:
+    def _scales(self, tensor: torch.Tensor, origins: BitRuns) -> bool:
         """Whether a tensor is made of bits of scales and constants. Real numbers may have bits of codes too, which are taken for scales then, unless
         the codes are numbers of this size."""
         nothing, scales, codes = (origins.seen(tensor, run, INTEGERS[tensor.element_size()]) for run in (NOTHING, SCALES, CODES))

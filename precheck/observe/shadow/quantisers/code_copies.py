@@ -156,7 +156,7 @@ def spread(found: torch.Tensor) -> tuple[float, float]:
     return middle, high / low if low > 0 else float("inf")
 
 
-def uncancelled(track: Track, *, unit: bool = False) -> Uncancelled | None:
+def uncancelled(track: Track, *, unit: bool) -> Uncancelled | None:
     """The error of codes at a place where their scales must have cancelled. None if they have. `unit`: what reads them is an exponential, or a sum
     with data.
 
@@ -218,7 +218,7 @@ def fault_of(track: Track) -> Fault:
     return "forgotten" if len(own) == 1 and not own.keys() & begun.keys() else ""
 
 
-def copied_into(codes: Codes, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+def after_copy(codes: Codes, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
     """Codes are copied into an existing storage, whole or in part."""
     track = codes.tracks.get(inputs[1]) if len(inputs) > 1 else None
     held = codes.tracks.get(result)
@@ -228,7 +228,7 @@ def copied_into(codes: Codes, inputs: list[torch.Tensor], result: torch.Tensor) 
     elif track is None:
         codes.tracks.drop(result)
     elif held is None or storages.whole(result):
-        codes.passed(track, inputs[1], result)
+        codes.pass_on(track, inputs[1], result)
     else:
         held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
         for mine, theirs in (*zip(held.plains, track.plains, strict=False), *zip(held.units, track.units, strict=False)):

@@ -11,7 +11,7 @@ from precheck import ops
 from precheck.observe.shadow.memory.storages import Flat
 from precheck.observe.shadow.quantisers import code_rounding, rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import FLOATS, SATURATED, Track, cost, on_copies
-from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Wrapped
+from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, WrappedCodes
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import ENDS
 from precheck.observe.shadow.replaying.replay import OpCall
 
@@ -22,24 +22,24 @@ LARGEST = {float(2**bits - 1) for bits in (3, 4, 7, 8, 15, 16, 31, 32)} | {6.0, 
 """The largest numbers of the formats that codes and their sums are kept in."""
 
 
-def clamped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+def after_clamp(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a clamp of codes."""
     low, high = (code_rounding.bound(op, name) for name in ("min", "max"))
     if not track.units:
-        _saturated(codes, track, source, result, low, high)
+        _after_clamp_of_sums(codes, track, source, result, low, high)
         return
     least = 0.0 if track.sums and low == 0 else -math.inf
     before, *plains = (each.seen(source).clamp(min=least) for each in (track.exact, *track.plains))
     exact, moved = on_copies(codes, op, -1), zip(plains, track.units, strict=True)
     made = codes.put(result, [track], exact, [each + (exact - before) * unit.seen(source) for each, unit in moved])
-    codes.measured(made, track, source, result)
-    remeasured(made, result)
-    rounding_costs.clipped(codes, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded, chosen=track.chosen)
+    codes.give_units(made, track, source, result)
+    measure_again(made, result)
+    rounding_costs.note_clipping(codes, result, before, before.clamp(low - 0.5, high + 0.5), track.rounded, chosen=track.chosen)
     if not track.chosen:
-        _coarse(codes, before, result, high - low)
+        _note_wasted_bits(codes, before, result, high - low)
 
 
-def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: float) -> None:
+def _note_wasted_bits(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: float) -> None:
     """Notes integers that waste bits: their bounds have been written for far more `numbers` than they use."""
     used = float(exact.amax() - exact.amin()) if exact.numel() else 0.0
     bits = math.log2(numbers + 1) if math.isfinite(numbers) and numbers > 0 else 0.0
@@ -47,10 +47,10 @@ def _coarse(codes: Codes, exact: torch.Tensor, result: torch.Tensor, numbers: fl
         return
     own = (exact - exact.amin()) * (numbers / used)
     best = float((own.round() - own).norm()) * (used / numbers) / max(float(exact.norm()), 1e-30)
-    codes.casts.coarse(codes.described("clamp"), Coarse(cost(exact, result)[0], best, used / numbers, bits))
+    codes.casts.note_wasted_bits(codes.described("clamp"), Coarse(cost(exact, result)[0], best, used / numbers, bits))
 
 
-def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
+def _after_clamp_of_sums(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, low: float, high: float) -> None:
     """After a clamp of sums of codes, which are in the unit of the codes as long as no scale has been multiplied by.
 
     Sums must fit between the largest numbers of the format that they are kept in. What a lower bound of 0 takes may be meant, as a ReLU is. Nothing
@@ -59,10 +59,10 @@ def _saturated(codes: Codes, track: Track, source: torch.Tensor, result: torch.T
     if track.multipliers or track.bare is not None or high not in LARGEST:
         track.read = True
         return
-    _limited(codes, track, source, result, source.float().clamp(min=0.0 if low == 0 else -math.inf), high)
+    _note_limit(codes, track, source, result, source.float().clamp(min=0.0 if low == 0 else -math.inf), high)
 
 
-def replaced(codes: Codes, args: tuple[Any, ...], track: Track, source: torch.Tensor, result: torch.Tensor) -> bool:
+def after_choice(codes: Codes, args: tuple[Any, ...], track: Track, source: torch.Tensor, result: torch.Tensor) -> bool:
     """After a choice between codes and one number. Returns whether it saturates them: whether the number is the largest of the result."""
     other = next((each for each in args[1:3] if each is not source), None)
     if track.multipliers or track.dense or source.shape != result.shape or not isinstance(other, torch.Tensor) or other.numel() != 1:
@@ -70,25 +70,25 @@ def replaced(codes: Codes, args: tuple[Any, ...], track: Track, source: torch.Te
     high = float(other)
     if high not in LARGEST or high != float(result.abs().amax()):
         return False
-    _limited(codes, track, source, result, source.float(), high)
+    _note_limit(codes, track, source, result, source.float(), high)
     return True
 
 
-def _limited(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, wide: torch.Tensor, high: float) -> None:
+def _note_limit(codes: Codes, track: Track, source: torch.Tensor, result: torch.Tensor, wide: torch.Tensor, high: float) -> None:
     """`result` is `wide` after a limit: notes what this takes away."""
     lost, norm, place = float((wide - result.float()).norm()), float(wide.norm()), codes.described("clamp")
     if not lost:
-        codes.casts.clean(place, track.rounded)
-        codes.passed(track, source, result)
+        codes.casts.count(place, track.rounded)
+        codes.pass_on(track, source, result)
         return
     exact, cut = track.exact.seen(source), wide != result.float()
     rounding = float((source.float() - exact).norm())
-    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
+    codes.casts.note_clipping(place, Clipped(lost / norm, rounding / norm, float(cut.float().mean()), float(wide.abs().amax()) / high), track.rounded)
     kept = torch.where(cut, result.float() / exact, 1.0)  # the copies are cut off too, so that their scales still cancel
     codes.put(result, [track], exact * kept, [each.seen(source) * kept for each in track.plains]).cost = None
 
 
-def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+def after_op_on_data(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
     """After an op on data: whether it limits them to the largest number of an eight-bit float, to which they are then cast, or of a signed integer,
     after or before they are rounded. That is done under no scale, or under one that is written down as a number. Integers are codes if they are
     multiplied or divided later."""
@@ -103,29 +103,29 @@ def saturated(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tens
     if before is not None:
         exact, place = before.seen(source), codes.described("clamp").blamed
         kept = exact.clamp(low - 0.5, high + 0.5) if limits else source.float()
-        rounding_costs.clipped(codes, result, exact, kept)
+        rounding_costs.note_clipping(codes, result, exact, kept)
         if result.dtype in FLOATS:
             codes.casts.meant.add(place)
             _bare(codes, source, result)
         else:
             codes.tracks.put(result, Track(Flat.of(result, kept), [Flat.of(result, kept)], place, scales=0))
     elif casts:
-        _cut_off(codes, op, source, result)
+        _after_bare_cast(codes, op, source, result)
     elif rounds or limits:
         codes.limited.put(result, Flat.of(result, source.detach()))
 
 
-def _cut_off(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+def _after_bare_cast(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a cast of data to a float of eight bits, under no scale. A cast that saturates is a clamp to the format's largest number as well."""
     end, data = torch.finfo(result.dtype).max, source.detach().float()
     kept = data.clamp(-end, end)
     if bool(((data == kept) | result.float().isfinite()).all()):  # else it makes Inf or NaN, which is judged as that
-        rounding_costs.clipped(codes, result, data, kept, name=op.plan.name)
+        rounding_costs.note_clipping(codes, result, data, kept, name=op.plan.name)
         place = codes.described(op.plan.name)
         codes.casts.meant.add(place.blamed)
         if codes.scales.made.get(source):
             return
-        rounding_costs.coarse(codes, place, None, kept, result)
+        rounding_costs.note_wasted_bits(codes, place, None, kept, result)
     _bare(codes, source, result)
 
 
@@ -136,13 +136,12 @@ def _bare(codes: Codes, source: torch.Tensor, result: torch.Tensor) -> None:
     codes.tracks.put(result, Track(*copies, place, scales=0, bare=float(data.abs().amax()), powers={}, begun={}))
 
 
-
-def remeasured(made: Track, result: torch.Tensor) -> None:
+def measure_again(made: Track, result: torch.Tensor) -> None:
     """What codes differ by from what they stand for now is no error of later ops."""
     made.cost = cost(made.exact.seen(result), result)
 
 
-def changed(codes: Codes, op: OpCall, track: Track, source: torch.Tensor) -> None:
+def check_unchanged(codes: Codes, op: OpCall, track: Track, source: torch.Tensor) -> None:
     """Before codes are multiplied by anything: whether they still are what was rounded, up to the error of rounding."""
     if track.cost is None or track.dense:
         return
@@ -150,25 +149,25 @@ def changed(codes: Codes, op: OpCall, track: Track, source: torch.Tensor) -> Non
     if off > 2 * track.cost[0] and (size > 2 * track.cost[1] or track.multipliers):
         track.changed = codes.described(op.plan.name), Changed(track.rounded, off, track.cost[0])
         if source.is_floating_point():
-            told(codes, track)
+            note_changed(codes, track)
             track.cost = None
 
 
-def told(codes: Codes, track: Track) -> None:
+def note_changed(codes: Codes, track: Track) -> None:
     """Codes that are not what was rounded have become real numbers. Sums of integers that never do may be those of a check of their bytes."""
     if track.changed is not None:
         codes.note(*track.changed)
         track.changed = None
 
 
-def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+def note_wrapping(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a cast of integer codes to real numbers: whether they have wrapped round, so that they are off by the number of integers of their dtype.
 
     In between they may wrap, since unsigned integers that are taken for signed ones wrap back.
     """
     if source.is_floating_point() or not result.is_floating_point():
         return
-    told(codes, track)
+    note_changed(codes, track)
     size, off = 2.0 ** (8 * source.element_size()), source.float() - track.exact.seen(source)
     widest = size / 8 if track.multipliers or track.dense else rounding_costs.WIDEST  # factors and sums make errors of rounding larger
     turns = torch.round(off / size)
@@ -177,4 +176,4 @@ def wrapped(codes: Codes, op: OpCall, track: Track, source: torch.Tensor, result
     share = float(((turns != 0) & ((off - turns * size).abs() <= widest)).float().mean())
     if share:
         track.cost = None
-        codes.note(track.last or codes.described(op.plan.name), Wrapped(track.rounded, share, str(source.dtype).removeprefix("torch.")))
+        codes.note(track.last or codes.described(op.plan.name), WrappedCodes(track.rounded, share, str(source.dtype).removeprefix("torch.")))

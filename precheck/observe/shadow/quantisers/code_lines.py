@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.quantisers.code_copies import Track
-from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, Repeated, Skewed
+from precheck.observe.shadow.quantisers.code_notes import Changed, Clipped, Coarse, RepeatedNoise, Skewed
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -29,7 +29,7 @@ SAMPLE = 1 << 14
 
 
 @dataclasses.dataclass(slots=True)
-class Noise:
+class AddedNoise:
     """Random numbers, and the calls that rounded with them. Errors are in steps."""
 
     drawn: StorageWeakRef
@@ -44,11 +44,11 @@ class Noise:
         return float(self.total.square().sum()) / max(self.energy, 1e-30)
 
 
-class Noises:
+class AddedNoises:
     """The noises of one line."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, float, float], Noise] = {}
+        self.held: dict[tuple[int, float, float], AddedNoise] = {}
 
     def seen(self, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
         """A call has rounded `exact` and `noise` to `made`."""
@@ -57,7 +57,7 @@ class Noises:
         key, error = (noise.numel(), float(noise.double().sum()), float(noise[0])), made - exact
         found, energy = self.held.get(key), float(error.square().sum())
         if found is None:
-            self.held[key] = Noise(drawn, exact.clone(), error, energy)
+            self.held[key] = AddedNoise(drawn, exact.clone(), error, energy)
             if len(self.held) > KEPT:
                 del self.held[next(iter(self.held))]
             return
@@ -65,10 +65,10 @@ class Noises:
         if again and not torch.equal(exact, found.first) and float(torch.cosine_similarity(exact, found.first, 0)) > ALIKE:
             found.total, found.energy, found.calls = found.total + error, found.energy + energy, found.calls + 1
 
-    def worst(self) -> Repeated | None:
+    def worst(self) -> RepeatedNoise | None:
         """The noise with which most calls have rounded."""
         found = max(self.held.values(), key=lambda each: each.calls, default=None)
-        return None if found is None or found.calls == 1 else Repeated(found.calls, found.grown)
+        return None if found is None or found.calls == 1 else RepeatedNoise(found.calls, found.grown)
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,10 +82,10 @@ class Line:
     coarse: dict[int, Coarse] = dataclasses.field(default_factory=dict)  # by call
     skewed: Skewed | None = None
     changed: Changed | None = None
-    noises: Noises = dataclasses.field(default_factory=Noises)
+    noises: AddedNoises = dataclasses.field(default_factory=AddedNoises)
 
 
-class Casts:
+class CastsByLine:
     """The casts of a run, by line."""
 
     def __init__(self, codes: Codes) -> None:
@@ -95,27 +95,27 @@ class Casts:
         self.summed: set[str] = set()  # lines whose dequantised values are added to something
         self.centred: set[str] = set()  # lines whose codes have had half a step added
 
-    def dequantised(self, track: Track) -> None:
+    def note_dequantised(self, track: Track) -> None:
         """These codes have been multiplied by a scale, so the lines that made them are quantisers."""
         self.meant |= {track.rounded, *track.others}
 
-    def added(self, rounded: str, number: Any) -> None:
+    def note_added_number(self, rounded: str, number: Any) -> None:
         """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
         if isinstance(number, float) and number % 1 == 0.5:
             self.centred.add(rounded)
 
-    def added_up(self, rounded: str) -> None:
+    def note_summed(self, rounded: str) -> None:
         """What was dequantised of that line is a term of a sum."""
         self.summed.add(rounded)
 
     def _line(self, place: Operation, sums: str = "") -> Line:
         return self.lines.setdefault((place.blamed, sums), Line(place))
 
-    def clean(self, place: Operation, sums: str = "") -> None:
+    def count(self, place: Operation, sums: str = "") -> None:
         """A cast without clipping, or a clamp of sums of codes that the line `sums` has made."""
         self._line(place, sums).calls += 1
 
-    def clipped(self, place: Operation, seen: Clipped, sums: str = "", *, counted: bool = False) -> None:
+    def note_clipping(self, place: Operation, seen: Clipped, sums: str = "", *, counted: bool = False) -> None:
         """A cast with clipping. `counted`: it has been counted already, when it was rounded."""
         line = self._line(place, sums)
         line.calls += not counted
@@ -123,23 +123,30 @@ class Casts:
         if line.clipped is None or seen.lost > line.clipped.lost:
             line.clipped, line.place = seen, place
 
-    def coarse(self, place: Operation, seen: Coarse) -> None:
+    def note_wasted_bits(self, place: Operation, seen: Coarse) -> None:
         """A cast that is counted already wastes bits."""
         line = self._line(place)
         line.coarse[line.calls] = seen
 
-    def skewed(self, place: Operation, seen: Skewed) -> None:
+    def note_bias(self, place: Operation, seen: Skewed) -> None:
         line = self._line(place)
         if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
             line.skewed = seen
 
-    def changed(self, place: Operation, seen: Changed) -> None:
+    def judged_anew(self, rounded: str) -> Line | None:
+        """The casts of a line whose codes are only one of two that are chosen from: the bias of their errors does not count."""
+        line = self.lines.get((rounded, ""))
+        if line is not None:
+            line.skewed = None
+        return line
+
+    def note_changed(self, place: Operation, seen: Changed) -> None:
         """Codes that were read from a table are other than those of the nearest numbers in it."""
         line = self._line(place)
         if line.changed is None or seen.off > line.changed.off:
             line.changed = seen
 
-    def drawn(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
+    def note_noise(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
         """`noise` was added to `exact` before it was rounded."""
         self._line(place).noises.seen(noise, exact, made)
 

@@ -45,7 +45,7 @@ class Dead:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wrapped:
+class WrappedCodes:
     """Integer codes that are off by the number of integers of their dtype. `rounded` is the line that made them."""
 
     rounded: str
@@ -63,7 +63,7 @@ class Changed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mixed:
+class MixedCodes:
     """Integers that hold bits of two codes, beside others that hold one code each. `rounded` is the line that made the codes."""
 
     rounded: str
@@ -149,7 +149,7 @@ class Skewed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedNoise:
     """Codes that several calls have rounded with the same noise."""
 
     calls: int
@@ -173,6 +173,6 @@ class Late:
 
 
 Remark = (
-    Uncancelled | Derived | Unfolded | Unrotated | Dead | Wrapped | Mixed | Changed | Misread
-    | Clipped | Coarse | Flushed | Vanished | Skewed | Repeated | Late
+    Uncancelled | Derived | Unfolded | Unrotated | Dead | WrappedCodes | MixedCodes | Changed | Misread
+    | Clipped | Coarse | Flushed | Vanished | Skewed | RepeatedNoise | Late
 )

@@ -32,17 +32,17 @@ from precheck.observe.shadow.quantisers import (
 )
 from precheck.observe.shadow.quantisers.bit_origins import BitOrigins
 from precheck.observe.shadow.quantisers.code_copies import AGREE, Track, distance, merged, uncancelled
-from precheck.observe.shadow.quantisers.code_lines import Casts
+from precheck.observe.shadow.quantisers.code_lines import CastsByLine
 from precheck.observe.shadow.quantisers.code_notes import Remark
 from precheck.observe.shadow.quantisers.decoded_data import DecodedData
 from precheck.observe.shadow.quantisers.float_bits import FloatBits
-from precheck.observe.shadow.quantisers.fruitless_lines import Lines
+from precheck.observe.shadow.quantisers.fruitless_lines import FruitlessLines
 from precheck.observe.shadow.quantisers.function_gradients import FunctionGradients
 from precheck.observe.shadow.quantisers.packed_codes import PackedCodes
 from precheck.observe.shadow.quantisers.scales import flushed_scales, scale_products, zero_points
 from precheck.observe.shadow.quantisers.scales.rotations import FACTORS, Rotations
 from precheck.observe.shadow.quantisers.scales.scale_folding import Foldings
-from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, Scaled, Scales, begins, counts
+from precheck.observe.shadow.quantisers.scales.scaled_tensors import AVERAGES, EXTREMES, QuantiserScales, Scaled, begins, counts
 from precheck.observe.shadow.quantisers.scales.settled_data import SettledData
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 from precheck.torch_internals import in_backward, storage_key
@@ -66,11 +66,11 @@ class Codes:
     """Follows the codes of a run."""
 
     def __init__(self, mode: Shadow) -> None:
-        self.mode, self.scales, self.off = mode, Scales(), False
+        self.mode, self.scales, self.off = mode, QuantiserScales(), False
         self.scaled: Storages[Scaled] = Storages(sized=True)
         self.origins: Storages[code_rounding.Origin] = Storages()
-        self.casts = Casts(self)
-        self.tracks: Storages[Track] = Storages(self.ended, sized=True)
+        self.casts = CastsByLine(self)
+        self.tracks: Storages[Track] = Storages(self.end, sized=True)
         self.differences: Storages[Track] = Storages(sized=True)  # codes less the data, each with the codes that come back when the data is added
         self.flushed: Storages[flushed_scales.Cast] = Storages()
         self.corrections: Storages[bool] = Storages()  # products of data and zero points
@@ -78,7 +78,7 @@ class Codes:
         self.packed, self.bits, self.bit_origins = PackedCodes(self), FloatBits(mode), BitOrigins(self)
         self.foldings, self.decoded, self.dequantised = Foldings(self), DecodedData(self), SettledData(self)
         self.rotations, self.gradients = Rotations(self), FunctionGradients(self)
-        self.told, self.lines = set[str](), Lines(mode.observation, mode.tracker)  # `told`: lines whose codes have a fault
+        self.told, self.lines = set[str](), FruitlessLines(mode.observation, mode.tracker)  # `told`: lines whose codes have a fault
 
     def after(self, op: OpCall, result: Any) -> None:
         """After an op: follows its codes. Never raises."""
@@ -101,7 +101,7 @@ class Codes:
             return False
         return begins(base, args) or table_places.begins(base, args) or self.rotations.begins(base, args) or self.foldings.begins(base, args)
 
-    def viewed(self, source: torch.Tensor, result: torch.Tensor) -> None:
+    def after_view(self, source: torch.Tensor, result: torch.Tensor) -> None:
         """After memory has been taken for another dtype. Never raises."""
         if not self.off and plain(result):
             try:
@@ -128,7 +128,7 @@ class Codes:
         """At the end of the block: judges results that no op has read, since the user gets them."""
         if not self.off:
             for track in self.tracks.values():
-                self.ended(track)
+                self.end(track)
             self.casts.tell()
             self.foldings.finish()
             self.decoded.finish(self.told)
@@ -136,10 +136,10 @@ class Codes:
         for each in (self.tracks, self.scaled, self.origins):
             each.clear()
 
-    def ended(self, track: Track) -> None:
+    def end(self, track: Track) -> None:
         """The storage of these codes is freed: judges them if no op has read them."""
         if not track.read:
-            self.judged(track)
+            self.judge(track)
 
     def follow(self, op: OpCall, result: Any) -> None:
         """After an op on something that is followed."""
@@ -153,28 +153,28 @@ class Codes:
         inputs = list(filter(plain, tensors_in(*op.args)))
         places = list(map(id, op.indices())) if self.tracks else []
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None and id(each) not in places]
-        tracked = [] if code_rounding.under_codes(self, op.base, inputs, tracked) else tracked
-        if moved or (self.differences and op.base in ("add", "sub") and straight_through.added_again(self, inputs, results[0])):
+        tracked = [] if code_rounding.scales_data_by_codes(self, op.base, inputs, tracked) else tracked
+        if moved or (self.differences and op.base in ("add", "sub") and straight_through.after_sum(self, inputs, results[0])):
             pass
         elif tracked:
             self._read(op, inputs, tracked, results[0])
         elif op.base in ("mul", "div") and len(results) == 1:
-            code_rounding.scaled(self, op, results[0])
+            code_rounding.after_product(self, op, results[0])
         elif self.scaled and self.scaled.get(inputs[0]) is not None:
-            code_rounding.followed(self, op, inputs, results[0])
+            code_rounding.after_op_on_scaled(self, op, inputs, results[0])
         elif self.origins and any(self.origins.get(each) is not None for each in inputs):
-            table_places.read(self, op, inputs, results[0])
+            table_places.after_op(self, op, inputs, results[0])
         elif op.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
-            code_rounding.followed(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
-        table_places.compared(self, op, results[0])
-        rounding_costs.vanished(self, op, inputs[-1], results[0])
-        code_limits.saturated(self, op, inputs[-1], results[0])
+            code_rounding.after_op_on_scaled(self, op._replace(args=op.args[1:]), inputs[1:], results[0])
+        table_places.after_difference(self, op, results[0])
+        rounding_costs.note_vanished(self, op, inputs[-1], results[0])
+        code_limits.after_op_on_data(self, op, inputs[-1], results[0])
         self.bits.follow(op, results[0])
         self.scales.follow(op.base, inputs, results)
-        zero_points.followed(self, op, inputs, results[0])
+        zero_points.after_op(self, op, inputs, results[0])
         self.bit_origins.follow(given, results[0])
         self.foldings.follow(op, inputs, results[0])
-        flushed_scales.follow(self, op, inputs, results)
+        flushed_scales.after_op(self, op, inputs, results)
         self.rotations.follow(op, inputs, results[0])
         self.decoded.follow(op, results[0])
         self.dequantised.follow(op, inputs, results[0])
@@ -189,33 +189,33 @@ class Codes:
         linear = base in LINEAR and not op.plan.steps  # a quotient may be rounded
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
-            code_copies.copied_into(self, inputs, result)
+            code_copies.after_copy(self, inputs, result)
         elif base in compound_ops.FUSED and compound_ops.stepwise(self, op, result):
             return
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
             tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
-            code_limits.wrapped(self, op, tracks[0], tracked[0], result)
-            self.passed(tracks[0], tracked[0], result)
-            code_rounding.again(self, op, tracks[0], tracked[0], result)
+            code_limits.note_wrapping(self, op, tracks[0], tracked[0], result)
+            self.pass_on(tracks[0], tracked[0], result)
+            code_rounding.after_second_rounding(self, op, tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or linear or base in ops.MOVING):
             return
         elif base in ("mul", "div") and len(tracked) == 1:
-            scale_products.multiplied(self, op, inputs, tracked[0], result)
-        elif base == "where" and len(tracked) == 1 and code_limits.replaced(self, op.args, tracks[0], tracked[0], result):
+            scale_products.after_product(self, op, inputs, tracked[0], result)
+        elif base == "where" and len(tracked) == 1 and code_limits.after_choice(self, op.args, tracks[0], tracked[0], result):
             return
         elif base.startswith("clamp"):
-            code_limits.clamped(self, op, tracks[0], tracked[0], result)
-        elif base in ("add", "sub") and (product := zero_points.owing(self, inputs, result)) is not None:
-            zero_points.unmoved(self, op, product, result)
+            code_limits.after_clamp(self, op, tracks[0], tracked[0], result)
+        elif base in ("add", "sub") and (product := zero_points.operand_to_correct(self, inputs, result)) is not None:
+            zero_points.keep_data(self, op, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
-            zero_points.shifted(self, op, inputs, tracked[0], result)
-        elif linear and not (base in ops.ADDITIONS and zero_points.other(self, inputs) and not zero_points.without_unit(self, inputs)):
-            linear_ops.again(self, op, tracks, result)
-            zero_points.joined(self, op, inputs, result)
+            zero_points.after_addition(self, op, inputs, tracked[0], result)
+        elif linear and not (base in ops.ADDITIONS and zero_points.adds_uncoded(self, inputs) and not zero_points.without_unit(self, inputs)):
+            linear_ops.on_both_copies(self, op, tracks, result)
+            zero_points.after_term(self, op, inputs, result)
         else:
             for track in tracks:
-                self.judged(track, unit=base in WITH_A_UNIT, place=self.described(op.plan.name))
+                self.judge(track, unit=base in WITH_A_UNIT, place=self.described(op.plan.name))
             self.tracks.drop(result)
 
     def _coded(self, tensor: torch.Tensor) -> bool:
@@ -223,13 +223,15 @@ class Codes:
         track = self.tracks.get(tensor)
         return track is not None and not torch.equal(track.exact.seen(tensor), track.plains[0].seen(tensor))
 
-    def passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    def pass_on(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> Track:
+        """Gives a result the copies of the codes that it was moved or cast from."""
         exact, *plains = [each.seen(source).expand(result.shape) for each in (track.exact, *track.plains)]
-        self.measured(self.put(result, [track], exact, plains), track, source, result)
+        return self.give_units(self.put(result, [track], exact, plains), track, source, result)
 
-    def measured(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+    def give_units(self, made: Track, track: Track, source: torch.Tensor, result: torch.Tensor) -> Track:
         """Gives the codes `made` in `result` the steps of those that they were made from."""
         made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
+        return made
 
     def put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor], *, product: bool = True) -> Track:
         """Gives a result the copies that are computed from the codes of `tracks`."""
@@ -237,7 +239,7 @@ class Codes:
         self.tracks.put(result, made)
         return made
 
-    def settled(self, track: Track, result: torch.Tensor, factors: int = 0) -> None:
+    def drop_if_settled(self, track: Track, result: torch.Tensor, factors: int = 0) -> None:
         """Drops the copies if they agree: the scales have cancelled. `factors`: scales that the op of `track` has summed products with."""
         if (track.multipliers or factors) and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
@@ -245,14 +247,14 @@ class Codes:
             self.dequantised.settled(track, result)
             self.tracks.drop(result)
 
-    def judged(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:
+    def judge(self, track: Track, *, unit: bool = False, own: bool = False, place: Operation | None = None) -> None:
         """Records an error if the copies differ, where scales must have cancelled. `unit`: they are read by an op that no scale passes, such as an
         exponential, SiLU, or a sum with data. `own`: those data are what they stand for. `place`: where they are read without any scale."""
         if track.term is not None and not track.multipliers:
             unit, own, place = True, True, track.term
         unit, place = (True, track.due) if track.due is not None else (unit, place)  # a gradient has a unit
         track.read, track.filled = True, track.filled or own
-        code_rounding.dead(self, track)
+        code_rounding.note_dead(self, track)
         last = track.last or (place if unit and track.filled else None)
         read_off = track.numbered and self.scales.numbered(track.powers)  # a scale may be among the numbers
         remark = uncancelled(track, unit=unit) if track.sure and not track.owed else None

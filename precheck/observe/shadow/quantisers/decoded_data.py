@@ -35,7 +35,7 @@ ALIKE = 0.01
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Book:
+class CodeSet:
     """One set of codes, and the data that they stand for."""
 
     track: Track
@@ -48,7 +48,7 @@ class Book:
 class Decoded:
     """What is made of a set of codes. `extremes`: what its scales are made of. `off`: its distance from the data, where it should be the data."""
 
-    book: Book
+    book: CodeSet
     extremes: frozenset[int] = frozenset()
     scaled: bool = False
     beside: float = 0.0  # the relative error of its scales
@@ -76,7 +76,7 @@ class DecodedData:
             last = -1 - track.offset
             error = torch.nan_to_num((result.float() - track.exact.seen(result)) * track.units[last].seen(result))  # 0 / 0 may be put right later
             rounding = float(error.norm() / track.plains[last].seen(result).norm().clamp_min(1e-30))
-            self.held.put(result, Decoded(Book(track, result.numel(), rounding)))
+            self.held.put(result, Decoded(CodeSet(track, result.numel(), rounding)))
             return
         others = [each for each in inputs if all(each is not source for source, _ in known)]
         given = [made for each in others if scales.made.get(each) and (made := scales.sources.get(each)) is not None]
@@ -114,7 +114,7 @@ class DecodedData:
             made.off, made.place = off, self.codes.described(op.plan.name)
         self.held.put(result, made)
 
-    def _distance(self, book: Book, result: torch.Tensor) -> float:
+    def _distance(self, book: CodeSet, result: torch.Tensor) -> float:
         """The distance of decoded numbers from the data: in their places, if most of those are there that would not be by chance, as in the opposite
         order. Else both are sorted, and one factor for all of them is let go, which a program may mean."""
         copies = [each.numbers for each in book.track.plains]

@@ -64,9 +64,9 @@ class FloatBits:
         if found is None:
             return
         if found.given is not None and result.dtype in UPPER:
-            rounded_bits.anew(self.mode, found.given, result)
+            rounded_bits.drop_shadows(self.mode, found.given, result)
             if not found.noisy:
-                rounded_bits.rounded(self.mode, found.given, found.exact.seen(result), result.detach())
+                rounded_bits.after_rounding(self.mode, found.given, found.exact.seen(result), result.detach())
             elif result.dtype is torch.float32:
                 self._rounded(found.exact.seen(result), result.detach(), source)
                 return

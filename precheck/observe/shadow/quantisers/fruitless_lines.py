@@ -24,7 +24,7 @@ OFTEN = 8
 """How often an op of one line is followed in a program without codes. A helper that several layers share may come to a quantiser only then."""
 
 
-class Lines:
+class FruitlessLines:
     """The lines of a run on which something was followed, until the run makes codes."""
 
     def __init__(self, observation: Observation, tracker: ModuleTracker) -> None:

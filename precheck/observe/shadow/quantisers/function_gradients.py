@@ -226,7 +226,7 @@ class FunctionGradients:
             if not error < off < math.inf:
                 continue
             if (track := self.codes.tracks.get(gradient)) is not None:
-                self.codes.judged(track, unit=True, own=True, place=place)
+                self.codes.judge(track, unit=True, own=True, place=place)
             if entire and error < left:
                 explained = _explained(of, g, other, max(error, torch.finfo(gradient.dtype).eps)) / float(expected.norm())
                 self.codes.note(place, Derived(known[-1].line, name, off, left, max(product.error, explained)))

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 
 
-def again(codes: Codes, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
+def on_both_copies(codes: Codes, op: OpCall, tracks: list[Track], result: torch.Tensor) -> None:
     """Applies the op to both copies. An operand of a product that is a scale, or was multiplied by one, may be what takes the codes' own out."""
     if op.base in PRODUCTS:
         for each in filter(plain, op.tensors()):
             if (track := codes.tracks.get(each)) is not None:
-                code_limits.changed(codes, op, track, each)
+                code_limits.check_unchanged(codes, op, track, each)
     plains = [on_copies(codes, op, place) for place in range(alternatives(tracks))]
     others = [each for each in filter(plain, op.tensors()) if codes.tracks.get(each) is None] if op.base in PRODUCTS else []
     beside = [found for each in others if (found := codes.scaled.get(each)) is not None]
@@ -35,14 +35,14 @@ def again(codes: Codes, op: OpCall, tracks: list[Track], result: torch.Tensor) -
     product = op.base in PRODUCTS or op.base == "mul"
     kept = codes.put(result, tracks, on_copies(codes, op, -1), plains, product=product)
     if op.base == "where":
-        code_rounding.chosen(codes, op.args, kept, result)
+        code_rounding.after_choice(codes, op.args, kept, result)
     if op.base not in PRODUCTS | ops.MOVING:
         kept.cost = None  # sums of codes may cancel, and what is left has the rounding errors of the terms
     if op.base in PRODUCTS:
-        kept.owed, kept.shifted, kept.term = zero_points.owed(tracks), False, None
+        kept.owed, kept.shifted, kept.term = zero_points.corrections_owed(tracks), False, None
         kept.early, kept.dense = kept.early if kept.dense else kept.multipliers, True
     if product:
         kept.powers = combined((each, 1.0) for each in [*(track.powers for track in tracks), *(scaled.powers for scaled in beside)])
         kept.begun = combined((each.begun, 1.0) for each in tracks)
     kept.numbered = kept.numbered or any(isinstance(each, float) for each in (*op.args, *op.kwargs.values()))
-    codes.settled(kept, result, factors)
+    codes.drop_if_settled(kept, result, factors)

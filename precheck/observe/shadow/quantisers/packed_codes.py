@@ -18,7 +18,7 @@ import torch
 from precheck.observe.shadow.memory.storages import Flat, Storages, flattened, plain
 from precheck.observe.shadow.quantisers.bit_origins import BITS, COMPUTED, MOVED, Runs, again
 from precheck.observe.shadow.quantisers.code_copies import Track
-from precheck.observe.shadow.quantisers.code_notes import Mixed
+from precheck.observe.shadow.quantisers.code_notes import MixedCodes
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ wrongly. Bits that are no labels look like one in one of 2^CHECKS cases."""
 
 
 @dataclasses.dataclass(slots=True)
-class Book:
+class NumberedCodes:
     """Codes of `width` bits that have the numbers from `first` on, one for each element of a storage. `codes`: what they are."""
 
     first: int
@@ -57,7 +57,7 @@ class PackedCodes:
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
         self.held: Storages[Labels] = Storages()
-        self.books: list[Book] = []
+        self.books: list[NumberedCodes] = []
         self.next = 1
 
     def follow(self, op: OpCall, result: torch.Tensor) -> bool:
@@ -97,7 +97,7 @@ class PackedCodes:
             self.held.clear()
             self.books, self.next = [], 1
         turns = torch.round((numbers.float() - torch.nan_to_num(track.exact.numbers)) / size)  # signed numbers may be taken for unsigned ones
-        self.books.append(Book(self.next, width, numbers.float() - size * turns, track))
+        self.books.append(NumberedCodes(self.next, width, numbers.float() - size * turns, track))
         number = torch.arange(self.next, self.next + count, dtype=torch.int32, device=tensor.device)
         self.next, track.read, check = self.next + count, True, _check(number)
         mask = -1 if low < 0 else (1 << width) - 1
@@ -144,7 +144,7 @@ class PackedCodes:
             mixed = self._mixed([each[~code] for each in runs], moving[~code])
             if float(mixed.float().mean()) >= MOSTLY:
                 line = self.books[int(book[code][0])].track.rounded
-                self.codes.note(self.codes.described("cast"), Mixed(line, float(mixed.float().sum() / len(numbers))))
+                self.codes.note(self.codes.described("cast"), MixedCodes(line, float(mixed.float().sum() / len(numbers))))
 
     def _book(self, number: torch.Tensor) -> torch.Tensor:
         """For each number, the place of its book."""

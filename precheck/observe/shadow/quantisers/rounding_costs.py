@@ -30,7 +30,7 @@ ONE_SIGN = 0.9
 """Numbers have one sign if the magnitude of their sum is this share of the sum of their magnitudes."""
 
 
-def clipped(
+def note_clipping(
     codes: Codes, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor, rounded: str = "", name: str = "clamp",
     *, chosen: bool = False,
 ) -> None:  # fmt: skip
@@ -41,14 +41,14 @@ def clipped(
     norm, lost = float(before.float().norm()), float((before - after).float().norm())
     if not lost or not norm or not math.isfinite(norm) or (chosen and bool(after.any())):
         if not counted:
-            codes.casts.clean(place)
+            codes.casts.count(place)
         return
     rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
     greatest = float(before.abs().amax()) / end if end else math.inf
-    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
+    codes.casts.note_clipping(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest), counted=counted)
 
 
-def coarse(
+def note_wasted_bits(
     codes: Codes, place: Operation, scaled: Scaled | None, exact: torch.Tensor, result: torch.Tensor, table: torch.Tensor | None = None
 ) -> None:
     """Notes codes that waste bits, since their scale was made for greater numbers: for the largest one of their format, or of the `table` that they
@@ -70,7 +70,7 @@ def coarse(
         made = table[torch.bucketize(own, (table[1:] + table[:-1]) / 2)]
     else:
         made = own.to(result.dtype) if result.dtype in FLOATS else own.round()
-    codes.casts.coarse(place, Coarse(cost(exact, result)[0], cost(own, made)[0], found / end, bits, scaled is not None))
+    codes.casts.note_wasted_bits(place, Coarse(cost(exact, result)[0], cost(own, made)[0], found / end, bits, scaled is not None))
 
 
 def _one(by: torch.Tensor) -> bool:
@@ -78,7 +78,7 @@ def _one(by: torch.Tensor) -> bool:
     return bool(by.amax() == by.amin() != 0)
 
 
-def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
+def note_vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> None:
     """After a cast of data to a float of eight bits: whether numbers of one sign lose some of their sum, since small ones become zero."""
     if op.base not in ops.CASTS or result.dtype not in FLOATS or source.element_size() == 1 or codes.scales.made.get(source):
         return
@@ -94,7 +94,7 @@ def vanished(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tenso
         codes.note(place, Vanished(lost, float(gone.float().mean()), name))
 
 
-def skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
+def note_bias(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
     """Notes the mean of the rounding errors, in steps. Rounding to nearest has one too, if most numbers are less than half a step."""
     error, wide = (made - exact).reshape(-1)[:SAMPLE], exact.reshape(-1)[:SAMPLE]
     inside = error.abs() <= WIDEST
@@ -104,4 +104,4 @@ def skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, mad
         return
     mean, inwards, chance = float(error.mean()), float(-(error * signs).mean()), 0.6 / len(error) ** 0.5
     off, towards = (inwards, True) if abs(inwards) > abs(mean) else (mean, False)
-    codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
+    codes.casts.note_bias(place, Skewed(off, towards, noisy, chance))

@@ -19,44 +19,40 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
 
-def subtracted(codes: Codes, track: Track, source: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> bool:
+def after_difference(codes: Codes, track: Track, source: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> bool:
     """After a difference between codes and other numbers. Returns whether those are the numbers that were rounded."""
     exact = track.exact.seen(source)
     if track.multipliers or other.shape != source.shape or result.shape != source.shape or distance(exact, other.float()) > LIKE:
         return False
     kept = merged(result, [track], exact, [each.seen(source) for each in track.plains])
-    codes.measured(kept, track, source, result)
+    codes.give_units(kept, track, source, result)
     kept.shifted = track.shifted
     codes.differences.put(result, kept)
     codes.tracks.drop(result)
     return True
 
 
-def added_again(codes: Codes, inputs: list[torch.Tensor], result: torch.Tensor) -> bool:
+def after_sum(codes: Codes, inputs: list[torch.Tensor], result: torch.Tensor) -> bool:
     """After a sum or difference with such a difference. Returns whether its result is the codes."""
     for each in inputs:
         kept = codes.differences.get(each)
         if kept is not None and kept.cost is not None and each.shape == result.shape:
             exact = kept.exact.seen(each)
             if cost(exact, result)[0] <= (1 + LIKE) * kept.cost[0] + LIKE:
-                codes.passed(kept, each, result)
+                codes.pass_on(kept, each, result)
                 return True
     return False
 
 
-def raised(codes: Codes, track: Track, source: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> bool:
+def after_step_up(codes: Codes, track: Track, source: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> bool:
     """After a sum of codes and numbers of 0 and 1. Returns whether that has rounded the same numbers by chance, where they were cut off before."""
     exact = track.exact.seen(source)
     if track.multipliers or other.shape != source.shape or not bool(((other == 0) | (other == 1)).all()) or not counts(source):
         return False
     if bool(((result.float() - exact).abs() > 1).any()):
         return False
-    codes.passed(track, source, result)
-    made = codes.tracks.get(result)
-    assert made is not None
-    made.cost = cost(exact, result)
-    line = codes.casts.lines.get((track.rounded, ""))
+    codes.pass_on(track, source, result).cost = cost(exact, result)
+    line = codes.casts.judged_anew(track.rounded)
     if line is not None:
-        line.skewed = None
-        rounding_costs.skewed(codes, line.place, True, exact, result.float())
+        rounding_costs.note_bias(codes, line.place, True, exact, result.float())
     return True

@@ -16,7 +16,7 @@ from precheck.observe.shadow.probes.partial_writes import region
 from precheck.observe.shadow.quantisers import rounding_costs
 from precheck.observe.shadow.quantisers.code_copies import cost
 from precheck.observe.shadow.quantisers.code_notes import Changed
-from precheck.observe.shadow.quantisers.code_rounding import Origin, become
+from precheck.observe.shadow.quantisers.code_rounding import Origin, make_codes
 from precheck.observe.shadow.quantisers.scales.scaled_tensors import Scaled
 from precheck.observe.shadow.replaying.replay import OpCall
 
@@ -42,7 +42,7 @@ def _sides(args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     return (args[0], args[1]) if args[0].shape[-1] == 1 else (args[1], args[0])
 
 
-def compared(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
+def after_difference(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
     """After such a difference."""
     if op.base != "sub" or not begins(op.base, op.args):
         return
@@ -54,14 +54,14 @@ def compared(codes: Codes, op: OpCall, result: torch.Tensor) -> None:
         codes.origins.put(result, Origin(wide.clone(), [ones], Scaled(region(data), [ones]), wide, held))
 
 
-def read(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+def after_op(codes: Codes, op: OpCall, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
     """After an op on places in a table. If it reads the numbers from the table, the result holds codes."""
     place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
     table = not place.is_floating_point() and result.is_floating_point() and op.base in ops.MOVING
     if table and result.numel() == origin.exact.numel() and origin.table is not None:
-        _compared(codes, op, origin, result)
+        _after_unscaled_lookup(codes, op, origin, result)
     elif table and result.numel() == origin.exact.numel():
-        _looked_up(codes, op, origin, result)
+        _after_lookup(codes, op, origin, result)
     elif origin.table is not None and op.base in ops.PLACES and not _same(result, origin.table[1]):
         return  # the farthest number, or the nearest of some
     elif not table and (op.base in PLACED or op.base.startswith("clamp") or (op.base in ops.ADDITIONS and len(inputs) == 1)):
@@ -80,7 +80,7 @@ def _moved(codes: Codes, op: OpCall, place: torch.Tensor, origin: Origin, result
     return dataclasses.replace(origin, exact=moved(origin.exact), bys=list(map(moved, origin.bys)), before=moved(origin.before))
 
 
-def _compared(codes: Codes, op: OpCall, origin: Origin, result: torch.Tensor) -> None:
+def _after_unscaled_lookup(codes: Codes, op: OpCall, origin: Origin, result: torch.Tensor) -> None:
     """Numbers without a scale have become those of a table: whether it is the one that they were compared with."""
     assert origin.table is not None
     table, _, rounding = origin.table
@@ -88,22 +88,22 @@ def _compared(codes: Codes, op: OpCall, origin: Origin, result: torch.Tensor) ->
         exact = origin.exact.reshape(result.shape)
         place = codes.described(op.plan.name)
         codes.casts.meant.add(place.blamed)
-        codes.casts.changed(place, Changed(place.blamed, cost(exact, result)[0], rounding))
+        codes.casts.note_changed(place, Changed(place.blamed, cost(exact, result)[0], rounding))
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool((one == other).all())
 
 
-def _looked_up(codes: Codes, op: OpCall, origin: Origin, result: torch.Tensor) -> None:
+def _after_lookup(codes: Codes, op: OpCall, origin: Origin, result: torch.Tensor) -> None:
     """Scaled numbers have become those of a table."""
     bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
     exact = origin.exact.reshape(result.shape)
-    made = become(codes, op, exact, exact, bys, result, origin.scaled)
+    made = make_codes(codes, op, exact, exact, bys, result, origin.scaled)
     table, before = op.args[0].detach().float(), origin.before.reshape(result.shape)
     ends = float(table.amin()), float(table.amax())
-    rounding_costs.clipped(codes, result, before, before.clamp(*ends), name=op.plan.name)
+    rounding_costs.note_clipping(codes, result, before, before.clamp(*ends), name=op.plan.name)
     table = table.reshape(-1).sort().values
-    rounding_costs.coarse(codes, made, origin.scaled, exact, result, table)
+    rounding_costs.note_wasted_bits(codes, made, origin.scaled, exact, result, table)
     off, rounding = cost(exact, result)[0], cost(exact, table[torch.bucketize(exact, (table[1:] + table[:-1]) / 2)])[0]
-    codes.casts.changed(made, Changed(made.blamed, off, rounding))
+    codes.casts.note_changed(made, Changed(made.blamed, off, rounding))

@@ -22,7 +22,7 @@ from precheck.observe.shadow.comparing.statistics import SAMPLE, apart, norm, sa
 from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.places.source import Frames
-from precheck.observe.shadow.probes import flips
+from precheck.observe.shadow.probes import flips, integer_casts
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import MODULE_CALLS, storage_key
 from precheck.torch_support.dense_parts import continuous
@@ -123,7 +123,7 @@ class FunctionReplay:
         mode, plan, operation = call.mode, call.plan, call.operation
         outputs = [tensor for tensor in call.results if addressable(tensor)]
         if outputs and seen and (plan.steps or not continuous(outputs[0])):
-            flips.recut_in_call(call, outputs[0], seen)
+            integer_casts.note_recut_in_call(call, outputs[0], seen)
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return False
         dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands
@@ -131,7 +131,7 @@ class FunctionReplay:
             return False
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
         made = mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, wide, tensor))
-        flips.followed(call, call.results, made, wide)
+        flips.follow_run(call, call.results, made, wide)
         foreign = [place[0] for place in call.places] + list(map(storage_key, wide.values()))
         mark = _mark(call, memory, seen)
         for output, shadow in zip(call.results, made, strict=False):

@@ -33,7 +33,7 @@ REPEATED = 32
 Locate = Callable[[], Any]
 
 
-class Scales:
+class LossScales:
     """Factors by storage, while a scaler is in use, and the events in which different factors met."""
 
     def __init__(self) -> None:

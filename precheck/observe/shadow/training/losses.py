@@ -25,7 +25,7 @@ from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.places.source import shortened
 from precheck.observe.shadow.replaying.replay import addressable, tensors_in
-from precheck.observe.shadow.training.loss_scales import Scales
+from precheck.observe.shadow.training.loss_scales import LossScales
 from precheck.observe.shadow.training.step_records import Backward, ScalingEvent
 
 _NEAR = 8  # most Python frames between autograd's and this one; function modes add some
@@ -38,7 +38,7 @@ furthest from its reference."""
 class Losses:
     """The losses, in the order of the run."""
 
-    def __init__(self, memory: Memory, scales: Scales) -> None:
+    def __init__(self, memory: Memory, scales: LossScales) -> None:
         self.memory, self.scales = memory, scales
         self.found: list[Loss] = []
         self.each = 1  # backward passes that one kept loss stands for
@@ -96,7 +96,7 @@ def _by_autograd() -> bool:
 class Backwards:
     """Follows one backward pass after another. `now` belongs to the next optimizer step."""
 
-    def __init__(self, memory: Memory, scales: Scales) -> None:
+    def __init__(self, memory: Memory, scales: LossScales) -> None:
         self.memory, self.scales = memory, scales
         self.now, self.mixed = Backward(), list[ScalingEvent]()
         scales.maker = self.written

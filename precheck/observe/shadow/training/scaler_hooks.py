@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.replaying.replay import addressable, local
-from precheck.observe.shadow.training.loss_scales import Scales
+from precheck.observe.shadow.training.loss_scales import LossScales
 from precheck.observe.shadow.training.losses import Backwards
 from precheck.observe.shadow.training.optimizers import highest_rates, parameters, rates, stateless
 from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent
@@ -32,7 +32,7 @@ Describe = Callable[[str], Any]
 class Scalers:
     """The wrappers, and what they remember of each scaler, optimizer and schedule."""
 
-    def __init__(self, tracker: ModuleTracker, scales: Scales, backwards: Backwards, describe: Describe) -> None:
+    def __init__(self, tracker: ModuleTracker, scales: LossScales, backwards: Backwards, describe: Describe) -> None:
         self.tracker, self.scales, self.backwards, self.describe = tracker, scales, backwards, describe
         self.taken: list[ScalerStep] = []  # steps, taken or skipped
         self.made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler was made

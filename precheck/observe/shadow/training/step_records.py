@@ -6,12 +6,12 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from precheck.formats import FP16
+from precheck import formats
 
 if TYPE_CHECKING:
     import torch
 
-    from precheck.observe.shadow.memory.stable_ids import Reference
+    from precheck.observe.shadow.memory.stable_ids import WeakReference
     from precheck.observe.shadow.operations import Operation, Value
 
 
@@ -39,7 +39,7 @@ class Backward:
     @property
     def room(self) -> float:
         """The largest loss scale at which no float16 gradient overflows."""
-        return FP16.max / self.peak if self.peak else math.inf
+        return formats.FP16.max / self.peak if self.peak else math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ScalerStep:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class OptimizerState:
     """How much of a low-format state tensor's intended displacement since the first recorded step has arrived."""
 
     steps: int
@@ -108,12 +108,26 @@ class Update:
     wrote: str = ""  # the user's own line that wrote the weight, or led to it
     aged: float | None = None  # share of the displacement after `horizon` steps of the optimizer alone, if the run was too short to tell
     horizon: int = 0
-    states: dict[str, State] = dataclasses.field(default_factory=dict)  # its low-format optimizer states, by name
+    states: dict[str, OptimizerState] = dataclasses.field(default_factory=dict)  # its low-format optimizer states, by name
 
     @property
     def edq(self) -> float:
         """Effective descent quality, normalised: ⟨meant, moved⟩ / ⟨meant, meant⟩ (Collage, arXiv 2405.03637)."""
         return self.common / self.wanted if self.wanted else 1.0
+
+    @property
+    def weight(self) -> float:
+        """The root mean square of the parameter's elements."""
+        return self.size / math.sqrt(max(1, self.sampled))
+
+    @property
+    def step(self) -> float:
+        """The root mean square of an intended step's elements."""
+        return math.sqrt(self.wanted / max(1, self.steps)) / math.sqrt(max(1, self.sampled))
+
+    @property
+    def roundoff(self) -> float:
+        return formats.of_dtype(self.dtype).unit_roundoff
 
 
 @dataclasses.dataclass(slots=True)
@@ -137,4 +151,4 @@ class Before:
     seen: int
     gradient: Value | None
     unused: bool
-    parameter: Reference
+    parameter: WeakReference

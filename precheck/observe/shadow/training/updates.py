@@ -19,12 +19,12 @@ from precheck import formats, ops
 from precheck.observe.shadow.comparing import fetching
 from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.memory.cells import Memory
-from precheck.observe.shadow.memory.stable_ids import Identities, Reference
+from precheck.observe.shadow.memory.stable_ids import Identities, WeakReference
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.replaying.replay import addressable, local
 from precheck.observe.shadow.training import optimizer_rollout
 from precheck.observe.shadow.training.optimizers import decays, parameters, rate, states
-from precheck.observe.shadow.training.step_records import Before, State, Update
+from precheck.observe.shadow.training.step_records import Before, OptimizerState, Update
 from precheck.torch_internals import storage_key
 
 Samples = tuple[torch.Tensor, torch.Tensor]
@@ -42,7 +42,7 @@ class _Seen:
     """A parameter's `Update` so far, with the displacement of its sample since the first step."""
 
     update: Update
-    parameter: Reference
+    parameter: WeakReference
     optimizer: weakref.ref[Any] | None = None
     displaced: Samples | None = None  # how far all steps moved the parameter, and its shadow
     states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # at the first step, and steps since
@@ -100,7 +100,7 @@ class _Seen:
         wanted = norm(meant)
         arrived = _products(moved, meant)[0] / wanted**2 if wanted else 1.0
         vanished, wrote = self._vanished(own, other), self.wrote.get(name, "")
-        self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), vanished, wrote)
+        self.update.states[name] = OptimizerState(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), vanished, wrote)
 
     def _vanished(self, own: torch.Tensor, other: torch.Tensor) -> float:
         """Share of a state tensor's elements that are below its format's smallest number and have become zero. Those below float32's smallest

@@ -27,7 +27,7 @@ class Cast:
     smallest: float
 
 
-def follow(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+def after_op(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
     """After an op: notes a cast of scales to a narrower format, and keeps the note with what is made of these scales. Whether the cast has made some
     of them zero is asked when they are used, since an accelerator would have to be waited for."""
     result, source = results[0], inputs[-1]
@@ -44,7 +44,7 @@ def follow(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], results: Se
             codes.flushed.put(result, found)
 
 
-def used(codes: Codes, scale: torch.Tensor) -> None:
+def note_flushed(codes: Codes, scale: torch.Tensor) -> None:
     """Data is multiplied or divided by a scale: records the cast that made some of the scales zero, unless they have been put right since."""
     cast = codes.flushed.get(scale) if codes.flushed else None
     if cast is None:

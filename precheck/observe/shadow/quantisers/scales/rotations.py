@@ -123,7 +123,7 @@ class Rotations:
                     self.held.drop(result)
                     return
                 if _alike(_by(data, hadamard.transpose(-2, -1), left), before):
-                    self._tell(name, Unrotated(held.place, "", _distance(_by(data, hadamard, left), before[-1])))
+                    self.codes.note(place, Unrotated(held.place, "", _distance(_by(data, hadamard, left), before[-1])))
                     self.held.drop(result)
                     return
             before = [data, *before]
@@ -153,7 +153,7 @@ class Rotations:
         exact = one @ other
         off = [_distance(exact, each @ every) for each, every in pairs]
         if min(off) > AGREE:
-            self._tell(name, Unrotated(first.place, second.place, off[-1]))
+            self.codes.note(self.codes.described(name), Unrotated(first.place, second.place, off[-1]))
 
     def _signed(self, op: OpCall, result: torch.Tensor) -> bool:
         """Rows or columns take signs: part of a random Hadamard matrix, which a quantiser's data is multiplied by before or after."""
@@ -197,9 +197,6 @@ class Rotations:
         if base in ("add", "sub"):
             return self.codes.scaled.get(source) is not None or self.codes.tracks.get(source) is not None
         return base in ops.MOVING and other is not None and not source.is_floating_point()  # read from a table
-
-    def _tell(self, name: str, remark: Unrotated) -> None:
-        self.codes.note(self.codes.described(name), remark)
 
 
 def _signs(tensor: torch.Tensor | None, data: torch.Tensor, *, zeros: bool = False) -> bool:

@@ -182,15 +182,12 @@ class Foldings:
         """At the end of the run."""
         for place, over in self.read:
             if over & self.paired:
-                self._record(place, Unfolded("", place.name))
+                self.codes.note(place, Unfolded("", place.name))
         for place, over in self.sums if self.codes.lines.codes else ():
             if over & self.paired:
-                self._record(place, Unfolded("", "", summed=True))
+                self.codes.note(place, Unfolded("", "", summed=True))
         for place, times, rounded in self.halves:
             through = next((read.name for read, over in self.read if over & times), "")
             if through or not times & self.divided:
-                self._record(place, Unfolded(rounded, through))
+                self.codes.note(place, Unfolded(rounded, through))
         self.read, self.sums, self.halves = [], [], []
-
-    def _record(self, place: Operation, remark: Unfolded) -> None:
-        self.codes.note(place, remark)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
 
 
-def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
+def after_product(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
     """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
     track = codes.tracks.get(source)
     assert track is not None
@@ -46,8 +46,8 @@ def multiplied(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source:
     if known:
         made.powers = codes.scales.multiplied(track.powers, other, op.base)
     if known or not track.scales:
-        codes.casts.dequantised(track)
-    codes.settled(made, result)
+        codes.casts.note_dequantised(track)
+    codes.drop_if_settled(made, result)
 
 
 def _ended(
@@ -55,8 +55,8 @@ def _ended(
 ) -> bool:  # fmt: skip
     """Whether the codes end in this product: it is the data again, codes of another scale, or the gradient of a scale."""
     if known and other.shape == result.shape and len(plains) > 1 and not track.dense and steps(other) and distance(exact, plains[0]) <= AGREE:
-        code_limits.remeasured(codes.put(result, [track], exact, plains[1:]), result)  # codes of a float format, rounded by hand
-        codes.casts.dequantised(track)
+        code_limits.measure_again(codes.put(result, [track], exact, plains[1:]), result)  # codes of a float format, rounded by hand
+        codes.casts.note_dequantised(track)
         return True
     data = known and track.cost is not None and not track.dense and any(distance(result, each) <= 2 * track.cost[0] for each in plains)
     # the gradient of a scale is that of the result times what the scale was multiplied by
@@ -65,7 +65,7 @@ def _ended(
     track.read = True
     if data:
         codes.dequantised.settled(track, result)
-        codes.casts.dequantised(track)
+        codes.casts.note_dequantised(track)
     codes.tracks.drop(result)
     return True
 

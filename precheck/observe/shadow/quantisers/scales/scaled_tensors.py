@@ -54,7 +54,7 @@ class Scaled:
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-class Scales:
+class QuantiserScales:
     """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
 
 
 def scale_of(
-    left: torch.Tensor, right: torch.Tensor | float, scales: Scales, scaled: Storages[Scaled], *, quotient: bool
+    left: torch.Tensor, right: torch.Tensor | float, scales: QuantiserScales, scaled: Storages[Scaled], *, quotient: bool
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The data and the scale of a product or quotient. None if neither is clearly a scale. Numbers are read only to test for a step size."""
     if not isinstance(right, torch.Tensor):
@@ -232,7 +232,7 @@ def steps(tensor: torch.Tensor) -> bool:
     return bool((fractions == 0.5).all())
 
 
-def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
+def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: QuantiserScales) -> bool:
     if scale.numel() != data.numel():
         return scale.numel() < data.numel()
     return (length(scale) < scale.numel() or bool(scales.made.get(scale))) and not scales.made.get(data)

@@ -36,13 +36,13 @@ MADE = FACTORED | ops.MOVING | ops.FORMS | ops.WHOLE_COPIES | {"sum", "neg"}
 """Ops by which a correction is made of zero points and data."""
 
 
-def owed(tracks: Sequence[Track]) -> int:
+def corrections_owed(tracks: Sequence[Track]) -> int:
     """How many corrections a product of these tracks needs."""
     shifted = sum(track.shifted and not track.dense for track in tracks)
     return max(OWED[min(shifted, 2)], *(track.owed for track in tracks))
 
 
-def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> torch.Tensor | None:
+def operand_to_correct(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> torch.Tensor | None:
     """The operand of a sum that needs a correction, if the other operand is one. A correction is a sum of codes or a number made from zero
     points, and has fewer elements."""
     if len(inputs) != 2:
@@ -62,7 +62,7 @@ def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) ->
     return None
 
 
-def followed(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+def after_op(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
     """After an op: whether its result is a product of data and zero points, which is subtracted from the product of that data and codes."""
     if not codes.corrections and op.base not in FACTORED:
         return
@@ -76,33 +76,33 @@ def followed(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: t
         codes.corrections.drop(result)
 
 
-def shifted(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
+def after_addition(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], source: torch.Tensor, result: torch.Tensor) -> None:
     """Something is added to codes. If it is a zero point (few elements, integers), `plain` does not change."""
     track, other = codes.tracks.get(source), next((each for each in inputs if each is not source), None)
     assert track is not None
-    codes.casts.added(track.rounded, op.args[1])
-    if other is not None and (op.base == "add" and straight_through.raised(codes, track, source, other, result)):
+    codes.casts.note_added_number(track.rounded, op.args[1])
+    if other is not None and (op.base == "add" and straight_through.after_step_up(codes, track, source, other, result)):
         return
-    if other is not None and (op.base == "sub" and straight_through.subtracted(codes, track, source, other, result)):
+    if other is not None and (op.base == "sub" and straight_through.after_difference(codes, track, source, other, result)):
         return
     if other is not None and track.shifted and track.multipliers and codes.scales.made.get(other):
-        made = unmoved(codes, op, source, result)  # (q - z) · s as q · s - z · s
+        made = keep_data(codes, op, source, result)  # (q - z) · s as q · s - z · s
         made.shifted = False
-        codes.settled(made, result)
+        codes.drop_if_settled(made, result)
         return
     zero = not track.multipliers and other is not None and codes.scales.made.get(other)  # it may be a real number
     if other is not None and (other.numel() >= source.numel() or (not zero and bool((other.float() % 1 != 0).any()))):
         own = other.shape == source.shape and any(distance(each.seen(source), other.float()) <= LIKE for each in track.plains)
         own = own or sum((track.begun or {}).values()) <= -2  # codes in the unit of a product of two scales, as a bias in int32 is
-        codes.judged(track, unit=not track.multipliers and real(codes, other), own=own, place=codes.described(op.plan.name))
+        codes.judge(track, unit=not track.multipliers and is_real_term(codes, other), own=own, place=codes.described(op.plan.name))
         codes.tracks.drop(result)
         return
-    made = unmoved(codes, op, source, result)
-    codes.measured(made, track, source, result)
+    made = keep_data(codes, op, source, result)
+    codes.give_units(made, track, source, result)
     made.shifted, made.unsigned = track.shifted if track.unsigned else not track.shifted, False
 
 
-def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> Track:
+def keep_data(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor) -> Track:
     """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
     track, exact = codes.tracks.get(source), on_copies(codes, op, -1)
     assert track is not None
@@ -110,13 +110,11 @@ def unmoved(codes: Codes, op: OpCall, source: torch.Tensor, result: torch.Tensor
     if made.owed or made.corrected:
         made.owed = max(made.owed - 1, 0)
         made.corrected *= max(1.0, float(track.exact.seen(source).norm() / exact.norm().clamp_min(1e-30)))
-        codes.settled(made, result)
+        codes.drop_if_settled(made, result)
     return made
 
 
-
-
-def other(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
+def adds_uncoded(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether a tensor that holds no codes is added. Zeros do not count, since a sum may start from them."""
     return any(codes.tracks.get(each) is None and bool(each.any()) for each in inputs)
 
@@ -128,11 +126,11 @@ def without_unit(codes: Codes, inputs: Sequence[torch.Tensor]) -> bool:
     for product, term in (inputs, inputs[::-1]):
         track = codes.tracks.get(product)
         if track is not None and track.dense and track.multipliers == track.early < track.scales and codes.tracks.get(term) is None:
-            return real(codes, term)
+            return is_real_term(codes, term)
     return False
 
 
-def joined(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+def after_term(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
     """Marks the result of an op that has added a term before all scales were multiplied by. If the term may be in the codes' unit, nothing is said of
     the result."""
     made = codes.tracks.get(result)
@@ -141,12 +139,12 @@ def joined(codes: Codes, op: OpCall, inputs: Sequence[torch.Tensor], result: tor
     term = op.args[0] if op.base in FUSED else next((each for each in inputs if codes.tracks.get(each) is None), None)
     if not isinstance(term, torch.Tensor) or codes.tracks.get(term) is not None or not bool(term.any()):
         return
-    made.joined, known = True, real(codes, term)
+    made.joined, known = True, is_real_term(codes, term)
     made.sure = made.sure and known
     made.term = codes.described(op.plan.name) if known and made.dense else None
 
 
-def real(codes: Codes, term: torch.Tensor) -> bool:
+def is_real_term(codes: Codes, term: torch.Tensor) -> bool:
     """Whether a term is certainly in no unit of codes: real numbers, from no scale, and no mask, which has one number beside 0."""
     if codes.scaled.get(term) is not None or codes.scales.made.get(term) or not term.is_floating_point() or counts(term):
         return False
