@@ -14,7 +14,8 @@ from precheck.analysis.rounding.function_limits import OWNED
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.analysis.watched import RunAnalysis
 from precheck.findings import Finding
-from precheck.observe.shadow.operations import Observation, Operation, Past, Value
+from precheck.observe.shadow.op_notes import Past
+from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import shortened
 from precheck.rules import classes
 from precheck.rules.advice import wide_format

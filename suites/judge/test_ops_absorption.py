@@ -17,7 +17,7 @@ from torch import nn
 
 import precheck
 from precheck import formats
-from precheck.observe.shadow.operations import Absorbed
+from precheck.observe.shadow.op_notes import Absorbed
 from precheck.rules.absorption import rule as absorption
 
 U = formats.of_dtype("bfloat16").unit_roundoff

@@ -9,7 +9,7 @@ import torch
 from beside import normal, shadow_now
 
 import precheck
-from precheck.observe.shadow.operations import Absorbed
+from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.probes.accumulation import Accumulation
 
 LOW = torch.bfloat16

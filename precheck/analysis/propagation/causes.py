@@ -15,7 +15,8 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import absolute_error, determined, elements, ops_on_the_way, rms, zero_origin
 from precheck.analysis.propagation.walks import NEARBY, Walk
-from precheck.observe.shadow.operations import Operation, Past, Value
+from precheck.observe.shadow.op_notes import Past
+from precheck.observe.shadow.operations import Operation, Value
 
 MADE_BY_OP = Limit(0.5, "share of the error")
 """An op made an error if its own rounding is at least this share of it. Squares add up, so the inputs brought the other √(1 - ½²)."""

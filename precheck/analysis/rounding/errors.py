@@ -12,13 +12,12 @@ from collections.abc import Set
 from precheck import formats, ops
 from precheck.analysis.decisions.branches import WRONG_NUMBER
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, absolute_error, effective_roundoff, fills_constant, rounded_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
-from precheck.analysis.rounding.exemptions import Exempting, outweighed, small
+from precheck.analysis.rounding.exemptions import Exempting, outweighed, small, small_difference
 from precheck.analysis.rounding.function_errors import Calls, OwnError
 from precheck.analysis.rounding.function_limits import ROUNDED
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
@@ -291,13 +290,3 @@ def _only_cause(value: Value | None) -> Operation | None:
 def float32_leaves_open(value: Value) -> bool:
     """Whether float32 does not determine a value: the second shadow, disturbed by 2^-20, is as far off as the run."""
     return value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT
-
-
-@exempts(
-    "amplified-rounding", "cancellation", "accumulated-drift",
-    reason="a small difference of wide numbers has the relative error of its inputs, amplified, and so has everything that is made from it",
-    needed_by=("textbook_compensation",),
-)  # fmt: skip
-def small_difference() -> bool:
-    """Values made from a difference or reduction that amplifies an error at least eight times, and too little for a finding."""
-    return True

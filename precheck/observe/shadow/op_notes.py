@@ -1,8 +1,12 @@
-"""Notes that an `Operation` carries beside its numbers: wrapped integers, outdated casts, refused ops and others. Limits on them are in the rules."""
+"""Notes that an `Operation` or a `Value` carries beside its numbers: wrapped integers, outdated casts, refused ops, dropped ancestors and others.
+
+Limits on them are in the rules.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -139,3 +143,28 @@ class Refused:
 
     dtype: str  # a low format among its arguments; "" if there is none
     types: tuple[str, ...] = ()  # the formats of its inputs in order, if their mixture was the reason
+
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
+class Absorbed:
+    """An addition that left bits unchanged although the shadow moved. Figures are since the accumulator's first absorbed addition."""
+
+    share: float  # of the elements whose shadow moved, the share that did not move
+    times: int  # absorbed additions, out of `additions` to this accumulator
+    additions: int
+    arrived: float  # share of the shadow's whole displacement that the run's covers
+    intended: float  # |shadow's displacement| / |what the run started from|: of all elements, or of those that move further, if it is larger there
+    lost: float  # |displacement - shadow's| / |shadow's|
+    drift: float
+    first: Operation | None = None
+    carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each iteration
+    steady: float = 0.0  # |displacement| / sum of |additions|, without losses: 1 if all are in one direction, 1/√n if they are independent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Past:
+    """What a walk back from a value would find among ancestors that have been dropped."""
+
+    zeros: tuple[str, Operation] | None  # the rule and the op that explain its zeros
+    rounding: Operation | None  # the op whose rounding caused its error
+    iterations: Counter[tuple[str, ...]]  # how often the walk passes each op, by module and line

@@ -6,7 +6,6 @@ A `Value` is one version of a tensor's content, and holds no tensor. In-place op
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -14,7 +13,22 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.findings import Binades, Loss, OpRow
 from precheck.formats import ONE_ROUNDING
-from precheck.observe.shadow.op_notes import Flips, LetThrough, LostBound, Mistaken, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.op_notes import (
+    Absorbed,
+    Flips,
+    LetThrough,
+    LostBound,
+    Mistaken,
+    Outdated,
+    Past,
+    Recut,
+    Refused,
+    Renumbered,
+    Skew,
+    Summed,
+    Tail,
+    Wrapped,
+)
 from precheck.observe.shadow.places.call_sites import CallSite
 from precheck.observe.shadow.places.source import Function, shortened
 from precheck.observe.shadow.quantisers.code_notes import Remark
@@ -77,31 +91,6 @@ class Value:
     def rounded(self) -> float:
         """The relative L2 error of one rounding to the coarsest format so far."""
         return ONE_ROUNDING * self.roundoff
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Past:
-    """What a walk back from a value would find among ancestors that have been dropped."""
-
-    zeros: tuple[str, Operation] | None  # the rule and the op that explain its zeros
-    rounding: Operation | None  # the op whose rounding caused its error
-    iterations: Counter[tuple[str, ...]]  # how often the walk passes each op, by module and line
-
-
-@dataclasses.dataclass(slots=True, eq=False, repr=False)
-class Absorbed:
-    """An addition that left bits unchanged although the shadow moved. Figures are since the accumulator's first absorbed addition."""
-
-    share: float  # of the elements whose shadow moved, the share that did not move
-    times: int  # absorbed additions, out of `additions` to this accumulator
-    additions: int
-    arrived: float  # share of the shadow's whole displacement that the run's covers
-    intended: float  # |shadow's displacement| / |what the run started from|: of all elements, or of those that move further, if it is larger there
-    lost: float  # |displacement - shadow's| / |shadow's|
-    drift: float
-    first: Operation | None = None
-    carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each iteration
-    steady: float = 0.0  # |displacement| / sum of |additions|, without losses: 1 if all are in one direction, 1/√n if they are independent
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -19,7 +19,8 @@ from precheck.analysis.propagation.causes import SWALLOWED
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
 from precheck.analysis.training.displacements import INTENDED, LOST_UPDATE, UPDATES
-from precheck.observe.shadow.operations import Absorbed, Operation, Value
+from precheck.observe.shadow.op_notes import Absorbed
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.accumulation import ABSORBING
 from precheck.observe.shadow.signed_terms import takes_back
 from precheck.rules.advice import added_wide, since, widened

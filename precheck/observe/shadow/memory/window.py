@@ -13,7 +13,8 @@ from enum import IntEnum
 from typing import Protocol
 
 from precheck.observe.shadow.memory.cells import Cell, Memory
-from precheck.observe.shadow.operations import Observation, Operation, Past, Value
+from precheck.observe.shadow.op_notes import Past
+from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.probes import partial_writes
 
 WINDOW = 1 << 14

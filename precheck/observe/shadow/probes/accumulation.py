@@ -21,7 +21,8 @@ from precheck.observe.shadow.comparing.fetching import fetched
 from precheck.observe.shadow.comparing.numpy_views import Numbers, lent
 from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.memory.cells import Cell, Memory
-from precheck.observe.shadow.operations import Absorbed, Operation, Value
+from precheck.observe.shadow.op_notes import Absorbed
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes import additions, stored_states
 from precheck.observe.shadow.signed_terms import takes_back
 from precheck.observe.shadow.training.decayed_weights import DecayedWeights
