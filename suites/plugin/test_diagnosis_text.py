@@ -97,3 +97,29 @@ def test_the_json_report_has_every_op(pytester: pytest.Pytester, project: Projec
     assert {row["phase"] for row in ops} >= {"forward", "backward"}
     assert test["report"]["facts"]["covered"] == 1
     assert all(0 <= row["drift"] < 0.1 for row in ops), "a healthy model's ops are off by a few roundings each"
+
+
+HELPER = '''
+def to_low(x):
+    return x.to(torch.bfloat16)
+
+
+def test_positions(watch_precision):
+    with watch_precision():
+        to_low(torch.randn(8)) * 2
+        to_low(torch.arange(600).float()).sin()  # faulty
+'''
+
+
+def test_a_failure_at_a_helper_names_the_line_that_called_it(project: Project, pytester: pytest.Pytester) -> None:
+    project(HELPER, record=False)
+    lines = (pytester.path / "test_it.py").read_text(encoding="utf8").splitlines()
+    helper, call = (next(number for number, line in enumerate(lines, 1) if words in line) for words in ("return x.to", "# faulty"))
+    outcome = pytester.runpytest_inprocess("--precision=bf16")
+    outcome.assert_outcomes(failed=1)
+    outcome.stdout.fnmatch_lines([
+        f"integer-rounding: cast to bfloat16 (aten._to_copy) at test_it.py:{helper} (called at test_it.py:{call}): whole numbers up to 599 *",
+        f"*test_it.py:{helper}  |  return x.to(torch.bfloat16)",
+        f"*test_it.py:{call}  |  to_low(torch.arange(600).float()).sin()  # faulty",
+        f"*cure: leave out this cast for the call at test_it.py:{call}: *",
+    ])  # fmt: skip
