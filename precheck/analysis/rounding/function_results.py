@@ -55,14 +55,14 @@ class Results:
         return False
 
     def _felt(self, total: Value, *, decides: bool) -> bool:
-        """Whether a wrong sum, or what is computed from it and wrong as well, leaves the function, is read by Python, or is compared. (`decides`: a
-        comparison counts, since more than rounding in low arithmetic decides.) If not, the function has made the sum right again, or has added it
+        """Whether a wrong sum, or what is computed from it and wrong as well, leaves the function, is read by Python, is added to a state, or is
+        compared. (`decides`: a comparison counts, since more than rounding in low arithmetic decides.) If not, the function has made the sum right again, or has added it
         to numbers beside which its error is small."""
         walk = Walk([total], NEARBY)
         for held in walk:
             readers = self._reading(held)
             decided = decides and any(not (reader.outputs or at_rest(reader)) for reader in readers)
-            if decided or any(is_end(reader) or self._outside(reader) for reader in readers):
+            if decided or any(is_end(reader) or self._outside(reader) or self._adds_to_state(reader, held) for reader in readers):
                 return True
             if not readers and (held.alive or not self._kept()):
                 return True
@@ -76,12 +76,13 @@ class Results:
         return list(filter(_user, consumers(value, self.readers)))
 
     def _differentiated(self, value: Value) -> bool:
-        """Whether the backward pass makes a gradient that has at least half of the error of a value, of the value or of what its call has made it
-        from. A result may be right beside larger numbers, and its derivative wrong."""
+        """Whether the backward pass makes a wrong gradient, of a value or of what its call has made it from: one beyond what low arithmetic may be off,
+        with at least half of the error of the value. A result may be right beside larger numbers, and its derivative wrong."""
         walk = Walk([value], NEARBY)
         for held in walk:
             derived = (reader for reader in self.readers.get(held, ()) if reader.phase == "backward" and reader.derived)
-            if any(made.drift >= causes.MADE_BY_OP * value.call_error for reader in derived for made in reader.outputs):
+            made = (each for reader in derived for each in reader.outputs)
+            if any(each.drift >= max(causes.MADE_BY_OP * value.call_error, ROUNDED * effective_roundoff(each)) for each in made):
                 return True
             maker = held.maker if held.maker is not None and held.maker.call == self.operation.call else None
             walk.follow(source for source in (maker.inputs if maker is not None else ()) if source.call_error > 0)
@@ -93,6 +94,11 @@ class Results:
         mine = self.operation
         elsewhere = self.functions.get(reader.blamed) != self.functions.get(mine.blamed)
         return reader.call != mine.call or (elsewhere and reader.depth <= mine.depth)
+
+    def _adds_to_state(self, reader: Operation, term: Value) -> bool:
+        """Whether an op adds a term in place to what existed before the call. Such a sum goes on after it, and its terms may make all of it."""
+        target = reader.inputs[0] if reader.in_place and reader.base in ops.SUMS and reader.inputs else term
+        return target is not term and (target.maker is None or target.maker.call != self.operation.call)
 
     def _kept(self) -> bool:
         """Whether something that the call has made still exists, or other code has read it. Then what is gone unread was no result of it."""
