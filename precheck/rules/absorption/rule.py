@@ -44,6 +44,8 @@ class Absorption(Rule):
         self.open: dict[tuple[str, int], Operation] = {}  # for each line and value, the last addition, if it stands still after too few
         self.closed: set[str] = set()  # lines with a finding
         self.most: dict[str, int] = {}  # for each line, the most additions to one value
+        self.judged: set[int] = set()  # accumulators with a finding, by the number of their first absorbed addition
+        self.factors: dict[tuple[str, int], list[Operation]] = {}  # for each line and accumulator, factors too near to one to change any number
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         if operation.absorbed is not None and operation.outputs:
@@ -51,6 +53,8 @@ class Absorption(Rule):
             self._count(operation, operation.absorbed, judged=candidate is not None)
             if candidate is not None:
                 yield candidate
+            elif _without_effect(operation, operation.absorbed):
+                self.factors.setdefault(_place(operation), []).append(operation)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         absorbed = candidate.operation.absorbed
@@ -67,11 +71,12 @@ class Absorption(Rule):
     def _count(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
         """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before
         its way is longer than a rounding. One of noise has no direction, and may stand still."""
-        line, enough = operation.blamed, absorbed.additions >= UPDATES
-        place = line, (absorbed.first or operation).number  # one line may update many averages
+        place, enough = _place(operation), absorbed.additions >= UPDATES
+        line = operation.blamed
         self.most[line] = max(self.most.get(line, 0), absorbed.additions)
         if judged:
             self.closed.add(line)
+            self.judged.add(place[1])
         elif enough and (_moves(operation.outputs[0], absorbed) or absorbed.steady < STEADY):
             self.open.pop(place, None)
         elif too_few(operation, operation.outputs[0], absorbed):
@@ -86,6 +91,9 @@ class Absorption(Rule):
                 steps, text = _needed(operation, operation.absorbed), _unchanged_share(operation.absorbed)
                 text = f"too few steps to tell whether it stands still: {text}; {steps} steps would tell"
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
+        for (_, first), factors in self.factors.items():
+            if first not in self.judged and (candidate := _of_lost_factor(factors)) is not None:
+                yield candidate
 
 
 def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
@@ -108,6 +116,42 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
         text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
     return _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
+
+
+def _place(operation: Operation) -> tuple[str, int]:
+    """The line of an addition, and the number of the first one to the same accumulator: one line may update many averages."""
+    first = operation.absorbed.first if operation.absorbed is not None else None
+    return operation.blamed, (first or operation).number
+
+
+def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
+    """Whether the program multiplies a stored state by a number that is so near to one that the format gives each number back.
+
+    The numbers next to x are at least u·|x| away, so all factors within u/2 of one round to nothing. A step of torch's own optimizers is left out:
+    the format of its state is that of the weight.
+    """
+    if operation.base != "mul" or not (operation.in_place and operation.scalars and absorbed.share == 1.0) or operation.parameter:
+        return False
+    shipped = operation.in_optimizer and not operation.call
+    own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
+    return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
+
+
+def _of_lost_factor(factors: list[Operation]) -> Candidate | None:
+    """The candidate for a decay that never has an effect, where together the factors would have changed the state by what the format can show.
+
+    Additions to such a state may all arrive. But nothing of what was added is ever forgotten, so in the end the state stands for the whole way and
+    not for the last 1/(1 - s) additions.
+    """
+    last, u = factors[-1], effective_roundoff(factors[-1].outputs[0])
+    lost = sum(abs(1 - each.scalars[0]) for each in factors)
+    if len(factors) < UPDATES or lost < INTENDED * u:
+        return None
+    text = (
+        f"{len(factors)} factors of {last.scalars[0]:.6g} changed no element: the numbers of {last.outputs[0].dtype} are at least "
+        f"{percent(u)}% apart, so what was added is never forgotten"
+    )
+    return Candidate("absorption", last, text, lost / u, INTENDED)
 
 
 def _moves(value: Value, absorbed: Absorbed) -> bool:
