@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.provenance import elements, rms, underflowed
+from precheck.analysis.propagation.provenance import elements, rms
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.places.source import Function
 
@@ -202,11 +202,10 @@ def own_error(operation: Operation, value: Value) -> float:
     become zero.
 
     A sum does not underflow: it is a multiple of the last digit of its smaller term, which its format holds. If it is zero, its terms were rounded.
-    Nor does the arc cosine of a number that was rounded to one: a zero instead of a number that the format has is an error of the argument.
     """
     before = max((source.zeroed for source in operation.inputs), default=0.0)
     rooted = operation.base in ops.ROOTS and value.zeros <= operation.inputs[0].zeros  # the root of a zero has a larger share of the norm
-    lossy = underflowed(value) and operation.base not in ops.SUMS and not rooted
+    lossy = value.low and operation.base not in ops.SUMS and not rooted
     flushed = value.zeroed - before if lossy else 0.0  # a part of a tensor may have more of its zeros
     return max(0.0 if _rounds_nothing(operation, value) else causes.storage_error(value), value.local or 0.0, flushed)
 

@@ -17,3 +17,9 @@ MADE_BY_FUNCTION = Limit(0.75, "share of the square of the error")
 """A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½."""
 COARSE = Limit(formats.BF16.unit_roundoff, "unit roundoff")
 """The unit roundoff for the error of a subnormal number, or of one that became zero: bfloat16's, since a subnormal number has as few bits."""
+WRONG_GRADIENT = Limit(0.1, "relative error")
+"""A gradient is wrong from this error on, where the result is right whose derivative it is. It has no correct decimal digit then. A smaller error is
+less than the noise of gradients from batch to batch. The gradient of a small residual in bfloat16 has 0.06, as the precision asks."""
+ENLARGED = Limit(8.0, "times")
+"""A number in a function explains an error of a gradient that is at most so many times its own. The derivative of the n-th power of a number has
+n - 1 times its error."""

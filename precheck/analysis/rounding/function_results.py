@@ -11,7 +11,7 @@ from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import adds_wrong_step, is_end
 from precheck.analysis.propagation.provenance import consumers, effective_roundoff
 from precheck.analysis.propagation.walks import NEARBY, Walk
-from precheck.analysis.rounding.function_limits import ADDED, OWNED, ROUNDED
+from precheck.analysis.rounding.function_limits import ADDED, ENLARGED, OWNED, ROUNDED, WRONG_GRADIENT
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.places.source import Function
 
@@ -55,14 +55,14 @@ class Results:
         return False
 
     def _felt(self, total: Value, *, decides: bool) -> bool:
-        """Whether a wrong sum, or what is computed from it and wrong as well, leaves the function, is read by Python, is added to a state, or is
-        compared. (`decides`: a comparison counts, since more than rounding in low arithmetic decides.) If not, the function has made the sum right again, or has added it
+        """Whether a wrong sum, or what is computed from it and wrong as well, leaves the function, is read by Python, or is compared. (`decides`: a
+        comparison counts, since more than rounding in low arithmetic decides.) If not, the function has made the sum right again, or has added it
         to numbers beside which its error is small."""
         walk = Walk([total], NEARBY)
         for held in walk:
             readers = self._reading(held)
             decided = decides and any(not (reader.outputs or at_rest(reader)) for reader in readers)
-            if decided or any(is_end(reader) or self._outside(reader) or self._adds_to_state(reader, held) for reader in readers):
+            if decided or any(is_end(reader) or self._outside(reader) for reader in readers):
                 return True
             if not readers and (held.alive or not self._kept()):
                 return True
@@ -76,13 +76,14 @@ class Results:
         return list(filter(_user, consumers(value, self.readers)))
 
     def _differentiated(self, value: Value) -> bool:
-        """Whether the backward pass makes a wrong gradient, of a value or of what its call has made it from: one beyond what low arithmetic may be off,
-        with at least half of the error of the value. A result may be right beside larger numbers, and its derivative wrong."""
+        """Whether a gradient is wrong because of a value, or of what its call has made it from. A result may be right beside larger numbers, and its
+        derivative wrong. The gradient has at least half of the error of the value. The number that it is computed from has at least an eighth of
+        the gradient's: where it has less, the gradients that are added up cancel."""
         walk = Walk([value], NEARBY)
         for held in walk:
             derived = (reader for reader in self.readers.get(held, ()) if reader.phase == "backward" and reader.derived)
-            made = (each for reader in derived for each in reader.outputs)
-            if any(each.drift >= max(causes.MADE_BY_OP * value.call_error, ROUNDED * effective_roundoff(each)) for each in made):
+            wrong = (each.drift for reader in derived for each in reader.outputs if each.drift >= WRONG_GRADIENT)
+            if any(causes.MADE_BY_OP * value.call_error <= off <= ENLARGED * held.call_error for off in wrong):
                 return True
             maker = held.maker if held.maker is not None and held.maker.call == self.operation.call else None
             walk.follow(source for source in (maker.inputs if maker is not None else ()) if source.call_error > 0)
@@ -94,11 +95,6 @@ class Results:
         mine = self.operation
         elsewhere = self.functions.get(reader.blamed) != self.functions.get(mine.blamed)
         return reader.call != mine.call or (elsewhere and reader.depth <= mine.depth)
-
-    def _adds_to_state(self, reader: Operation, term: Value) -> bool:
-        """Whether an op adds a term in place to what existed before the call. Such a sum goes on after it, and its terms may make all of it."""
-        target = reader.inputs[0] if reader.in_place and reader.base in ops.SUMS and reader.inputs else term
-        return target is not term and (target.maker is None or target.maker.call != self.operation.call)
 
     def _kept(self) -> bool:
         """Whether something that the call has made still exists, or other code has read it. Then what is gone unread was no result of it."""

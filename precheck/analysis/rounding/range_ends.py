@@ -6,6 +6,7 @@ import math
 
 from precheck import ops
 from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.provenance import underflowed
 from precheck.observe.shadow.operations import Operation
 
 
@@ -29,6 +30,7 @@ def _beyond_rounding(cause: Operation) -> bool:
 
 
 def _small(cause: Operation) -> float:
-    """The error of numbers that are subnormal or became zero, relative to the norm."""
+    """The error of numbers that are subnormal or became zero, relative to the norm. A zero instead of a number that the format has is not of this
+    kind, such as the arc cosine of what was rounded to one."""
     made = cause.outputs[0]
-    return math.hypot(causes.subnormal_error(made), made.zeroed)
+    return math.hypot(causes.subnormal_error(made), made.zeroed if underflowed(made) else 0.0)

@@ -18,6 +18,7 @@ from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.causes import SWALLOWED
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
+from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.training.displacements import INTENDED, LOST_UPDATE, UPDATES
 from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.operations import Operation, Value
@@ -92,7 +93,8 @@ class Absorption(Rule):
                 text = f"too few steps to tell whether it stands still: {text}; {steps} steps would tell"
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
         for (_, first), factors in self.factors.items():
-            if first not in self.judged and (candidate := _of_lost_factor(factors)) is not None:
+            candidate = None if first in self.judged else _of_lost_factor(factors)
+            if candidate is not None and _taken(factors[-1].outputs[0], part.readers):
                 yield candidate
 
 
@@ -152,6 +154,17 @@ def _of_lost_factor(factors: list[Operation]) -> Candidate | None:
         f"{percent(u)}% apart, so what was added is never forgotten"
     )
     return Candidate("absorption", last, text, lost / u, INTENDED)
+
+
+def _taken(state: Value, readers: Readers) -> bool:
+    """Whether the program has a state at the end, or an op reads it that does not only update it."""
+    walk = Walk([state], NEARBY)
+    for held in walk:
+        updates = [reader for reader in readers.get(held, ()) if reader.in_place and reader.inputs[:1] == (held,)]
+        if held.alive or len(updates) < len(readers.get(held, ())):
+            return True
+        walk.follow(made for reader in updates for made in reader.outputs)
+    return not walk.whole
 
 
 def _moves(value: Value, absorbed: Absorbed) -> bool:

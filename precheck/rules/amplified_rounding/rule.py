@@ -19,7 +19,7 @@ from precheck.analysis.propagation.provenance import elements, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import OwnError
-from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION, OWNED, ROUNDED
+from precheck.analysis.rounding.function_limits import ADDED, ENLARGED, MADE_BY_FUNCTION, OWNED, ROUNDED, WRONG_GRADIENT
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep
@@ -37,7 +37,8 @@ chance, one or two numbers of a draw may lie there."""
 class AmplifiedRounding(Rule):
     limits = (
         DEAD, AMPLIFICATION, LOSES_FIVE_BITS, ALIKE, AMPLIFIED_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, WRONG_ANSWERS,
-        BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
+        BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED,
+        TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
     )  # fmt: skip
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
