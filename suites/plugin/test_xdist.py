@@ -127,10 +127,10 @@ class TestUnused:
         assert result.ret == 1
 
 
-def test_a_marker_that_means_nothing_is_an_error_of_collection(light: pytest.Pytester) -> None:
+def test_a_marker_that_means_nothing_is_an_error_of_its_test(light: pytest.Pytester) -> None:
     light.makepyfile(test_it="import pytest\n@pytest.mark.allow_finding('overflown', reason='x')\ndef test_it(check_precision): pass")
     result = light.runpytest_subprocess("-n2", *LEAN)
-    result.stdout.fnmatch_lines(["test_it.py::test_it: @pytest.mark.allow_finding: there is no rule 'overflown'; there are *"])
+    result.stdout.fnmatch_lines(["ERROR test_it.py::test_it - Failed: @pytest.mark.allow_finding: there is no rule 'overflown'; there are *"])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 

@@ -93,10 +93,11 @@ class Calls:
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself.
 
-        What is only moved has been judged where it was made. A part that is taken of a tensor may have an error that the rest had hidden.
+        What is only moved or cast has been judged where it was made. A part that is taken of a tensor may have an error that the rest had hidden.
         """
         cancelled = self._cancels(operation, value) or takes_from_bits(operation, value)
-        moved = operation.base in ops.MOVING and value.call_error < 2 * max(source.call_error for source in operation.inputs)
+        before = max((source.call_error for source in operation.inputs), default=0.0)
+        moved = operation.base in ops.MOVING and (operation.base in ops.CASTS or value.call_error < 2 * before)
         if cancelled or moved or value.call_error <= ADDED * effective_roundoff(value):
             return False
         if not self._results(operation).include(value):

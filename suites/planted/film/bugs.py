@@ -35,7 +35,7 @@ BUGS = [
         planted="    seconds = (milliseconds.float() / 1000).bfloat16()  # culprit\n",
         precisions=BF16,
         part="function:ticks",
-        rules=(*WHOLE, "flipped-decision"),
+        rules=(*WHOLE, "decision-flip"),
         why="Of 60 seconds bfloat16 knows a quarter, and frames are half a second apart.",
         source="https://github.com/open-mmlab/mmdetection3d/issues/296",
     ),

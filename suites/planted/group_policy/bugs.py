@@ -64,7 +64,7 @@ BUGS = [
         planted="    return mean.exp().bfloat16()  # culprit\n",
         precisions=BF16,
         part="gradient:writer.head.weight",
-        rules=(*DRIFTS, "flipped-decision"),
+        rules=(*DRIFTS, "decision-flip"),
         why="All ratios near one are one, so none of them is clipped.",
         source="https://github.com/InternLM/xtuner/pull/1108",
     ),
