@@ -162,7 +162,7 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
         mixed, true = AMBIGUOUS[word]
         raise PrecisionError(
             f"precision {name!s} means two things: {mixed} (autocast, float32 weights) and {true} (weights stored low too); "
-            f"write --precision={mixed} or --precision={true}"
+            f"write --precision={mixed} or --precision={true}, and in code precision=\"{mixed}\" or \"{true}\""
         )
     word = (ALIASES | DIALECTS).get(word, word)
     if word not in PRECISIONS:
