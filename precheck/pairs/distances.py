@@ -127,7 +127,8 @@ def _in_parts(value: torch.Tensor, exact: torch.Tensor | None) -> Squares | None
     for place in range(0, height, step := max(TILE, PART // width // TILE * TILE)):
         part = value[place : place + step].to(torch.float64, copy=True)
         if exact is not None:
-            part.sub_(exact[place : place + step])
+            other = exact[place : place + step]
+            part.sub_(other if other.dtype.itemsize > 1 else other.double())  # torch subtracts no booleans, and promotes no float8
         part.square_()
         columns += part.sum(0)
         rows.append(part.sum(1))
