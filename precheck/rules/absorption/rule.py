@@ -7,6 +7,7 @@ whether bits changed: stochastic rounding and Kahan summation leave most bits un
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -38,6 +39,27 @@ FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
 
+@dataclasses.dataclass(slots=True)
+class LostFactors:
+    """The factors on one line that were too near to one to change any number of a state. Only the last op is kept, however long the loop is."""
+
+    count: int = 0
+    lost: float = 0.0  # what they should have changed together, relative to the state
+    last: Operation = dataclasses.field(init=False)
+
+    def add(self, operation: Operation) -> None:
+        self.count, self.lost, self.last = self.count + 1, self.lost + abs(1 - operation.scalars[0]), operation
+
+    def candidates(self) -> Iterator[Candidate]:
+        """A decay that never has an effect, where the factors should have changed the state by what the format can show. Additions to it may all
+        arrive. But nothing is ever forgotten, so in the end the state stands for the whole way and not for the last 1/(1 - s) additions."""
+        made, u = self.last.outputs[0], effective_roundoff(self.last.outputs[0])
+        if self.count >= UPDATES and self.lost >= INTENDED * u:
+            text = (f"{self.count} factors of {self.last.scalars[0]:.6g} changed no element: the numbers of {made.dtype} are at least "
+                    f"{percent(u)}% apart, so what was added is never forgotten")  # fmt: skip
+            yield Candidate("absorption", self.last, text, self.lost / u, INTENDED)
+
+
 class Absorption(Rule):
     limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, SWALLOWED)
 
@@ -46,7 +68,7 @@ class Absorption(Rule):
         self.closed: set[str] = set()  # lines with a finding
         self.most: dict[str, int] = {}  # for each line, the most additions to one value
         self.judged: set[int] = set()  # accumulators with a finding, by the number of their first absorbed addition
-        self.factors: dict[tuple[str, int], list[Operation]] = {}  # for each line and accumulator, factors too near to one to change any number
+        self.factors: dict[tuple[str, int], LostFactors] = {}  # for each line and accumulator
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         if operation.absorbed is not None and operation.outputs:
@@ -55,7 +77,7 @@ class Absorption(Rule):
             if candidate is not None:
                 yield candidate
             elif _without_effect(operation, operation.absorbed):
-                self.factors.setdefault(_place(operation), []).append(operation)
+                self.factors.setdefault(_place(operation), LostFactors()).add(operation)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         absorbed = candidate.operation.absorbed
@@ -93,9 +115,8 @@ class Absorption(Rule):
                 text = f"too few steps to tell whether it stands still: {text}; {steps} steps would tell"
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
         for (_, first), factors in self.factors.items():
-            candidate = None if first in self.judged else _of_lost_factor(factors)
-            if candidate is not None and _taken(factors[-1].outputs[0], part.readers):
-                yield candidate
+            if first not in self.judged and _taken(factors.last.outputs[0], part.readers):
+                yield from factors.candidates()
 
 
 def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
@@ -129,31 +150,14 @@ def _place(operation: Operation) -> tuple[str, int]:
 def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
     """Whether the program multiplies a stored state by a number that is so near to one that the format gives each number back.
 
-    The numbers next to x are at least u·|x| away, so all factors within u/2 of one round to nothing. A step of torch's own optimizers is left out:
-    the format of its state is that of the weight.
+    The numbers next to x are at least u·|x| away, so a factor within u/2 of one leaves every number as it is. A step of torch's own optimizers is
+    left out: the format of its state is that of the weight.
     """
     if operation.base != "mul" or not (operation.in_place and operation.scalars and absorbed.share == 1.0) or operation.parameter:
         return False
     shipped = operation.in_optimizer and not operation.call
     own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
     return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
-
-
-def _of_lost_factor(factors: list[Operation]) -> Candidate | None:
-    """The candidate for a decay that never has an effect, where together the factors would have changed the state by what the format can show.
-
-    Additions to such a state may all arrive. But nothing of what was added is ever forgotten, so in the end the state stands for the whole way and
-    not for the last 1/(1 - s) additions.
-    """
-    last, u = factors[-1], effective_roundoff(factors[-1].outputs[0])
-    lost = sum(abs(1 - each.scalars[0]) for each in factors)
-    if len(factors) < UPDATES or lost < INTENDED * u:
-        return None
-    text = (
-        f"{len(factors)} factors of {last.scalars[0]:.6g} changed no element: the numbers of {last.outputs[0].dtype} are at least "
-        f"{percent(u)}% apart, so what was added is never forgotten"
-    )
-    return Candidate("absorption", last, text, lost / u, INTENDED)
 
 
 def _taken(state: Value, readers: Readers) -> bool:
