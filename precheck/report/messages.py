@@ -25,14 +25,14 @@ _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
 """Calls whose texts users do not see, or see elsewhere."""
 _READABLE = {
     "placed": "op at line", "label": "tensor", "share": "share", "percents": "share", "digits": "number", "count": "count",
-    "of_norm": "share of its norm", "one_line": "name", "power": "power of two",
+    "of_norm": "share of its norm", "one_line": "name", "power": "power of two", "widened": "where to widen",
 }  # fmt: skip
 """Functions that messages call, and the words that stand for their results."""
 _PLAIN = {
     name: word
     for word, names in {
         "number": "beyond abs scalar got exact", "number here": "became", "number in the reference": "was", "largest number": "held peak amax",
-        "limit": "HALF_MAX roundoff reach", "error": "off drift wide", "own error": "own", "factor": "middle spread gain grown",
+        "limit": "HALF_MAX roundoff reach", "error": "off drift less", "float32": "wide", "own error": "own", "factor": "middle spread gain grown",
         "share": "dead lost zeroed blur apart clipped", "line": "shortened source", "tensor": "the", "reason": "why",
         "what follows": "then", "Inf or NaN": "nan nans", "shape": "tuple", "names": "join", "dimension": "dim",
         "count": "unmasked clips many enough decays moved wholes_moved strange empty numel zeros taken additions found",
@@ -85,7 +85,7 @@ def _example(rule: RuleInfo, folder: Path) -> list[str]:
 
 def texts(file: Path) -> Iterator[str]:
     """The texts in a module that a user may see, in the order of their lines."""
-    tree = ast.parse(file.read_text(encoding="utf8"))
+    tree = _Constants().visit(ast.parse(file.read_text(encoding="utf8")))
     aside = {id(part) for node in ast.walk(tree) if _is_aside(node) for part in ast.walk(node)}
     aside |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
     found = [node for node in ast.walk(tree) if id(node) not in aside and isinstance(node, (ast.JoinedStr, ast.Constant))]
@@ -93,6 +93,22 @@ def texts(file: Path) -> Iterator[str]:
         text = _shown(node)
         if len(text.split()) > 2:
             yield text
+
+
+class _Constants(ast.NodeTransformer):
+    """Puts a module's constant texts into the messages that contain them."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, ast.expr] = {}
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        for each in node.body:
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and isinstance(getattr(each.value, "value", None), str):
+                self.known[each.targets[0].id] = each.value
+        return self.generic_visit(node)
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
+        return self.known.get(node.value.id, node) if isinstance(node.value, ast.Name) else node
 
 
 def _is_aside(node: ast.AST) -> bool:

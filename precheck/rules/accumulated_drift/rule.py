@@ -50,10 +50,10 @@ class AccumulatedDrift(Rule):
             text = f"{100 * fact.value.dead:.0f}% of the elements have no correct digit; no single op made the error"
             return text + ("; correct rounding may do as much in so deep a network; r, which precheck.measure gives, can tell" if fact.healed else "")
         if isinstance(fact, Carried):
-            wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
+            less = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
             text = f"a loop carries this state on {fact.iterations} times and stores it in {fact.dtype} each time: it is "
             wider = "float64" if fact.dtype == "float32" else "float32"
-            return text + f"{percent(fact.off)}% off in the end; stored in {wider} it would be {wide}% off"
+            return text + f"{percent(fact.off)}% off in the end; stored in {wider} it would be {less}% off"
         return super().words(fact)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
