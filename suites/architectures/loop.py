@@ -35,8 +35,10 @@ def loop(model: nn.Module, inputs: dict[str, torch.Tensor], precision: str, step
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         scaler.step(optimizer)
+        before = scaler.get_scale()
         scaler.update()
-        schedule.step()
+        if scaler.get_scale() >= before:  # a skipped step is none of the warm-up's
+            schedule.step()
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 average[name].lerp_(weight.float(), 1 - DECAY)
