@@ -101,6 +101,8 @@ OVERWRITING = REPLACING | where(lambda op: op.kind is Kind.DRAW and not op.form)
 # functions with poles, and guards against these
 POLES = where(lambda op: bool(op.poles) and op.kind not in (Kind.ROUNDING, Kind.REMAINDER))
 """Functions that become infinite or stop being defined at some argument. `OpSpec.poles` says where."""
+INFINITE_AT = {name: tuple(ord(pole.operand) - ord("a") for pole in row.poles if pole.what == "value") for name, row in REGISTRY.items() if row.poles}
+"""Functions with poles: the places of the operands at which they become infinite. A quotient does at its divisor, and never at its numerator."""
 SINGULAR = where(lambda op: any(pole.operand == "a" and pole.what == "value" and not pole.when for pole in op.poles))
 """Functions of one operand that become infinite at some argument. Applied to a uniform draw, they give a distribution with a tail."""
 LOGARITHMS = where(lambda op: op.kind is Kind.LOGARITHM)

@@ -1,7 +1,7 @@
 """Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
-They are healed if all results made from them are finite and right (a mask before a softmax, a clamp). They do harm if NaN or a wrong finite result
-follows, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
+They are healed if all results made from them are finite and right (a mask before a softmax, a clamp, a `where`). They do harm if NaN follows from Inf or
+a wrong finite result from either, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
 is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
 """
 
@@ -142,11 +142,16 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
 
 
 def _harms(reader: Operation) -> bool:
-    """Whether Inf or NaN among the inputs of an op makes its result wrong: NaN, a wrong number, a zero."""
-    computes = reader.phase in ("forward", "optimizer", "data")
+    """Whether Inf or NaN among the inputs of an op makes its result wrong: NaN, a wrong number, a zero.
+
+    NaN that an op was given and gives on does no harm yet. It may be the branch that a `where` does not take. Where it ends it does: as a gradient,
+    as a wrong number, unread."""
+    computes, given = reader.phase in ("forward", "optimizer", "data"), any(source.nans for source in reader.inputs)
     for value in reader.outputs:
-        if value.nans:
+        if value.nans and not given:
             return True
+        if not value.nans and _raised_from_minus_infinity(reader):
+            continue
         if not value.nonfinite and reader.base not in ops.MOVING and value.drift > HARMED and computes:
             return True  # if it only moves numbers, a finite result is made of finite ones alone, and has the errors of these
         if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
@@ -155,6 +160,13 @@ def _harms(reader: Operation) -> bool:
         if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
             return True  # a sum with Inf is infinite, and its zeros are made of other terms
     return bool(reader.reads)
+
+
+def _raised_from_minus_infinity(reader: Operation) -> bool:
+    """Whether an op raises e to numbers of which some are -Inf, as a softmax does too. It gives zero, and so does any number below a format's least:
+    e^-448 is already below 10^-194. What is wrong beside these zeros comes of other numbers."""
+    infinite = [source for source in reader.inputs if source.nonfinite]
+    return reader.base in ops.SOFTMAXES | ops.EXPONENTIALS and bool(infinite) and all(source.negative for source in infinite)
 
 
 def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
@@ -168,7 +180,7 @@ def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
 def fact_on_root(root: Value, observation: Observation) -> Fact:
     """The fact on the op that made Inf or NaN from finite values at `root`."""
     operation, limit = _maker(root), largest(root)
-    zero = _zero(operation)
+    zero = _zero(operation, root)
     divisor = operation.inputs[-1] if operation.inputs else None
     normal = formats.of_dtype(divisor.dtype).min_normal if divisor is not None and divisor.low else 0.0
     if not root.nans and 0 < operation.starved < normal:
@@ -212,9 +224,12 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     return cause if attribution.same_function(stored, cause, functions) and attribution.is_variance_of_squares(cause, stored) else stored
 
 
-def _zero(operation: Operation) -> Value | None:
-    """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost."""
-    lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not is_power_without_pole(operation)]
+def _zero(operation: Operation, root: Value) -> Value | None:
+    """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost. Inf
+    comes of an operand at which the function has a pole: of a quotient's divisor, and not of its numerator."""
+    poles = () if root.nans else ops.INFINITE_AT.get(operation.base, ())
+    given = [operation.inputs[place] for place in poles if place < len(operation.inputs)] if poles else operation.inputs
+    lost = [source for source in given if source.zeros and source.maker is not None and not is_power_without_pole(operation)]
     if not lost or lost[0].zeroed >= LOST_TENSOR:
         return lost[0] if lost else None
     unguarded = (source for source in lost if zero_origin(source)[0] == "vanished-constant")
