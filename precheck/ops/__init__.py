@@ -106,6 +106,8 @@ INFINITE_AT = {name: tuple(ord(pole.operand) - ord("a") for pole in row.poles if
 SINGULAR = where(lambda op: any(pole.operand == "a" and pole.what == "value" and not pole.when for pole in op.poles))
 """Functions of one operand that become infinite at some argument. Applied to a uniform draw, they give a distribution with a tail."""
 LOGARITHMS = where(lambda op: op.kind is Kind.LOGARITHM)
+ZERO_AT_ONE = LOGARITHMS | {"acos", "acosh"}
+"""Functions that are zero at one, log1p beside it. A number that is rounded to one makes a zero of what the format holds."""
 EXPONENTIALS = where(lambda op: op.kind is Kind.EXPONENTIAL)
 BENDING = where(lambda op: op.bends)
 """Functions that bend at numbers of a fixed size, so that a factor of their operand is no factor of their result."""

@@ -1,8 +1,9 @@
 """Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
-They are healed if all results made from them are finite and right (a mask before a softmax, a clamp, a `where`). They do harm if NaN follows from Inf or
-a wrong finite result from either, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
-is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
+They are healed if all results made from them are finite and right (a mask before a softmax, a clamp, `where`). They do harm if NaN follows from Inf,
+or a wrong finite result from either, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no
+mask. A copy in another dtype is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that
+overflowed.
 """
 
 from __future__ import annotations
