@@ -198,9 +198,8 @@ class Misroundings:
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
-        Earlier ones may have cancelled (`abated`). An exponential's relative error is its exponent's absolute one. If that is further off, its
-        errors are where the exponential is nearly zero, as behind a mask: the line that made the exponent is blamed, or if it is wide and has
-        rounded nothing, the line that stored most of it."""
+        Earlier ones may have cancelled (`abated`). An exponential's relative error is its exponent's absolute one. An exponent further off than that
+        errs behind a mask: the line that made it is blamed, or if that is wide and rounded nothing, the line that stored most of it."""
         source = causes.amplified_input(operation)
         if source is None:
             return None
