@@ -104,6 +104,8 @@ class Rule:
             if made is None or made is fact.operation or fact.operation.outputs[0].zeros:
                 return f"{lost} became zero here; {fact.then}"
             return f"by this rounding {lost} became zero at {placed(made)}; {fact.then}"
+        if isinstance(fact, Broken) and fact.how == "beyond its edge":
+            return f"roundings have put a number beyond the end of this function's domain: {fact.what}"
         if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
             return f"this rounding moves a number to where {fact.where} has no finite result: {fact.what}"
         if isinstance(fact, Decided):

@@ -18,7 +18,17 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.provenance import descendants, is_alias, is_power_without_pole, largest, placed, underflow_threshold, zero_origin
+from precheck.analysis.propagation.provenance import (
+    descendants,
+    effective_roundoff,
+    is_alias,
+    is_power_without_pole,
+    largest,
+    placed,
+    underflow_threshold,
+    zero_origin,
+)
+from precheck.analysis.rounding.function_limits import ADDED
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -31,7 +41,7 @@ FILLS = Limit(3, "different numbers")
 """A mask of -Inf stands for at most so many different numbers in the reference: its constant, and sums of two or three such masks. Data that overflow
 have as many different numbers as elements."""
 
-How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "not a number", "infinite"]
+How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "beyond its edge", "not a number", "infinite"]
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -195,11 +205,20 @@ def fact_on_root(root: Value, observation: Observation) -> Fact:
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=HARMED, how="failed guard", root=root)
+        if _beyond_edge(operation, root):
+            return Broken(rule="amplified-rounding", operation=operation, measured=1.0, limit=HARMED, how="beyond its edge", root=root)
         cause = _stored(op_that_moved_argument(operation, observation) or operation, observation.functions)
         return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=HARMED, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+
+
+def _beyond_edge(operation: Operation, root: Value) -> bool:
+    """Whether ordinary roundings have put numbers that are one in theory beyond the end of a function's domain. No line on the way is at fault, and
+    in any format they may be: the function is what should be changed, or bounded. A tensor with a larger error has lost digits on another line."""
+    source = operation.drifting
+    return bool(root.nans) and operation.base in ops.ENDS_AT_ONE and source is not None and source.drift <= ADDED * effective_roundoff(source)
 
 
 def op_that_moved_argument(operation: Operation, observation: Observation) -> Operation | None:

@@ -65,7 +65,7 @@ def ages(kind: torch.dtype) -> torch.Tensor:
     """How old the messages of a robot's sensors are, in seconds, whose times are sent with them."""
     now = 1_511_049_600.25
     sent = (now - 5 * uniform(40, seed=3331).double()).to(kind)  # culprit: ages-of-messages
-    return (torch.tensor(now, dtype=kind) - sent).float()
+    return (torch.tensor(now, dtype=kind) - sent).float()  # culprit: ages-of-messages
 
 
 class Wave:
