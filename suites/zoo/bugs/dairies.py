@@ -164,8 +164,8 @@ def copied(like: bool) -> torch.Tensor:
 BUGS = (
     Bug("limit-of-a-runner", "catalyst-team/catalyst#1319", ("scaler-order",), "",
         lambda: run(unscaled=False), lambda: run(unscaled=True), phase="scaler"),
-    Bug("steps-without-a-remainder", "pytorch/torchdistx#52", ("absorption", "lost-update", "accumulated-drift"), "aten.add_.Tensor",
-        lambda: small_steps(kept=False), lambda: small_steps(kept=True)),
+    Bug("steps-without-a-remainder", "pytorch/torchdistx#52", ("lost-update", "absorption", "accumulated-drift"), "",
+        lambda: small_steps(kept=False), lambda: small_steps(kept=True), phase="optimizer"),
     Bug("loss-with-a-small-weight", "facebookresearch/pytext#581", ("underflow", "vanished-constant"), "aten.mul.Tensor",
         lambda: weighted_loss(wide=False), lambda: weighted_loss(wide=True)),
     Bug("boxes-that-are-decoded", "Peterande/D-FINE#199", ("overflow",), "aten.add.Tensor",
