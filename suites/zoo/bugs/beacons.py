@@ -107,16 +107,17 @@ def light(kind: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("noise-that-nobody-hears", "Trusted-AI/adversarial-robustness-toolbox#1658", ("nan", "underflow"), "aten.div.Tensor",
+    Bug("noise-that-nobody-hears", "Trusted-AI/adversarial-robustness-toolbox#1658", ("underflow", "nan"), "aten.pow.Tensor_Scalar",
         lambda: unheard(rooted=True), lambda: unheard(rooted=False), precision=EXACT),
-    Bug("sentences-that-are-one", "QData/TextAttack#804", ("nan", "amplified-rounding"), "aten.acos.default",
+    Bug("sentences-that-are-one", "QData/TextAttack#804", ("amplified-rounding", "nan"), "aten.acos.default",
         lambda: alike(bounded=False), lambda: alike(bounded=True), precision=EXACT),
-    Bug("way-between-two-directions", "toji/gl-matrix#500", ("amplified-rounding", "nan", "cancellation"), "aten.acos.default",
+    Bug("way-between-two-directions", "toji/gl-matrix#500", ("amplified-rounding", "nan", "cancellation"), "aten.sum.dim_IntList",
         lambda: ways(straight=False), lambda: ways(straight=True), precision=EXACT),
-    Bug("ages-of-messages", "pioneers/PieCentral#464", ("amplified-rounding", "cancellation", "integer-rounding", "local-drift"),
-        "aten._to_copy.default", lambda: ages(SINGLE), lambda: ages(DOUBLE), precision=EXACT),
+    Bug("ages-of-messages", "pioneers/PieCentral#464", ("cancellation", "amplified-rounding", "integer-rounding", "local-drift"),
+        "aten.sub.Tensor", lambda: ages(SINGLE), lambda: ages(DOUBLE), precision=EXACT),
     Bug("waves-under-a-filter", "bareboat-necessities/bbn-wave-period-esp32#54", ("cancellation", "amplified-rounding"), "aten.mm.default",
-        lambda: waves(joseph=False), lambda: waves(joseph=True), precision=EXACT),
+        lambda: waves(joseph=False), lambda: waves(joseph=True), precision=EXACT,
+        expected_miss="one of nine numbers of a matrix loses its digits, which is measured as a whole; it is picked out after a product"),
     Bug("light-of-a-day", "openclimatefix-archives/nowcasting_dataset#370", ("overflow",), "aten._to_copy.default",
         lambda: light(HALF), lambda: light(SINGLE)),
 )  # fmt: skip

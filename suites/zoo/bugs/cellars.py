@@ -127,15 +127,17 @@ def ratios(bounded: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("spread-that-was-softened", "mllam/neural-lam#537", ("underflow", "overflow", "nan"), "aten.softplus.default",
-        lambda: forecast(0.0), lambda: forecast(1e-6), precision=EXACT, module="Forecast"),
+        lambda: forecast(0.0), lambda: forecast(1e-6), precision=EXACT),
     Bug("points-at-the-middle", "rust-ml/linfa#443", ("overflow",), "aten.exp.default",
-        lambda: shares_of_groups(shifted=False), lambda: shares_of_groups(shifted=True), precision=EXACT),
-    Bug("tail-in-logarithms", "stan-dev/posterior#463", ("cancellation", "amplified-rounding", "overflow"), "aten.log1p.default",
+        lambda: shares_of_groups(shifted=False), lambda: shares_of_groups(shifted=True), precision=EXACT,
+        expected_miss="the exponentials, of 806 and more, are beyond float64 too, so the reference has the same infinities"),
+    Bug("tail-in-logarithms", "stan-dev/posterior#463", ("amplified-rounding", "cancellation", "overflow"), "aten.exp.default",
         lambda: quantiles(exact=False), lambda: quantiles(exact=True), precision=EXACT),
     Bug("words-of-an-old-attention", "mila-iqia/blocks#727", ("overflow",), "aten.exp.default",
-        lambda: attended(shifted=False), lambda: attended(shifted=True), precision=EXACT, module="Attention"),
+        lambda: attended(shifted=False), lambda: attended(shifted=True), precision=EXACT),
     Bug("odds-of-a-qubit", "qiboteam/qibo#459", ("local-drift", "decision-flip"), "aten.pow.Tensor_Scalar",
-        lambda: measured_qubits(normed=False), lambda: measured_qubits(normed=True), precision=EXACT, raises=ValueError),
+        lambda: measured_qubits(normed=False), lambda: measured_qubits(normed=True), precision=EXACT, raises=ValueError,
+        expected_miss="each chance is right to a rounding of float32; their sum is one within 10^-7, and the sampler wants it within 10^-8"),
     Bug("ratio-of-two-policies", "Unity-Technologies/ml-agents#4870", ("overflow",), "aten.exp.default",
         lambda: ratios(bounded=False), lambda: ratios(bounded=True), precision=EXACT),
 )  # fmt: skip

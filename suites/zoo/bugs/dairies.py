@@ -169,9 +169,9 @@ BUGS = (
     Bug("loss-with-a-small-weight", "facebookresearch/pytext#581", ("underflow", "vanished-constant"), "aten.mul.Tensor",
         lambda: weighted_loss(wide=False), lambda: weighted_loss(wide=True)),
     Bug("boxes-that-are-decoded", "Peterande/D-FINE#199", ("overflow",), "aten.add.Tensor",
-        lambda: decoded(bounded=False), lambda: decoded(bounded=True), module="Decoder"),
+        lambda: decoded(bounded=False), lambda: decoded(bounded=True)),
     Bug("squares-of-a-dead-row", "microsoft/LLM2CLIP#64", ("underflow", "nan"), "aten.pow.Tensor_Scalar or aten.div.Tensor",
         lambda: dead_rows(guarded=False), lambda: dead_rows(guarded=True), precision=EXACT),
     Bug("sources-of-another-kind", "pytorch/translate#583", ("dtype-leak",), "aten.scatter_add.default",
-        lambda: copied(like=False), lambda: copied(like=True), raises=RuntimeError, module="Copier"),
+        lambda: copied(like=False), lambda: copied(like=True), raises=RuntimeError),
 )  # fmt: skip
