@@ -54,6 +54,22 @@ def test_e_to_minus_infinity_is_what_it_would_be_anyway() -> None:
     passes(raised_from_minus_infinity)
 
 
+def logistic_by_parts() -> torch.Tensor:
+    scores = torch.linspace(-14.0, 14.0, 64).half()
+    return torch.where(scores > 0, 1 / (1 + torch.exp(-scores)), torch.sigmoid(scores)).float()
+
+
+def logarithm_of_a_part() -> torch.Tensor:
+    scores = torch.linspace(-14.0, 14.0, 64).half()
+    raised = torch.exp(-scores)
+    return torch.log(1 / (1 + raised)).float()
+
+
+def test_one_by_infinity_is_less_than_a_rounding_unless_a_logarithm_reads_it() -> None:
+    passes(logistic_by_parts)
+    assert [each.rule for each in watched(logarithm_of_a_part).errors] == ["overflow", "underflow"]
+
+
 def kept_and_multiplied() -> torch.Tensor:
     share = torch.tensor(1.7).half() * 1e-8  # fault
     _ = share * 2

@@ -18,6 +18,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import (
     descendants,
     effective_roundoff,
@@ -25,9 +26,11 @@ from precheck.analysis.propagation.provenance import (
     is_power_without_pole,
     largest,
     placed,
+    smallest_normal,
     underflow_threshold,
     zero_origin,
 )
+from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.function_limits import ADDED
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
@@ -125,7 +128,7 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
         consumers = [reader for reader in readings if not is_alias(reader, value)]
-        if any(_harms(reader) for reader in consumers) or _descends(value, maker, observation):
+        if any(_harms(reader, readers) for reader in consumers) or _descends(value, maker, observation):
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
@@ -152,7 +155,7 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
     return end.maker.base in ops.CONSTANTS or (end.maker.base in ops.SUMS and root.negative and root.distinct_overflows <= FILLS)
 
 
-def _harms(reader: Operation) -> bool:
+def _harms(reader: Operation, readers: Readers) -> bool:
     """Whether Inf or NaN among the inputs of an op makes its result wrong: NaN, a wrong number, a zero.
 
     NaN that an op was given and gives on does no harm yet. It may be the branch that a `where` does not take. Where it ends it does: as a gradient,
@@ -167,10 +170,27 @@ def _harms(reader: Operation) -> bool:
             return True  # if it only moves numbers, a finite result is made of finite ones alone, and has the errors of these
         if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
             continue
+        if _beneath_the_format(value, readers):
+            continue
         # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.
         if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
             return True  # a sum with Inf is infinite, and its zeros are made of other terms
     return bool(reader.reads)
+
+
+def _beneath_the_format(value: Value, readers: Readers) -> bool:
+    """Whether the zeros of 1/Inf do no harm: the reference has subnormal numbers there, less than a rounding of the tensor, and nothing that is made
+    of them is infinite, zero or wrong by more than a few roundings. A reciprocal of any number beyond a format is subnormal in it."""
+    if value.largest_zeroed >= smallest_normal(value) or value.zeroed > value.roundoff or not readers.get(value):
+        return False
+    walk = Walk([value], NEARBY)
+    for _, reader in walk.with_readers(readers):
+        if reader.reads or any(
+            made.nonfinite or made.zeroed > made.roundoff or made.drift > ROUNDINGS * effective_roundoff(made) for made in reader.outputs
+        ):
+            return False
+        walk.follow(made for made in reader.outputs if made.zeros)
+    return walk.whole
 
 
 def _raised_from_minus_infinity(reader: Operation) -> bool:
