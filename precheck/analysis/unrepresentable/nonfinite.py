@@ -194,10 +194,10 @@ def _beneath_the_format(value: Value, readers: Readers) -> bool:
 
 
 def _raised_from_minus_infinity(reader: Operation) -> bool:
-    """Whether an op raises e to numbers of which some are -Inf, as a softmax does too. It gives zero, and so does any number below a format's least:
-    e^-448 is already below 10^-194. What is wrong beside these zeros comes of other numbers."""
-    infinite = [source for source in reader.inputs if source.nonfinite]
-    return reader.base in ops.SOFTMAXES | ops.EXPONENTIALS and bool(infinite) and all(source.negative for source in infinite)
+    """Whether an op raises e to numbers that are -Inf because they are beyond a format, as a softmax does too. It gives zero, as it does for any
+    number so far down: e^-448 is already below 10^-194. What is wrong beside zeros comes of others. -Inf that is log 0 stands for smaller ones."""
+    beyond = [source for source in reader.inputs if source.nonfinite]
+    return reader.base in ops.SOFTMAXES | ops.EXPONENTIALS and any(beyond) and all(it.negative and it.beyond >= largest(it) for it in beyond)
 
 
 def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
