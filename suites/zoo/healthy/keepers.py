@@ -137,7 +137,7 @@ def time_of_a_short_game() -> torch.Tensor:
     return torch.stack(told)
 
 
-def length_of_a_flight() -> torch.Tensor:
+def metres_of_a_flight() -> torch.Tensor:
     """Ways by the law of cosines between places that are thousands of kilometres apart."""
     up, along = torch.deg2rad(60 * uniform(20, 2, seed=4141)).unbind(-1)
     cosine = torch.sin(up) * torch.sin(up - 0.6) + torch.cos(up) * torch.cos(up - 0.6) * torch.cos(along + 0.5)
@@ -159,10 +159,10 @@ IDIOMS = (
     draws_about_an_unsure_direction, actions_that_keep_what_they_were, what_is_left_of_a_bells_middle, classes_near_their_bounds,
     forms_with_few_violations, columns_about_nought, logistic_by_parts, places_below_a_thousand, mean_of_small_maps,
     words_barred_by_the_least_of_half, adapter_of_the_same_kind, picture_within_autocast_that_fits, plan_of_mild_scores, limit_within_float32,
-    time_between_looks_as_whole_numbers, steps_of_an_eighth, time_of_a_short_game, length_of_a_flight, stamps_since_the_first, angle_of_a_wide_turn,
+    time_between_looks_as_whole_numbers, steps_of_an_eighth, time_of_a_short_game, metres_of_a_flight, stamps_since_the_first, angle_of_a_wide_turn,
 )  # fmt: skip
 EXACT = {
     "draws_about_an_unsure_direction", "actions_that_keep_what_they_were", "what_is_left_of_a_bells_middle", "classes_near_their_bounds",
     "forms_with_few_violations", "columns_about_nought", "logistic_by_parts", "plan_of_mild_scores", "time_between_looks_as_whole_numbers",
-    "steps_of_an_eighth", "time_of_a_short_game", "length_of_a_flight", "stamps_since_the_first", "angle_of_a_wide_turn",
+    "steps_of_an_eighth", "time_of_a_short_game", "metres_of_a_flight", "stamps_since_the_first", "angle_of_a_wide_turn",
 }  # fmt: skip
