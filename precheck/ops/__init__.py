@@ -101,9 +101,16 @@ OVERWRITING = REPLACING | where(lambda op: op.kind is Kind.DRAW and not op.form)
 # functions with poles, and guards against these
 POLES = where(lambda op: bool(op.poles) and op.kind not in (Kind.ROUNDING, Kind.REMAINDER))
 """Functions that become infinite or stop being defined at some argument. `OpSpec.poles` says where."""
+INFINITE_AT = {name: tuple(ord(pole.operand) - ord("a") for pole in row.poles if pole.what == "value") for name, row in REGISTRY.items() if row.poles}
+"""Functions with poles: the places of the operands at which they become infinite. A quotient does at its divisor, and never at its numerator."""
+_EDGES = {name: {pole.at for pole in row.poles if pole.what == "edge"} for name, row in REGISTRY.items()}
+ENDS_AT_ONE = frozenset(name for name, edges in _EDGES.items() if edges and edges <= {-1, 1})
+"""Functions whose domain ends at one or minus one, as the arc cosine's. What is one in theory may be beyond by a rounding of any format."""
 SINGULAR = where(lambda op: any(pole.operand == "a" and pole.what == "value" and not pole.when for pole in op.poles))
 """Functions of one operand that become infinite at some argument. Applied to a uniform draw, they give a distribution with a tail."""
 LOGARITHMS = where(lambda op: op.kind is Kind.LOGARITHM)
+ZERO_AT_ONE = LOGARITHMS | {"acos", "acosh"}
+"""Functions that are zero at one, log1p beside it. A number that is rounded to one makes a zero of what the format holds."""
 EXPONENTIALS = where(lambda op: op.kind is Kind.EXPONENTIAL)
 BENDING = where(lambda op: op.bends)
 """Functions that bend at numbers of a fixed size, so that a factor of their operand is no factor of their result."""

@@ -90,7 +90,7 @@ def _root_of_summed_squares(operation: Operation, readers: Readers) -> str:
 
 
 def _angle_by_its_cosine(operation: Operation, readers: Readers) -> str:
-    cosine = any(each.base == "acos" for each in _later(operation, readers, 2))
+    cosine = any(each.base == "acos" for each in (operation, *_later(operation, readers, 2)))
     return "2 * torch.atan2((a - b).norm(), (a + b).norm()) gives the angle of two unit vectors at any size" if cosine else ""
 
 

@@ -100,7 +100,12 @@ class Rule:
     def words(self, fact: Fact) -> str:
         """The message on a fact that names this rule. This default is for facts that several rules report."""
         if isinstance(fact, Missed):
-            return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
+            made = fact.zero.maker
+            if made is None or made is fact.operation or fact.operation.outputs[0].zeros:
+                return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
+            return f"by this rounding {fact.zero.largest_zeroed:.3g} in the reference became zero at {placed(made)}; {fact.then}"
+        if isinstance(fact, Broken) and fact.how == "beyond its edge":
+            return f"roundings have put a number beyond the end of this function's domain: {fact.what}"
         if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
             return f"this rounding moves a number to where {fact.where} has no finite result: {fact.what}"
         if isinstance(fact, Decided):

@@ -212,7 +212,7 @@ def _kind_of_zero(operation: Operation, value: Value) -> str:
     beyond_format = value.largest_zeroed > underflow_threshold(value)
     if operation.base in ops.SUMS and beyond_format:
         return "cancellation"
-    if operation.base in ops.LOGARITHMS and beyond_format:
+    if operation.base in ops.ZERO_AT_ONE and beyond_format:
         return "amplified-rounding"
     unscaled = operation.phase == "backward" and value.dtype == "float16" and operation.scale <= 1
     return "gradient-underflow" if unscaled else "underflow"

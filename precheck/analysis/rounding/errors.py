@@ -17,7 +17,7 @@ from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, absolute_error, effective_roundoff, fills_constant, rounded_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
-from precheck.analysis.rounding.exemptions import Exempting, outweighed, small, small_difference
+from precheck.analysis.rounding.exemptions import Exempting, beneath_all, outweighed, small, small_difference
 from precheck.analysis.rounding.function_errors import Calls, OwnError
 from precheck.analysis.rounding.function_limits import ROUNDED
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
@@ -197,7 +197,7 @@ class Errors:
         if operation.call and (fact is None or (fact.healed and (_lost(value) or not self.misroundings.healed(value)))):
             own = self.calls.error(operation, value)
         if own is not None:
-            self._suspect(own, value, self.calls.stays)
+            self._suspect(own, value, self.calls.stays, beneath_all)
             self.unstable.update([own] if float32_leaves_open(value) else [])
             return
         if value in self.small_differences and not chained:
@@ -223,7 +223,7 @@ class Errors:
         own = self.calls.error(operation, value) if operation.call else None
         fact = None if own is not None else _of_constant(self.misroundings.fact(operation, value))
         if own is not None:
-            self._suspect(own, value, self.calls.stays)
+            self._suspect(own, value, self.calls.stays, beneath_all)
         elif fact is not None and fact.rule == "vanished-constant":
             self._suspect(fact, value, outweighed)
 
@@ -239,7 +239,7 @@ class Errors:
             return
         own = self.calls.error(operation, value, given=all(fact.operation.converts == "given" for fact in facts))
         if own is not None:
-            self._suspect(own, value, self.calls.stays)
+            self._suspect(own, value, self.calls.stays, beneath_all)
 
     def _handed(self, value: Value, reader: Operation) -> list[Fact]:
         """The facts on what another function has returned to `reader`, if float32 determines it there. It is wrong, however chaotic is what follows:

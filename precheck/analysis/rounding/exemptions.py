@@ -146,6 +146,16 @@ def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     return (bool(consumers) and not seen) or hidden_by_larger_terms(value, readers, multiples=fact.severity == "error" and off_by_one_spacing(value))
 
 
+@exempts(
+    "underflow", needed_by=("noise-that-nobody-hears (mended)",),
+    reason="an error of at most the smallest spacing of a format is at most one rounding of any normal number that it is added to, "
+    "so it is no fault of a function to return it",
+)  # fmt: skip
+def beneath_all(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A function's result that became zero or subnormal, to which only larger numbers are added, perhaps multiplied before."""
+    return fact.rule == "underflow" and off_by_one_spacing(value) and hidden_by_larger_terms(value, readers, multiples=True)
+
+
 def off_by_one_spacing(value: Value) -> bool:
     """Whether a value is off by at most the smallest spacing of its format, which is at most one rounding of any normal number it is added to."""
     return value.low and value.drift * rms(value) <= formats.of_dtype(value.dtype).min_subnormal

@@ -1,8 +1,7 @@
 """Judges the rounding error of single ops: amplified errors, differences of nearly equal numbers, kernels that accumulate low, flushed numbers.
 
-Neither the size of an error nor its ratio to a noise floor separates a broken op from a healthy one (AUC 0.5 to 0.6 over 52 bugs and 106 healthy
-programs). Three things together do: one op loses four or five bits, elements have no correct digit left, and float32 itself determines the result.
-A copy of the shadow, disturbed by 2^-20, shows the last.
+Neither an error's size nor its ratio to a noise floor separates a broken op from a healthy one (AUC below 0.6 over 52 bugs and 106 healthy programs).
+Three things together do: one op loses four or five bits, elements have no correct digit left, and float32 determines the result (a disturbed shadow).
 """
 
 from __future__ import annotations
@@ -199,14 +198,15 @@ class Misroundings:
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
-        Earlier roundings may cancel on the way, and are then smaller than they seem. They have if the error was larger before (`abated`).
-        The relative error of an exponential is the absolute error of its exponent. If the exponent is further off, its errors are where the
-        exponential is nearly zero, as behind a mask, and tell nothing of the others: the line that made the exponent is blamed."""
+        Earlier ones may have cancelled (`abated`). An exponential's relative error is its exponent's absolute one. An exponent further off than that
+        errs behind a mask: the line that made it is blamed, or if that is wide and rounded nothing, the line that stored most of it."""
         source = causes.amplified_input(operation)
         if source is None:
             return None
         if operation.base in ops.EXPONENTIALS and provenance.absolute_error(source) > attribution.GROWN * operation.outputs[0].drift:
-            return causes.before_copies(source).maker
+            exponent = causes.before_copies(source)
+            stored = None if exponent.low or len(self.stored) >= NEARBY else self._storing(operation, source)
+            return stored.operation if stored is not None and stored.most else exponent.maker
         cause = causes.error_source(source, self.causes)
         arrived = attribution.makes_most(cause, source.drift) and not abated(cause, source)
         if arrived or len(self.stored) >= NEARBY:  # each walk goes back over the whole run

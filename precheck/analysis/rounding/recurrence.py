@@ -20,15 +20,15 @@ from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution
-from precheck.analysis.propagation.causes import before_copies, computed_from
-from precheck.analysis.propagation.output_impact import hidden_by_larger_terms
+from precheck.analysis.propagation.causes import ADDING, before_copies, computed_from
+from precheck.analysis.propagation.output_impact import ROUNDINGS, hidden_by_larger_terms
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, rounded_bound
-from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.differences import RECURRENT
 from precheck.analysis.rounding.errors import float32_leaves_open
 from precheck.analysis.rounding.exemptions import off_by_one_spacing
 from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
-from precheck.analysis.rounding.loop_states import Iterations, LoopState
+from precheck.analysis.rounding.loop_states import LARGEST, Iterations, LoopState
 from precheck.analysis.rounding.misroundings import FELT
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -72,7 +72,8 @@ class Recurrence:
             for value in _latest_and_worst(values, lambda value: _read_outside(value, self.iterations.states[value], readers)):
                 made = value not in explained and _wrong(value, self.iterations.states[value])
                 facts = _facts(value, self.iterations.states, observation, readers) if made else []
-                if facts and not (off_by_one_spacing(value) and hidden_by_larger_terms(value, readers, multiples=True)):
+                hidden = off_by_one_spacing(value) and hidden_by_larger_terms(value, readers, multiples=True)
+                if facts and not (hidden or any(right(value, self.iterations.states, readers) for right in (right_exponent, right_quotient))):
                     found += facts
                     break
         return found
@@ -128,6 +129,56 @@ def residual_stream(state: LoopState) -> bool:
 def carries_a_remainder(state: LoopState) -> bool:
     """A state that holds what a sum, or a rounding, has lost."""
     return state.compensated
+
+
+@exempts(
+    "accumulated-drift", needed_by=("decays_by_the_largest",),
+    reason="an exponent is no result: only differences of exponents reach the exponentials that are read of it, as a softmax does not depend on what "
+           "is taken off all scores; where these are right it hands on no error, and what a loop makes of them are states themselves",
+)  # fmt: skip
+def right_exponent(value: Value, states: Mapping[Value, LoopState], readers: Readers) -> bool:
+    """A state that is only read as an exponent, and whose exponentials, all together, are right up to a few roundings."""
+    walk, powers = Walk(_turns(value, states), FAR), list[Value]()
+    for _, reader in walk.with_readers(readers):
+        if reader.base in ops.EXPONENTIALS:
+            powers += reader.outputs
+        elif reader.base in ADDING | LARGEST:
+            walk.follow(reader.outputs)
+        else:
+            return False
+    kept = not walk.whole or any(each.alive for each in walk.reached)
+    return not kept and _right(powers)
+
+
+@exempts(
+    "accumulated-drift", needed_by=("decays_by_the_largest",),
+    reason="a sum of weighted numbers and the sum of their weights have the error of the weights in common, and their quotient does not have it",
+)  # fmt: skip
+def right_quotient(value: Value, states: Mapping[Value, LoopState], readers: Readers) -> bool:
+    """A state that is only divided by another one of its loop, or divides it, and whose quotients are right up to a few roundings."""
+    quotients, known = list[Value](), {*states, *(state.before for state in states.values())}
+    for held in _turns(value, states):
+        reading = [reader for reader in readers.get(held, ()) if reader.blamed not in states[value].lines]
+        if held.alive or not all(reader.base == "div" and len(reader.inputs) == 2 and known.issuperset(reader.inputs) for reader in reading):
+            return False
+        quotients += [made for reader in reading for made in reader.outputs]
+    return bool(quotients) and all(_right([made]) for made in quotients)
+
+
+def _turns(value: Value, states: Mapping[Value, LoopState]) -> list[Value]:
+    """A state and what it was in all iterations before, the latest first."""
+    turns = [value]
+    while turns[-1] in states:
+        turns.append(states[turns[-1]].before)
+    return turns
+
+
+def _right(made: list[Value]) -> bool:
+    """Whether results are right up to a few roundings, measured as one tensor."""
+    if not made or any(each.nonfinite for each in made):
+        return False
+    off = math.hypot(*(each.drift * each.norm for each in made if each.drift))
+    return off <= ROUNDINGS * max(map(effective_roundoff, made)) * math.hypot(*(each.norm for each in made))
 
 
 def _facts(value: Value, states: Mapping[Value, LoopState], observation: Observation, readers: Readers) -> list[Fact]:

@@ -1,8 +1,9 @@
 """Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
-They are healed if all results made from them are finite and right (a mask before a softmax, a clamp). They do harm if NaN or a wrong finite result
-follows, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no mask. A copy in another dtype
-is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
+They are healed if all results made from them are finite and right (a mask before a softmax, a clamp, `where`). They do harm if NaN follows from Inf,
+or a wrong finite result from either, if Python reads them, if they become a parameter's gradient, or if nothing reads them, as long as they are no
+mask. A copy in another dtype is no reader. The op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that
+overflowed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,20 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.provenance import descendants, is_alias, is_power_without_pole, largest, placed, underflow_threshold, zero_origin
+from precheck.analysis.propagation.output_impact import ROUNDINGS
+from precheck.analysis.propagation.provenance import (
+    descendants,
+    effective_roundoff,
+    is_alias,
+    is_power_without_pole,
+    largest,
+    placed,
+    smallest_normal,
+    underflow_threshold,
+    zero_origin,
+)
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding.function_limits import ADDED
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -30,7 +44,7 @@ FILLS = Limit(3, "different numbers")
 """A mask of -Inf stands for at most so many different numbers in the reference: its constant, and sums of two or three such masks. Data that overflow
 have as many different numbers as elements."""
 
-How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "not a number", "infinite"]
+How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "beyond its edge", "not a number", "infinite"]
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -114,7 +128,7 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
         consumers = [reader for reader in readings if not is_alias(reader, value)]
-        if any(_harms(reader) for reader in consumers) or _descends(value, maker, observation):
+        if any(_harms(reader, readers) for reader in consumers) or _descends(value, maker, observation):
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
@@ -141,20 +155,49 @@ def mask_fill(root: Value, maker: Operation, end: Value) -> bool:
     return end.maker.base in ops.CONSTANTS or (end.maker.base in ops.SUMS and root.negative and root.distinct_overflows <= FILLS)
 
 
-def _harms(reader: Operation) -> bool:
-    """Whether Inf or NaN among the inputs of an op makes its result wrong: NaN, a wrong number, a zero."""
-    computes = reader.phase in ("forward", "optimizer", "data")
+def _harms(reader: Operation, readers: Readers) -> bool:
+    """Whether Inf or NaN among the inputs of an op makes its result wrong: NaN, a wrong number, a zero.
+
+    NaN that an op was given and gives on does no harm yet. It may be the branch that a `where` does not take. Where it ends it does: as a gradient,
+    as a wrong number, unread."""
+    computes, given = reader.phase in ("forward", "optimizer", "data"), any(source.nans for source in reader.inputs)
     for value in reader.outputs:
-        if value.nans:
+        if value.nans and not given:
             return True
+        if not value.nans and _raised_from_minus_infinity(reader):
+            continue
         if not value.nonfinite and reader.base not in ops.MOVING and value.drift > HARMED and computes:
             return True  # if it only moves numbers, a finite result is made of finite ones alone, and has the errors of these
         if not value.zeros or value.largest_zeroed <= underflow_threshold(value) or any(source.zeros for source in reader.inputs):
+            continue
+        if _beneath_the_format(value, readers):
             continue
         # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.
         if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
             return True  # a sum with Inf is infinite, and its zeros are made of other terms
     return bool(reader.reads)
+
+
+def _beneath_the_format(value: Value, readers: Readers) -> bool:
+    """Whether the zeros of 1/Inf do no harm: the reference has subnormal numbers there, less than a rounding of the tensor, and nothing that is made
+    of them is infinite, zero or wrong by more than a few roundings. A reciprocal of any number beyond a format is subnormal in it."""
+    if value.largest_zeroed >= smallest_normal(value) or value.zeroed > value.roundoff or not readers.get(value):
+        return False
+    walk = Walk([value], NEARBY)
+    for _, reader in walk.with_readers(readers):
+        if reader.reads or any(
+            made.nonfinite or made.zeroed > made.roundoff or made.drift > ROUNDINGS * effective_roundoff(made) for made in reader.outputs
+        ):
+            return False
+        walk.follow(made for made in reader.outputs if made.zeros)
+    return walk.whole
+
+
+def _raised_from_minus_infinity(reader: Operation) -> bool:
+    """Whether an op raises e to numbers that are -Inf because they are beyond a format, as a softmax does too. It gives zero, as it does for any
+    number so far down: e^-448 is already below 10^-194. What is wrong beside zeros comes of others. -Inf that is log 0 stands for smaller ones."""
+    beyond = [source for source in reader.inputs if source.nonfinite]
+    return reader.base in ops.SOFTMAXES | ops.EXPONENTIALS and any(beyond) and all(it.negative and it.beyond >= largest(it) for it in beyond)
 
 
 def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
@@ -168,7 +211,7 @@ def _descends(value: Value, maker: Operation, observation: Observation) -> bool:
 def fact_on_root(root: Value, observation: Observation) -> Fact:
     """The fact on the op that made Inf or NaN from finite values at `root`."""
     operation, limit = _maker(root), largest(root)
-    zero = _zero(operation)
+    zero = _zero(operation, root)
     divisor = operation.inputs[-1] if operation.inputs else None
     normal = formats.of_dtype(divisor.dtype).min_normal if divisor is not None and divisor.low else 0.0
     if not root.nans and 0 < operation.starved < normal:
@@ -182,11 +225,20 @@ def fact_on_root(root: Value, observation: Observation) -> Fact:
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=HARMED, how="failed guard", root=root)
+        if _beyond_edge(operation, root):
+            return Broken(rule="amplified-rounding", operation=operation, measured=1.0, limit=HARMED, how="beyond its edge", root=root)
         cause = _stored(op_that_moved_argument(operation, observation) or operation, observation.functions)
         return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=HARMED, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+
+
+def _beyond_edge(operation: Operation, root: Value) -> bool:
+    """Whether ordinary roundings have put numbers that are one in theory beyond the end of a function's domain. No line on the way is at fault, and
+    in any format they may be: the function is what should be changed, or bounded. A tensor with a larger error has lost digits on another line."""
+    source = operation.drifting
+    return bool(root.nans) and operation.base in ops.ENDS_AT_ONE and source is not None and source.drift <= ADDED * effective_roundoff(source)
 
 
 def op_that_moved_argument(operation: Operation, observation: Observation) -> Operation | None:
@@ -212,9 +264,12 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
     return cause if attribution.same_function(stored, cause, functions) and attribution.is_variance_of_squares(cause, stored) else stored
 
 
-def _zero(operation: Operation) -> Value | None:
-    """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost."""
-    lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not is_power_without_pole(operation)]
+def _zero(operation: Operation, root: Value) -> Value | None:
+    """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost. Inf
+    comes of an operand at which the function has a pole: of a quotient's divisor, and not of its numerator."""
+    poles = () if root.nans else ops.INFINITE_AT.get(operation.base, ())
+    given = [operation.inputs[place] for place in poles if place < len(operation.inputs)] if poles else operation.inputs
+    lost = [source for source in given if source.zeros and source.maker is not None and not is_power_without_pole(operation)]
     if not lost or lost[0].zeroed >= LOST_TENSOR:
         return lost[0] if lost else None
     unguarded = (source for source in lost if zero_origin(source)[0] == "vanished-constant")

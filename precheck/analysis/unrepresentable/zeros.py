@@ -36,12 +36,14 @@ class Missed(Fact):
 
 
 def fact_on_lost_number(zero: Value, then: str) -> Missed:
-    """The fact on the op that made a zero which the reference does not have. `then` describes the effect."""
+    """The fact on the op that made a zero which the reference does not have. `then` describes the effect. The number that is told is that op's, and
+    not what a later op would have made of it."""
     rule, cause = zero_origin(zero)
     bound = reached_bound(cause) if rule == "vanished-constant" else None
     if bound is not None:
         measured, limit = abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1])
     else:
+        zero = next((made for made in cause.outputs if made.zeros), zero)
         measured, limit = zero.largest_zeroed, underflow_threshold(zero)
     return Missed(rule=rule, operation=cause, measured=measured, limit=limit, zero=zero, then=then)
 
@@ -84,16 +86,18 @@ def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> 
 
 def _drowns(value: Value, readers: Readers) -> bool:
     """Whether the lost numbers make a later result wrong that is not mostly zero. Products keep the zeros, and a larger term in a sum hides them: a
-    sum without digits for a bias is not wrong because of it."""
-    walk = Walk([value])
+    sum without digits for a bias is not wrong because of it. What the program keeps is a result, if nothing is made of the zeros but other zeros."""
+    walk, kept, used = Walk([value]), False, False
     for lost in walk:
-        reading = readers.get(lost, ())
+        reading = [reader for reader in readers.get(lost, ()) if reader.base not in ops.FRESH]
         results = [made for reader in reading if reader.base not in ops.ADDENDS or has_part(reader, lost) for made in reader.outputs]
         wrong = (made for made in results if made.drift > LOST_TENSOR > made.zeroed and (made.alive or not hidden_by_larger_terms(made, readers)))
         if any(wrong) or (lost.alive and all(is_alias(reader, lost) for reader in reading)):
             return True
         walk.follow(made for made in results if made.zeroed >= LOST_TENSOR)
-    return False
+        kept = kept or lost.alive
+        used = used or not all(reader.outputs and all(made.zeroed >= LOST_TENSOR for made in reader.outputs) for reader in reading)
+    return kept and not used
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -23,6 +23,7 @@ from precheck.analysis.rounding.function_limits import ADDED, ENLARGED, MADE_BY_
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep
+from precheck.analysis.unrepresentable.nonfinite import Broken
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
@@ -71,6 +72,10 @@ class AmplifiedRounding(Rule):
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         fact = candidate.fact
+        if isinstance(fact, Broken) and fact.how == "beyond its edge":
+            bounds = "min=1" if fact.operation.base == "acosh" else "-1, 1"
+            bounded = f"call .clamp({bounds}) on what it reads, which a rounding of any format may put there"
+            return "; or ".join(filter(None, (bounded, better_form(candidate.operation, readers))))
         shown = fact.shown if isinstance(fact, (Exponent, Steep, RepeatedFactor, Misrounded, OwnError)) else candidate.operation
         return "; or ".join(filter(None, (better_form(candidate.operation, readers), kept(candidate.operation, shown, wide))))
 

@@ -117,7 +117,3 @@ IDIOMS = (
     actions_near_their_bound,
 )  # fmt: skip
 EXACT = {"tone_of_a_second", "turn_that_is_well_posed", "spreads_that_are_bounded", "actions_near_their_bound"}
-ACCUSED = {
-    "decays_by_the_largest": "the largest exponent so far is half and comes to be 0.05 off, which is 4.7 % of what an old word counts; in the result "
-    "little is left of that, 5.8 unit roundoffs at most",
-}
