@@ -71,7 +71,7 @@ class Absorption(Rule):
         self.factors: dict[tuple[str, int], LostFactors] = {}  # for each line and accumulator
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
-        if operation.absorbed is not None and operation.outputs:
+        if operation.absorbed is not None:
             candidate = _candidate(operation, operation.outputs[0], operation.absorbed, part.readers)
             self._count(operation, operation.absorbed, judged=candidate is not None)
             if candidate is not None:
