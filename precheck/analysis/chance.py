@@ -69,8 +69,6 @@ def _beyond(f: float, n: int, m: int) -> float:
 
 def _incomplete(a: float, b: float, x: float) -> float:
     """The regularised incomplete beta function, by its continued fraction (Lentz)."""
-    if x <= 0.0 or x >= 1.0:
-        return float(x >= 1.0)
     if x > (a + 1) / (a + b + 2):
         return 1.0 - _incomplete(b, a, 1 - x)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)

@@ -46,10 +46,10 @@ def with_responsible_op(
     if fitting:
         behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
         return _named(finding, behind, place), shown(behind)
-    operation, value = _largest_error(finding, observation, record) or (None, None)
-    if operation is None or value is None:
+    operation = _largest_error(finding, observation, record)
+    if operation is None:
         return finding, None
-    call = _own_call(finding, value, place)
+    value, call = operation.outputs[0], _own_call(finding, operation, place)
     of_call = _cause_and_showing(value, observation, call, place) if call else None
     made, showing = of_call or _cause_and_showing(value, observation) or (operation, operation)
     showing = showing or operation
@@ -72,11 +72,12 @@ def error_if_confirmed(finding: Finding, observation: Observation, record: Recor
     limit and larger than that of a function that rounds its result. A low difference made it, or ops that the user wrote in the function. What
     torch's own modules round is no fault, nor is the low result of a product, for which the precision asks.
     """
-    operation, value = _largest_error(finding, observation, record) or (None, None)
-    call = 0 if value is None or not (finding.measured or 0.0) > (finding.limit or 0.0) else _own_call(finding, value, record.place)
-    if operation is None or value is None or not call:
+    operation = _largest_error(finding, observation, record)
+    beyond = (finding.measured or 0.0) > (finding.limit or 0.0)
+    call = _own_call(finding, operation, record.place) if beyond and operation is not None else 0
+    if operation is None or not call:
         return finding
-    own = value.call_error
+    value, own = operation.outputs[0], operation.outputs[0].call_error
     if own <= ADDED * effective_roundoff(value) or own**2 < MADE_BY_FUNCTION * value.drift**2 or not determined(value):
         return finding
     attributed = _attributed(value, observation, call)
@@ -159,13 +160,13 @@ def _cause_and_showing(
     return changed, attributed.shown(cause)
 
 
-def _own_call(finding: Finding, value: Value, place: tuple[str, int, int] | None) -> int:
-    """The call of a function that made the value, if the error that it added itself is beyond the limit. Otherwise 0: then its inputs are to blame
-    as well."""
-    call = 0 if value.maker is None else value.maker.call
-    if place is None or not call or finding.measured is None or finding.limit is None or not value.call_error < math.inf:
+def _own_call(finding: Finding, operation: Operation, place: tuple[str, int, int] | None) -> int:
+    """The call of a function that made an op's result, if the error that it added itself is beyond the limit. Otherwise 0: then its inputs are to
+    blame as well."""
+    value = operation.outputs[0]
+    if place is None or finding.measured is None or finding.limit is None or not value.call_error < math.inf:
         return 0
-    return call if value.call_error * finding.measured > finding.limit * value.drift else 0
+    return operation.call if value.call_error * finding.measured > finding.limit * value.drift else 0
 
 
 def _fits(finding: Finding, candidate: Candidate) -> bool:
@@ -187,17 +188,17 @@ def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int
     return lies_in(shown(candidate), place)
 
 
-def _largest_error(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:
+def _largest_error(finding: Finding, observation: Observation, record: Record | None) -> Operation | None:
     """The op inside the blamed function or module whose result has the largest error. Results of the blamed tensor's shape come first."""
     in_phase = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
     if record is not None and record.place is not None:
         own = [operation for operation in in_phase if lies_in(operation, record.place)]
     else:
         own = [operation for operation in in_phase if not finding.module or f"{operation.module}.".startswith(f"{finding.module}.")]
-    made = [(operation, value) for operation in own or in_phase for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
-    same_shape = [(operation, value) for operation, value in made if record is not None and value.shape == record.shape]
-    furthest = max(same_shape or made, key=lambda each: each[1].drift, default=None)
-    return furthest if furthest is not None and furthest[1].drift > 2 * furthest[1].roundoff else None
+    made = [value for operation in own or in_phase for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
+    same_shape = [value for value in made if record is not None and value.shape == record.shape]
+    furthest = max(same_shape or made, key=lambda each: each.drift, default=None)
+    return furthest.maker if furthest is not None and furthest.drift > 2 * furthest.roundoff else None
 
 
 def lies_in(operation: Operation, function: tuple[str, int, int] | None) -> bool:

@@ -70,20 +70,16 @@ def least_estimate(numel: int) -> float:
 
 def spread(reference: Record, noises: Sequence[Record]) -> float:
     """Root mean square distance of the noise runs from the reference."""
-    if not noises:
-        return 0.0
     return math.sqrt(sum(distance(noise.sketch, reference.sketch) ** 2 for noise in noises) / len(noises))
 
 
 def independent(reference: Record, noises: Sequence[Record]) -> float:
-    """How many independent errors rounding makes in a tensor, by how much the distances of noise runs differ. Inf with fewer than two runs.
+    """How many independent errors rounding makes in a tensor, by how much the distances of noise runs differ. Inf with one run.
 
     The squared distance of n independent errors varies by √(2/n) of itself. A tensor that follows from few roundings, such as the state of a
     loop that a weight's rounding moves the same way in each iteration, has few independent errors, however many elements it has.
     """
     squares = [distance(noise.sketch, reference.sketch) ** 2 for noise in noises]
-    if not squares:
-        return math.inf
     return independent_errors(sum(squares) / len(squares), sum(each**2 for each in squares) / len(squares), len(squares), enough=2)
 
 

@@ -124,7 +124,7 @@ def shares_operand(operation: Operation) -> bool:
     """Whether the terms of a difference are parts of one tensor, or one was made from the other by adding or cutting: x₀ + Σδ - x₀, x - floor(x).
     Such a difference adds no error of its own: its digits were lost when the larger term was stored. Parts of a joined tensor, such as a workspace of
     products, do not count, since each may be a different one of the tensors that were joined."""
-    if operation.base not in ops.SUMS or len(operation.inputs) != 2 or not operation.outputs:
+    if operation.base not in ops.SUMS or len(operation.inputs) != 2:
         return False
     one, other = (before_copies(value) for value in operation.inputs)
     if any(len(before_joins(each)) > 1 and elements(each) > elements(operation.outputs[0]) for each in (one, other)):
@@ -153,7 +153,7 @@ def _carrier(operation: Operation, made: Value, *, apart: bool) -> Value | None:
     if operation.base in ops.DRAWN:
         return None
     given = computed_from(operation, made)
-    if apart and operation.base in ops.SUMS and operation.outputs:
+    if apart and operation.base in ops.SUMS:
         given = tuple(each for each in given if elements(each) >= elements(operation.outputs[0]))
     source = max(given, key=absolute_error if operation.base in ops.SUMS | ops.MOVING else lambda each: each.drift, default=None)
     return source if source is not None and source.drift else None

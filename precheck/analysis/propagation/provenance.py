@@ -142,7 +142,7 @@ def given_back(operation: Operation) -> Value | None:
         return None
     for value, other in (operation.inputs, operation.inputs[::-1]):
         maker = value.maker
-        terms = maker.inputs if maker is not None and maker is not operation and maker.base in ops.SUMS else ()
+        terms = maker.inputs if maker is not None and maker.base in ops.SUMS else ()
         kept = next((term for term in terms if term is not other), None) if len(terms) == 2 and other in terms else None
         if kept is not None and math.isclose(operation.outputs[0].norm, kept.norm, rel_tol=SAME):
             return kept
@@ -227,7 +227,7 @@ def determined(value: Value) -> bool:
     while value.maker is not None and value.maker.base in ops.SCALING and value.maker.drifting is not None:
         value = value.maker.drifting
     operation = value.maker
-    sizes = [source.norm for source in operation.inputs if source.norm > 0] if operation is not None and operation.base not in ops.SCALING else []
+    sizes = [source.norm for source in operation.inputs if source.norm > 0] if operation is not None else []
     if operation is None or not sizes or not value.norm:
         return True
     scale = math.prod(sizes[:2]) if operation.base in ops.PRODUCTS else max(sizes)

@@ -117,7 +117,7 @@ def _direct(operation: Operation) -> bool:
     """Whether an op makes a state from the one before in a way that keeps an error. A product with a matrix that is no weight does: a rotation keeps
     the norm of what it turns, and of its error."""
     base = operation.base
-    if base not in TURNING or base in DIRECT:
+    if base not in TURNING:
         return base in DIRECT
     return not any(maker.parameter for maker in (operation, *(source.maker for source in operation.inputs if source.maker is not None)))
 
@@ -158,7 +158,7 @@ def _back(operation: Operation, value: Value) -> tuple[Value, tuple[Operation, .
     walk = Walk(ways, NEARBY)
     for each in walk:
         maker = each.maker
-        if maker is None or maker is operation:
+        if maker is None:
             continue
         if _key(maker) == key and elements(each) == size:
             return each, ways[each]

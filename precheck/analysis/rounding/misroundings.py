@@ -100,7 +100,7 @@ class Misroundings:
             if cause := differences.op_that_lost_digits(operation, self.observation, self.readers):
                 return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=self._severity(value))
         if lost := differences.sum_picked_from(operation, value, self.readers):
-            cause, severity = self._stored_low(lost[0]), self._severity(value)
+            cause, severity = self._stored(lost[0]), self._severity(value)
             return self._fact("picked", operation, value, lost[1], LOSES_FIVE_BITS, cause=cause, severity=severity, gain=lost[1])
         if starving := self._lost_inputs(operation, value):
             return self._flushed(operation, value, starving)
@@ -230,13 +230,6 @@ class Misroundings:
             cause = made.cause(wanted)
             self.stored[line] = differences.storing(cause, made, self.observation.functions)
         return self.stored[line]
-
-    def _stored_low(self, total: Operation) -> Operation:
-        """The op that rounded what is left of a sum: one in float32 is exact, so the op that stored its term low, if that made most of the error."""
-        if total.outputs[0].low or not total.inputs:
-            return total
-        stored, most, _ = self._storing(total, causes.worst_term(total))
-        return total if stored is None or not most or attribution.is_variance_of_squares(total, stored) else stored
 
     def _stored(self, cause: Operation) -> Operation:
         """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op

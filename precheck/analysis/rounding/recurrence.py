@@ -106,7 +106,7 @@ def _wrong(value: Value, state: LoopState) -> bool:
         return False
     if float32_leaves_open(value) or not ADDED * effective_roundoff(value) < value.drift < math.inf:
         return False
-    return value.maker is not None and determined(value)
+    return determined(value)
 
 
 @exempts(

@@ -6,7 +6,7 @@ import math
 
 from precheck import ops
 from precheck.analysis.propagation.output_impact import ROUNDINGS
-from precheck.analysis.propagation.provenance import consumers, elements, rms
+from precheck.analysis.propagation.provenance import absolute_error, consumers, elements, rms
 from precheck.analysis.propagation.walks import FAR, Walk
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -48,15 +48,10 @@ def are_amounts(value: Value, readers: dict[Value, list[Operation]]) -> bool:
             cut = reader.base in ops.CUTS & ops.STEPS
             if cut or held in mixed or (reader.base in ops.SCALING and any(2 * other.drift >= held.drift for other in others)):
                 mixed.update(reader.outputs)
-            outdone = reader.base in ops.SUMS and any(2 * _size(other) >= _size(held) for other in others)
+            outdone = reader.base in ops.SUMS and any(2 * absolute_error(other) >= absolute_error(held) for other in others)
             if cut or (reader.base in UNITS and not outdone):
                 walk.follow(reader.outputs)
     return walk.whole and not value.enumerates
-
-
-def _size(value: Value) -> float:
-    """Of its error."""
-    return value.drift * rms(value)
 
 
 def _amplifies(reader: Operation, value: Value) -> bool:

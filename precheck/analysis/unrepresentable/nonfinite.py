@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from typing import Literal
 
 from precheck import formats, ops
@@ -35,7 +35,6 @@ from precheck.analysis.rounding.function_limits import ADDED
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.places.source import Function
 from precheck.words import digits
 
 HARMED = Limit(0.25, "relative error")
@@ -227,7 +226,7 @@ def fact_on_root(root: Value, observation: Observation) -> Fact:
             return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=HARMED, how="failed guard", root=root)
         if _beyond_edge(operation, root):
             return Broken(rule="amplified-rounding", operation=operation, measured=1.0, limit=HARMED, how="beyond its edge", root=root)
-        cause = _stored(op_that_moved_argument(operation, observation) or operation, observation.functions)
+        cause = op_that_moved_argument(operation, observation) or operation
         return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=HARMED, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
@@ -248,20 +247,6 @@ def op_that_moved_argument(operation: Operation, observation: Observation) -> Op
     if source is None:
         return None
     return attribution.later(causes.error_source(source), attribution.Attribution(source, observation.operations).cause())
-
-
-def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
-    """Returns `cause`. If that is a difference in float32, which is exact, returns the op that stored its term low.
-
-    If one function has both, and the difference is a variance by moments (`attribution.is_variance_of_squares`), the code should be changed at
-    the difference.
-    """
-    if cause.base not in ops.SUMS or not cause.inputs or cause.outputs[0].low:
-        return cause
-    stored = causes.error_source(causes.worst_term(cause))
-    if stored is None or not stored.outputs[0].low or not attribution.written(stored):
-        return cause
-    return cause if attribution.same_function(stored, cause, functions) and attribution.is_variance_of_squares(cause, stored) else stored
 
 
 def _zero(operation: Operation, root: Value) -> Value | None:

@@ -71,7 +71,7 @@ class Absorption(Rule):
         self.factors: dict[tuple[str, int], LostFactors] = {}  # for each line and accumulator
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
-        if operation.absorbed is not None and operation.outputs:
+        if operation.absorbed is not None:
             candidate = _candidate(operation, operation.outputs[0], operation.absorbed, part.readers)
             self._count(operation, operation.absorbed, judged=candidate is not None)
             if candidate is not None:
@@ -122,8 +122,6 @@ class Absorption(Rule):
 def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     """The candidate for an addition that did not arrive. None if it is healthy, or another rule judges it."""
     u = effective_roundoff(value)
-    if not value.low:
-        return None  # float32 absorbs terms of 2^-24 too, which the reference does not show
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or absorbed.carried
@@ -212,7 +210,7 @@ def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
     as many additions can make, which move an average of what stands still itself."""
     first = absorbed.first if absorbed.first is not None else operation
     kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
-    still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < LOST_UPDATE and value.low and elements(value) >= FEWEST_ELEMENTS
+    still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < LOST_UPDATE and elements(value) >= FEWEST_ELEMENTS
     own = operation.phase in ("forward", "data") and not operation.in_optimizer  # the latter are averages beside the model's calls, under no_grad
     return kept and still and own and absorbed.intended > absorbed.additions * formats.FP32.unit_roundoff
 

@@ -104,10 +104,6 @@ class CastsByLine:
         if isinstance(number, float) and number % 1 == 0.5:
             self.centred.add(rounded)
 
-    def note_summed(self, rounded: str) -> None:
-        """What was dequantised of that line is a term of a sum."""
-        self.summed.add(rounded)
-
     def _line(self, place: Operation, sums: str = "") -> Line:
         return self.lines.setdefault((place.blamed, sums), Line(place))
 
