@@ -153,7 +153,7 @@ def test_decay_that_the_format_could_have_shown_and_did_not(steps: int, rate: fl
 
     report = watched(code)
     assert [finding.rule for finding in told(report)] == ["lost-update"] * found, report.summary()
-    assert all("100 products with a number close to 1, as in weight decay" in finding.message for finding in told(report))
+    assert all("0% of its weight decay arrived." in finding.message and "smaller in 100 steps" in finding.message for finding in told(report))
 
 
 ASKED = {"weight_decay": 0.1}

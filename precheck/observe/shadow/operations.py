@@ -221,6 +221,7 @@ class Observation:
     optimized: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters of optimizers that have stepped
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
+    decays: list[Update] = dataclasses.field(default_factory=list)  # steps of weights whose gradient was zero
     unchanged_products: dict[int, UnchangedProducts] = dataclasses.field(default_factory=dict)  # by weight
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     mixed: list[ScalingEvent] = dataclasses.field(default_factory=list)  # sums of terms under two scales that a parameter's gradient is made from

@@ -41,7 +41,7 @@ class LostUpdate(Rule):
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)
-        yield from _multiplied(part.observation)
+        yield from list(_undecayed(part.observation)) or _multiplied(part.observation)
         yield from _stalled(part.observation)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
@@ -106,6 +106,23 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     return [Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter, advice=advice)]
 
 
+def _undecayed(observation: Observation) -> Iterator[Candidate]:
+    """The weight furthest from its intended value, among those with a zero gradient that weight decay should make smaller, and does not.
+
+    Decay multiplies by 1 - lr · weight_decay. If it changes the weight by less than half a spacing, it never arrives, however many steps there are.
+    Over a few steps the intended change may be too small for the format. An unused weight has no gradient, and no optimizer decays it.
+    """
+    lost = [each for each in observation.decays if each.steps >= UPDATES and _meant(each) >= INTENDED * each.roundoff and is_lost(each)]
+    worst = max(lost, key=_meant, default=None)
+    if worst is not None:
+        share = max(0.0, update_share(worst))
+        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived. Its gradient is zero, so decay alone should make it "
+                f"{percents(_meant(worst))} smaller in {worst.steps} steps. One step is {_meant(worst) / worst.steps:.2g} of a weight, and "
+                f"{worst.dtype} drops what is below {worst.roundoff:.2g}; {len(lost)} of {len(observation.decays)} such parameters lost their "
+                "decay")  # fmt: skip
+        yield Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter)
+
+
 def _multiplied(observation: Observation) -> Iterator[Candidate]:
     """Weights that were repeatedly multiplied by a number close to one, and did not change. The steps of their gradients may have arrived.
 
@@ -127,6 +144,11 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
     advice = AVERAGE if worst.averages else ""
     operation = dataclasses.replace(worst.operation, phase="optimizer")
     yield Undecayed("lost-update", operation, text, 0.0, LOST_UPDATE, tensor=name, advice=advice)
+
+
+def _meant(update: Update) -> float:
+    """The intended change of a parameter by steps in one direction, relative to the parameter."""
+    return math.sqrt(update.wanted * update.steps) / update.size if update.size else 0.0
 
 
 def _stalled(observation: Observation) -> Iterator[Candidate]:

@@ -23,7 +23,7 @@ from precheck.observe.shadow.memory.stable_ids import Identities, WeakReference
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.replaying.replay import addressable, local
 from precheck.observe.shadow.training import optimizer_rollout
-from precheck.observe.shadow.training.optimizers import parameters, rate, states
+from precheck.observe.shadow.training.optimizers import decays, parameters, rate, states
 from precheck.observe.shadow.training.step_records import Before, OptimizerState, Update
 from precheck.torch_internals import storage_key
 
@@ -119,6 +119,7 @@ class Updates:
         self.memory, self.low = memory, low
         self.identity, self.another = identity, another  # the latter makes a new shadow
         self.seen: dict[int, _Seen] = {}
+        self.idle: dict[int, _Seen] = {}  # steps under a gradient of zero, made by weight decay alone
         self.before: dict[int, Before] = {}  # parameters of an optimizer, during its step
         self.by_hand: dict[int, Before] = {}  # parameters without a known optimizer, since their last gradient
         self.optimized: set[int] = set()
@@ -160,6 +161,7 @@ class Updates:
         every = [each for each in self.seen.values() if each.update.steps]
         self._aged([each for each in every if _unsure(each.update)])
         observation.updates, observation.optimized = [each.update for each in every], self.optimized
+        observation.decays = [each.update for each in self.idle.values() if each.update.steps]
 
     def _aged(self, unsure: list[_Seen]) -> None:
         for optimizer in {id(made): made for each in unsure if each.optimizer and (made := each.optimizer()) is not None}.values():
@@ -186,16 +188,18 @@ class Updates:
         if cell is None or not between:
             return
         owner = optimizer() if optimizer else None
-        if was.unused and self._unused(parameter):
-            return  # weight decay alone moves it
-        seen = self.seen.get(number)
-        if seen is None and number not in self.doubtful and self._mastered(between - {cell.value}, was):
+        idle = was.unused and self._unused(parameter)
+        if idle and not decays(owner, parameter):
+            return
+        every = self.idle if idle else self.seen
+        seen = every.get(number)
+        if seen is None and number not in self.doubtful and number not in self.seen and self._mastered(between - {cell.value}, was):
             self.doubtful.add(number)
             return
         if seen is None:
             update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(owner, parameter))
             update.wrote = cell.value.maker.blamed if cell.value.maker is not None else ""
-            seen = self.seen[number] = _Seen(update, self.identity.refer(parameter), optimizer)
+            seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer)
         seen.last, gradient = was, was.gradient
         if gradient is None and parameter.grad is not None:  # a closure made it during the step
             gradient = self._value(parameter.grad)
