@@ -63,7 +63,7 @@ class Chess(nn.Module):
     def __init__(self):
         super().__init__()
         self.enter, self.tower = nn.Conv2d(PLANES, DIM, 3, padding=1), nn.Conv2d(DIM, DIM, 3, padding=1)
-        self.norm, self.facts = nn.GroupNorm(4, DIM), nn.Linear(6, DIM)
+        self.norm, self.facts = nn.GroupNorm(4, DIM, affine=False), nn.Linear(6, DIM)
         self.moves, self.results = nn.Linear(DIM, MOVES), nn.Linear(DIM, 3)
 
     def forward(self, board, counts, won, lost, drawn, allowed, points, games, age, before, after, history, progress):
