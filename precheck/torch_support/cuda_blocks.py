@@ -1,4 +1,4 @@
-"""Autocast blocks for CUDA that are off: inside `followed` they hold for the CPU too, inside `noticed` it is known that they are open.
+"""Autocast blocks that are off. Those for CUDA hold for the CPU too inside `followed`. Inside `noticed` it is known that blocks are open.
 
 Published code leaves autocast by `torch.autocast("cuda", enabled=False)`, in a `with` or as a decorator. On a CPU that does nothing. But a CPU stands
 in for the GPU that will train, where such code computes in float32. So CPU autocast is off inside such a block, too.
@@ -26,10 +26,11 @@ _DEPTH = 4  # frames between a decorated function's call and a block's beginning
 
 
 class _Blocks(threading.local):
-    """The open blocks of a thread: of each, whether it is off, and whether CPU autocast was on before, if the block has turned that off."""
+    """The open blocks of a thread. Of each: whether it is off for CUDA; whether CPU autocast was on before, if a block for CUDA has turned that off;
+    and whether it has turned autocast off that was on (True), has turned it on (False), or neither (None)."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[bool, bool | None]] = []
+        self.open: list[tuple[bool, bool | None, bool | None]] = []
 
 
 _blocks = _Blocks()
@@ -49,7 +50,13 @@ def noticed() -> contextlib.AbstractContextManager[None]:
 
 def inside() -> bool:
     """Whether this thread is in a block that turns CUDA's autocast off."""
-    return bool(_blocks.open) and any(off for off, _ in _blocks.open)
+    return bool(_blocks.open) and any(off for off, _, _ in _blocks.open)
+
+
+def left() -> bool:
+    """Whether this thread is in a block that has turned off an autocast that was on, and in none inside it that turns autocast on again. Its author
+    asks for float32 here. A block that is off where autocast is not on, as with `enabled=use_amp`, asks for nothing."""
+    return bool(_blocks.open) and next((turned for _, _, turned in reversed(_blocks.open) if turned is not None), False)
 
 
 def _install() -> tuple[Any, ...]:
@@ -67,22 +74,24 @@ def _install() -> tuple[Any, ...]:
 
     @functools.wraps(enter)
     def entered(self: Any) -> Any:
+        was_on = torch.is_autocast_enabled(self.device)
         result = enter(self)
         off = self.device == "cuda" and _is_off(self)
         before = torch.is_autocast_enabled("cpu") if off and _following.open else None
-        _blocks.open.append((off, before))
+        turned = False if self._enabled else True if was_on or before else None
+        _blocks.open.append((off, before, turned))
         if before is not None:
             torch.set_autocast_enabled("cpu", False)
         return result
 
     @functools.wraps(leave)
-    def left(self: Any, *raised: Any) -> Any:
+    def closed(self: Any, *raised: Any) -> Any:
         before = _blocks.open.pop()[1] if _blocks.open else None
         if before is not None:
             torch.set_autocast_enabled("cpu", before)
         return leave(self, *raised)
 
-    autocast.__init__, autocast.__enter__, autocast.__exit__ = made, entered, left  # type: ignore[method-assign]
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = made, entered, closed  # type: ignore[method-assign]
     return methods
 
 

@@ -57,6 +57,8 @@ TWENTIETH = ("bytes", "fluid", "radar", "single_cell")
 """The twentieth batch, frozen in the same way, by an author who had read the suite's pages and not the analysis."""
 TWENTY_FIRST = ("film", "geolocation", "group_policy")
 """The twenty-first batch, frozen in the same way, by an author who had read the suite's pages and not the analysis."""
+TWENTY_SECOND = ("auctions", "chess", "rivers")
+"""The twenty-second batch, frozen in the same way, by an author who had read the suite's pages and parts of the analysis."""
 NINTH_HEALTHY = ("byol", "cells", "ensemble", "fourier_operator", "hidden_markov", "kan", "neural_ode", "tcn")
 """Networks of the ninth batch into which nothing is planted: what healthy code is accused of rests on more of them."""
 

@@ -138,7 +138,7 @@ class Calls:
         """How many unit roundoffs the result of a call may be off by. A call that amplifies none of its n roundings is off by √n of them, times the
         limit of any boundary (`FAIL`). It may be off by more if the precision asks for low numbers: sharp scores in a softmax amplify in correct code
         too."""
-        if any(reader.base in ops.PRODUCTS for reader in self.readers.get(cause.outputs[0], ())):
+        if any(reader.base in ops.PRODUCTS and not reader.autocast_left for reader in self.readers.get(cause.outputs[0], ())):
             return ROUNDED
         if causes.casts_wide(cause):
             return ADDED
@@ -146,10 +146,15 @@ class Calls:
         return ROUNDED if _asked(made) else min(ROUNDED, max(ADDED, unamplified))
 
     def _together(self, made: Attribution) -> bool:
-        """Whether all roundings of a call are judged together, by how many they are: if all are the author's, and no loop rounds."""
+        """Whether all roundings of a call are judged together, by how many they are: if all are the author's, and no loop rounds.
+
+        A loop is an op that computes with what it has made before. n turns make n roundings then, if they go one way. An op that runs again on
+        other numbers, in a helper that is called twice, makes independent errors, and √n of them add up as those of different lines do.
+        """
         call = next((operation.call for operation in made.shares), 0)
         turns = Counter(line for line, _ in itertools.groupby(operation.line for operation in self.operations[call]))
-        return not (_asked(made) or any(share and turns[operation.line] > 1 for operation, share in made.shares.items()))
+        again = {(operation.line, operation.name) for operation, share in made.shares.items() if share and turns[operation.line] > 1}
+        return not (_asked(made) or any(_computes_with_its_own(line, name, made) for line, name in again))
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Exemption: only its own function reads the value after all, or makes nothing wrong of its sums."""
@@ -200,9 +205,16 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
 
 
 def _asked(made: Attribution) -> bool:
-    """Whether the precision asks for low numbers in a call: it has a product, or was given one. Otherwise its author's own casts made all of them."""
+    """Whether the precision asks for low numbers in a call. Otherwise its author's own casts made all of them.
+
+    It does if the call has a product, unless the author has turned autocast off around it, or if an op gets a low number from elsewhere. It does
+    not if another operand of that op is a wide number that the author has cast: of a low and a wide number torch makes a wide one.
+    """
     passed = made.through.keys()
-    return any(each.base in ops.PRODUCTS or any(source.low and source.maker not in passed for source in each.inputs) for each in passed)
+    own = {each.outputs[0] for each in passed if causes.casts_wide(each) and each.inputs and attribution.written(each) and not each.implicit}
+    given = (each for each in passed if any(source.low and source.maker not in passed for source in each.inputs))
+    products = any(each.base in ops.PRODUCTS and not each.autocast_left for each in passed)
+    return products or any(own.isdisjoint(each.inputs) for each in given)
 
 
 def _coarse_addition(made: Attribution, value: Value) -> Operation | None:
@@ -224,6 +236,21 @@ def coarse_number(operation: Operation) -> tuple[float, float] | None:
     kept, size = formats.of_dtype(value.dtype), rms(value)
     added = ((scalar, kept.round(scalar)) for scalar in operation.scalars if abs(scalar) >= OWNED * size)
     return next(((number, held) for number, held in added if abs(held - number) > ROUNDED * value.roundoff * abs(number)), None)
+
+
+def _computes_with_its_own(line: tuple[str, str], name: str, made: Attribution) -> bool:
+    """Whether an error passed an op of a line, then another line, and then the first op again."""
+    here, elsewhere = set[Value](), set[Value]()  # results of the op, and what other lines have made of them
+    for operation in sorted(made.through, key=attribution.number):
+        if (operation.line, operation.name) == (line, name):
+            if not elsewhere.isdisjoint(operation.inputs):
+                return True
+            here.update(operation.outputs)
+        elif not elsewhere.isdisjoint(operation.inputs):
+            elsewhere.update(operation.outputs)
+        elif not here.isdisjoint(operation.inputs):
+            (here if operation.line == line else elsewhere).update(operation.outputs)
+    return False
 
 
 def error_in(call: int) -> Callable[[Value], float]:

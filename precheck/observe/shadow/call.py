@@ -16,6 +16,7 @@ from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.probes import casts, draws, flips, masks, partial_writes, perturbation
 from precheck.observe.shadow.replaying.replay import OpCall, addressable, tensors_in, with_written
 from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
+from precheck.torch_support import cuda_blocks
 from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Call:
             derived=derived, caller=caller, site=site, converts=converts, policy=policy, plain=phase == "forward" and tracker.plain,
             instruction=mode.lines.frames.instruction(4) if casts or (self.plan.base in ops.ADDITIONS and not derived) else 0,
             mixed=len(self.floats) > 1 and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
-            autocast=nesting() > mode.autocasts,
+            autocast=nesting() > mode.autocasts, autocast_left=cuda_blocks.left(),
         )  # fmt: skip
 
     def _parameter(self) -> int:

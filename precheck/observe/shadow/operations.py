@@ -129,6 +129,7 @@ class Operation:
     coded: Remark | None = None
     mixed: bool = False  # whether its tensors have several formats, single numbers aside
     autocast: bool = False  # whether it runs inside an autocast context of the block
+    autocast_left: bool = False  # whether it runs where the block has turned off an autocast that was on: float32 is asked for
     cuda_off: bool = False  # whether it runs low under the CPU's autocast, in a block that turns CUDA's off
     impossible: tuple[int, int] = (0, 0)  # drawn indices with probability zero, and all drawn indices
     unmasked: int = 0  # elements that are NaN because a boolean mask multiplied Inf or NaN by zero

@@ -202,11 +202,11 @@ def _data(call: Call) -> bool:
 def _as_cast(call: Call, mark: Value) -> bool:
     """Whether an op takes a cast of an input of the call as it is, so that the cast is no error of the function.
 
-    Matrix products do, since autocast would cast too. Wide arithmetic on data takes them as they were stored. Any other op computes in the low format
-    because the function's author chose so.
+    Matrix products do, since autocast would cast too. Where the author has turned autocast off it would not, and the cast is theirs. Wide arithmetic
+    on data takes them as they were stored. Any other op computes in the low format because the function's author chose so.
     """
     if call.plan.base in ops.MULTIPLIED:
-        return mark in (_CAST, _DATA)
+        return mark is _DATA or (mark is _CAST and not call.operation.autocast_left)
     return mark is _DATA and call.plan.base not in ops.MOVING and not all(tensor.dtype in call.mode.low for tensor in call.floats)
 
 
