@@ -98,5 +98,5 @@ if not SLOW:
 
 @pytest.mark.parametrize(("name", "pair", "dtype"), SOUND)
 def test_another_formulation_passes(name: str, pair: Rewrite, dtype: torch.dtype) -> None:
-    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(dtype), budget=20 if SLOW else 1)
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(dtype), gradients=pair.gradients, budget=20 if SLOW else 1)
     assert not report.errors, report.summary()
