@@ -153,8 +153,8 @@ class Session:
             told.refused.setdefault(judged.refused, []).append(judged.trial)
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
-        if judged.fault is not None and judged.fault.kind not in ("touched", "beyond") and vacuous(judged, self.bench.dimensions.shapes):
-            told.refused.setdefault(judged.fault.text, []).append(judged.trial)
+        if (fault := judged.fault) and vacuous(judged, self.bench.dimensions.shapes) and not self.search.replay.unwritten(judged.trial, fault):
+            told.refused.setdefault(fault.text, []).append(judged.trial)
             judged.fault = None
         if judged.noticed and judged.fault is None and judged.noticed[0] not in dict(told.warnings):
             told.warnings.append(judged.noticed)
