@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter
+from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter, unequal_sizes
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
@@ -95,7 +95,7 @@ class Session:
     def _turned(self) -> bool:
         late = self.late()
         self.told.skipped += late and bool(self.bench.example.turned())
-        self.told.warnings += [] if late else flags.noticed(self.bench, self.state)
+        self.told.warnings += [] if late else flags.noticed(self.bench, self.state) + unequal_sizes.noticed(self.bench, self.state)
         return False
 
     def as_given(self) -> None:
