@@ -42,6 +42,7 @@ def copy_that_nobody_reads(wrong: bool, scores: torch.Tensor, values: torch.Tens
     need(scores.dim() == 2, keep.shape == scores.shape, values.dim() == 2, len(values) == scores.shape[1], bool(keep.any(1).all()))
     masked = scores.masked_fill(~keep, -1e9)
     read = scores if wrong else masked
+    need(read.shape[1] > 0)
     powers = (read - read.amax(1, keepdim=True).detach()).exp()
     return (powers / powers.sum(1, keepdim=True)) @ values
 
@@ -128,14 +129,15 @@ def _columns(codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> to
     return (codes.to(scale.dtype) - zero) * scale
 
 
-@case("codes with a scale for each column: read back as if for each row", "kernel-edge", "huawei-csl/SINQ/pull/8", _columns,
+@case("codes with a scale for each column: read back as if for each row", "kernel-contract", "huawei-csl/SINQ/pull/8", _columns,
       lambda: (whole(4, 4, most=16), *drawn((4,), (4,))()))  # fmt: skip
 def as_if_for_each_row(wrong: bool, codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     need(codes.dim() == 2, scale.shape == zero.shape == codes.shape[1:])
     if wrong:
         need(len(codes) == codes.shape[1])
         return (codes.to(scale.dtype) - zero[:, None]) * scale[:, None]
-    return torch.stack([(column.to(scale.dtype) - each) * by for column, each, by in zip(codes.T, zero, scale, strict=True)], 1)
+    columns = [(column.to(scale.dtype) - each) * by for column, each, by in zip(codes.T, zero, scale, strict=True)]
+    return torch.stack(columns, 1) if columns else scale.new_zeros(codes.shape)
 
 
 def _coded_product(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

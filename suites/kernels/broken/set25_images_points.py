@@ -31,8 +31,7 @@ def one_pixel_twice(wrong: bool, x: torch.Tensor, at: torch.Tensor) -> torch.Ten
 
 def _moved(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, min(x.shape) > 1, rows.shape == columns.shape, rows.dim() == 1)
-    need(bool(((rows >= -1) & (rows <= 1) & (columns >= -1) & (columns <= 1)).all()))
-    grid = torch.stack([columns, rows], 1)[None, None]
+    grid = torch.stack([columns, rows], 1).clamp(-1, 1)[None, None]
     return F.grid_sample(x[None, None], grid, mode="bilinear", align_corners=True)[0, 0, 0]
 
 
@@ -40,11 +39,10 @@ def _moved(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.
       lambda: (drawn((5, 5))()[0], drawn((6,))()[0].tanh(), drawn((2, 6))()[0][1].tanh()))  # fmt: skip
 def scaled_by_the_other(wrong: bool, x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, min(x.shape) > 1, rows.shape == columns.shape, rows.dim() == 1)
-    need(bool(((rows >= -1) & (rows <= 1) & (columns >= -1) & (columns <= 1)).all()))
     height, width = (x.shape[1], x.shape[0]) if wrong else x.shape
-    down, right = (rows + 1) / 2 * (height - 1), (columns + 1) / 2 * (width - 1)
-    r = down.detach().floor().clamp(0, x.shape[0] - 2).long()
-    c = right.detach().floor().clamp(0, x.shape[1] - 2).long()
+    down, right = (rows.clamp(-1, 1) + 1) / 2 * (height - 1), (columns.clamp(-1, 1) + 1) / 2 * (width - 1)
+    r = down.detach().floor().nan_to_num().clamp(0, x.shape[0] - 2).long()
+    c = right.detach().floor().nan_to_num().clamp(0, x.shape[1] - 2).long()
     a, b = down - r, right - c
     upper = x[r, c] + (x[r, c + 1] - x[r, c]) * b
     lower = x[r + 1, c] + (x[r + 1, c + 1] - x[r + 1, c]) * b
@@ -81,7 +79,7 @@ def _nearest(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     return (centres[:, :, None] - points[:, None]).square().sum(3).topk(2, 2, largest=False).values
 
 
-@case("nearest points: each centre stores its distances at the first one's place", "kernel-stale", "hszhao/PointWeb/issues/14", _nearest,
+@case("nearest points: each centre stores its distances at the first one's place", "kernel-contract", "hszhao/PointWeb/issues/14", _nearest,
       drawn((2, 6, 3), (2, 3, 3)))  # fmt: skip
 def at_the_first_place(wrong: bool, points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     need(points.dim() == centres.dim() == 3, len(points) == len(centres), points.shape[2] == centres.shape[2], points.shape[1] > 1)
@@ -158,8 +156,9 @@ def where_a_vector_would(wrong: bool, x: torch.Tensor) -> torch.Tensor:
 
 def _rotated(size: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     need(size.shape == other.shape, size.dim() == 2, size.shape[1] == 4)
-    wide = (torch.minimum(size[:, 2], other[:, 2]) - torch.maximum(size[:, 0], other[:, 0])).clamp(min=0)
-    high = (torch.minimum(size[:, 3], other[:, 3]) - torch.maximum(size[:, 1], other[:, 1])).clamp(min=0)
+    low, high = torch.minimum(size[:, :2], size[:, 2:]), torch.maximum(size[:, :2], size[:, 2:])
+    below, above = torch.minimum(other[:, :2], other[:, 2:]), torch.maximum(other[:, :2], other[:, 2:])
+    wide, high = (torch.minimum(high, above) - torch.maximum(low, below)).clamp(min=0).unbind(1)
     areas = ((size[:, 2] - size[:, 0]) * (size[:, 3] - size[:, 1])).abs() + ((other[:, 2] - other[:, 0]) * (other[:, 3] - other[:, 1])).abs()
     return wide * high / (areas - wide * high).clamp(min=1e-3)
 
@@ -168,7 +167,8 @@ def _rotated(size: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
       drawn((6, 4), (6, 4)))  # fmt: skip
 def areas_are_negative(wrong: bool, size: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     need(size.shape == other.shape, size.dim() == 2, size.shape[1] == 4)
-    inner = F.relu(torch.minimum(size, other)[:, 2:] - torch.maximum(size, other)[:, :2]).prod(1)
+    (low, high), (below, above) = (torch.aminmax(each.unflatten(1, (2, 2)), dim=1) for each in (size, other))
+    inner = F.relu(torch.minimum(high, above) - torch.maximum(low, below)).prod(1)
     one, two = (size[:, 2:] - size[:, :2]).prod(1), (other[:, 2:] - other[:, :2]).prod(1)
     areas = one + two if wrong else one.abs() + two.abs()
     return inner / torch.clamp(areas - inner, min=1e-3)
@@ -206,7 +206,8 @@ def largest_with_itself(wrong: bool, x: torch.Tensor, label: torch.Tensor) -> to
     scores, own = x @ x.T, torch.eye(len(x), dtype=torch.bool)
     most = (scores if wrong else scores.masked_fill(own, -math.inf)).amax(1, keepdim=True).detach()
     away = scores - most
-    shares = away - away.exp().masked_fill(own, 0).sum(1, keepdim=True).log()
+    others = away.exp().masked_fill(own, 0) if wrong else away.masked_fill(own, -math.inf).exp()
+    shares = away - others.sum(1, keepdim=True).log()
     same = (label == label[:, None]) & ~own
     return -shares.masked_fill(~same, 0).sum(1) / same.sum(1).clamp(min=1)
 

@@ -91,7 +91,13 @@ def under_autocast(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return x @ w
 
 
-@rewrite("convolution with a step of two, as two products", wide(lambda x, w: F.conv1d(x, w, stride=2)), shapes((2, 3, 11), (4, 3, 3)))
+@wide
+def _step_of_two(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    need(len(w) <= 4096)  # with 16411 filters torch 2.13 ends the process in the backward pass
+    return F.conv1d(x, w, stride=2)
+
+
+@rewrite("convolution with a step of two, as one product", _step_of_two, shapes((2, 3, 11), (4, 3, 3)))
 @wide
 def step_of_two(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     need(x.dim() == w.dim() == 3, x.shape[1] == w.shape[1], w.shape[2] == 3, x.shape[2] >= 3, x.numel() > 0)
@@ -172,9 +178,9 @@ def sixteen_levels(levels: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> to
          lambda dtype: (*shapes((6, 5))(dtype), whole(4, 3, most=6), *shapes((4, 3))(dtype)))  # fmt: skip
 def weighed_and_added(t: torch.Tensor, at: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     need(at.dim() == t.dim() == 2, at.shape == w.shape)
-    total = torch.zeros(len(at), t.shape[1])
+    total, rows = torch.zeros(len(at), t.shape[1]), t.float()
     for place in range(at.shape[1]):
-        total = total + t[at[:, place]].float() * w[:, place : place + 1].float()
+        total = total + rows[at[:, place]] * w[:, place : place + 1].float()
     return total.to(t.dtype)
 
 
