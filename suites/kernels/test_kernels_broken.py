@@ -35,7 +35,6 @@ MISSED = {
     "shares up to one half, in order: the first is taken from all sums": "kernel-contract: no mask that is tried leaves out so few",
     "attention: a key that is hidden has a score of -10000": "scores below it take numbers more than 64 times the example's",
     "logarithm of a sum of powers: the largest number of all rows is taken out": "kernel-mask: a NaN of one row reaches all rows",
-    "dice loss: smoothed below alone, so that nothing and nothing differ": "kernel-edge: what is left out is seen in short rows alone",
 }
 """Kernels of the frozen sets that are not found, or in another class, and why their errors are taken for those of correct ones, or of others."""
 WARNED = {
