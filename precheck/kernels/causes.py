@@ -10,7 +10,7 @@ import torch
 
 from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, seen, thresholds, unmasked
+from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds, unmasked
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -157,6 +157,8 @@ class Search:
             return Cause("kernel-rounding", f"intermediates in a lower format explain it; it shows where {words}")
         if judged.fault is not None and judged.fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged, steady=True):
             return Cause("kernel-accumulation", f"the error grows with the number of terms, and is too large where {words}")
+        if judged.fault is not None and judged.fault.kind == "values" and (other := other_constants.explains(self.bench, judged)):
+            return Cause("kernel-contract", f"{other} gives the same; it shows where {words}")
         edge, chance = Cause("kernel-edge", f"in the example's sizes it is right; here {words}"), self.rows.chance(judged)
         if not self._right_in_other_draws(trial, chance):
             return None

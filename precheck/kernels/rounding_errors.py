@@ -98,7 +98,12 @@ class RoundingErrors:
 
     def grows(self, judged: Judged, family: str = "", *, steady: bool = False) -> bool:
         """Whether the relative error grows with the length of a dimension along which the result adds up. `family`: instead of the trial's. `steady`:
-        and no more than a sum's may."""
+        and no more than a sum's may.
+
+        A result that is Inf or NaN in long rows shows no growth. However additions round, a sum of 1024 plain terms stays finite, since it is no more
+        than 1024 times the largest. What is lost there left the range of its format for another reason, as powers of scores do: scores are
+        products of rows, and their numbers get larger with the length of a row.
+        """
         name = judged.fault.subject if judged.fault else "output"
         trial = judged.trial.but(family=family or judged.trial.family, layout="contiguous", laid=-1)  # equal rows have few independent errors
         costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= PLENTY}
@@ -111,6 +116,8 @@ class RoundingErrors:
                 if not adds(self.bench, taken, dimension, name):  # the largest of a few numbers changes with the first, and of many it does not
                     break
                 found = self.replay.fresh(taken).distances.get(name)
+                if found is not None and found.lost:
+                    break
                 errors.append(found.relative if found is not None else 0.0)
                 ratio = found.ratio if found is not None else 0.0
             most = _STEADY * errors[0] if steady and len(errors) == 2 and errors[0] else math.inf

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter
+from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter, unequal_sizes
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
@@ -95,7 +95,7 @@ class Session:
     def _turned(self) -> bool:
         late = self.late()
         self.told.skipped += late and bool(self.bench.example.turned())
-        self.told.warnings += [] if late else flags.noticed(self.bench, self.state)
+        self.told.warnings += [] if late else flags.noticed(self.bench, self.state) + unequal_sizes.noticed(self.bench, self.state)
         return False
 
     def as_given(self) -> None:
@@ -153,8 +153,8 @@ class Session:
             told.refused.setdefault(judged.refused, []).append(judged.trial)
             if judged.trial.given and judged.trial.leaf < 0:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
-        if judged.fault is not None and judged.fault.kind not in ("touched", "beyond") and vacuous(judged, self.bench.dimensions.shapes):
-            told.refused.setdefault(judged.fault.text, []).append(judged.trial)
+        if (fault := judged.fault) and vacuous(judged, self.bench.dimensions.shapes) and not self.search.replay.unwritten(judged.trial, fault):
+            told.refused.setdefault(fault.text, []).append(judged.trial)
             judged.fault = None
         if judged.noticed and judged.fault is None and judged.noticed[0] not in dict(told.warnings):
             told.warnings.append(judged.noticed)

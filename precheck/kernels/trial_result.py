@@ -190,10 +190,11 @@ def asked(judged: Judged) -> bool:
 
 def vacuous(judged: Judged, shapes: Sequence[Sequence[Hashable]]) -> bool:
     """Whether a size other than the number of rows is 0. A kernel without columns has nothing to compute, and may raise any error. A pass that
-    has numbers to return has something to compute: the gradient of a table is zero where no row is looked up."""
+    has numbers to return has something to compute: the gradient of a table is zero where no row is looked up. (What memory held before is no result
+    of a computation either: the session asks `Replay.unwritten` too.)"""
     empty = {name for name, size in judged.trial.sizes if size == 0}
     first = next((shape[0] for shape in shapes if shape), "")
     if not empty or first in empty:
         return False
     assert judged.fault is not None
-    return judged.fault.kind != "of nothing" and (judged.fault.kind != "crash" or not asked(judged))
+    return judged.fault.kind not in ("of nothing", "touched", "beyond") and (judged.fault.kind != "crash" or not asked(judged))

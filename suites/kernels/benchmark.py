@@ -32,7 +32,7 @@ PAIRS = 200
 Row = dict[str, Any]
 
 
-def judged(candidate: Callable[..., Any], reference: Callable[..., Any], inputs: Any, *, budget: float, gradients: bool = True,
+def judged(candidate: Callable[..., Any], reference: Callable[..., Any], inputs: Any, *, budget: float, gradients: bool | str = True,
            others: bool = True) -> Row:  # fmt: skip
     """The rules of errors, or else of warnings; the seconds; what others say, where they are asked."""
     begun = time.monotonic()
@@ -83,7 +83,7 @@ def frozen(chosen: str, number: int) -> list[Row]:
     for name, pair, dtype in pairs(REWRITES[number]):
         if chosen in name:
             row = {"name": name, "wrong": False, "rule": ""}
-            rows.append(row | judged(pair.candidate, pair.reference, pair.inputs(dtype), budget=5, others=False))
+            rows.append(row | judged(pair.candidate, pair.reference, pair.inputs(dtype), budget=5, gradients=pair.gradients, others=False))
             _say(rows[-1])
     return rows
 

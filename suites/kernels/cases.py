@@ -26,11 +26,12 @@ class Case(NamedTuple):
 
 
 class Rewrite(NamedTuple):
-    """A reference, another formulation of it, and what makes the inputs in a format."""
+    """A reference, another formulation of it, what makes the inputs in a format, and which gradients are compared."""
 
     reference: Callable[..., Any]
     candidate: Callable[..., Any]
     inputs: Callable[[torch.dtype], tuple[Any, ...]]
+    gradients: bool | str = True
 
 
 BROKEN: defaultdict[int, dict[str, Case]] = defaultdict(dict)
@@ -58,12 +59,13 @@ def case(name: str, rule: str, link: str, reference: Callable[..., Any], inputs:
     return enter
 
 
-def rewrite(name: str, reference: Callable[..., Any], inputs: Callable[[torch.dtype], tuple[Any, ...]]) -> Callable[[Any], Any]:
+def rewrite(name: str, reference: Callable[..., Any], inputs: Callable[[torch.dtype], tuple[Any, ...]],
+            gradients: bool | str = True) -> Callable[[Any], Any]:  # fmt: skip
     """Enters a kernel that is right."""
     into = REWRITES[_set()]
 
     def enter(candidate: Callable[..., Any]) -> Callable[..., Any]:
-        into[name] = Rewrite(reference, candidate, inputs)
+        into[name] = Rewrite(reference, candidate, inputs, gradients)
         return candidate
 
     return enter
@@ -100,6 +102,23 @@ def need(*met: Any) -> None:
     """Refuses the inputs unless all of these are true."""
     if not all(met):
         raise ValueError("inputs that fit are needed")
+
+
+def wide(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """The formula in float32, each of its results in the format of the first tensor."""
+
+    @functools.wraps(formula)
+    def made(*inputs: Any, **named: Any) -> Any:
+        up = {name: _float32(each) for name, each in named.items()}
+        out = formula(*map(_float32, inputs), **up)
+        dtype = (*inputs, *named.values())[0].dtype
+        return tuple(each.to(dtype) for each in out) if isinstance(out, tuple) else out.to(dtype)
+
+    return made
+
+
+def _float32(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:

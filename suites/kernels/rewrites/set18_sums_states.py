@@ -140,10 +140,10 @@ def in_the_order_of_experts(x: torch.Tensor, w: torch.Tensor, chosen: torch.Tens
     need(bool(((chosen >= 0) & (chosen < len(w))).all()))
     order = chosen.flatten().argsort(stable=True)
     tokens, experts = order // max(chosen.shape[1], 1), chosen.flatten()[order]
-    made = torch.zeros(len(x), w.shape[2])
+    made, rows = torch.zeros(len(x), w.shape[2]), x.float()
     for expert in range(len(w)):
         own = tokens[experts == expert]
-        made = made.index_add(0, own, x[own].float() @ w[expert].float())
+        made = made.index_add(0, own, rows[own] @ w[expert].float())
     return made.to(x.dtype)
 
 
