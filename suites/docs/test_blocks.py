@@ -13,6 +13,7 @@ from carried import INSTALLS, carried_out
 from named import ROOT
 from walkthrough import Block, blocks
 
+pytestmark = pytest.mark.usefixtures("forked_python")
 PAIR = """
 import inspect
 

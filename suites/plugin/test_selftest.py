@@ -88,6 +88,7 @@ def test_a_check_that_cannot_fail_fails_its_test_and_says_why(pytester: pytest.P
     result.stdout.fnmatch_lines(["  same  shuffled: the input cannot show it: the rows of the model's output are equal *"])
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_reports_have_it_too_also_under_xdist(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY, RATE)
     forms = ("--drift-report=json:{}.json", "--drift-report=markdown:{}.md")
