@@ -12,6 +12,7 @@ import precheck
 from precheck.analysis.noise_floor import kernel_floor
 from precheck.kernels import contents, dimensions, examples, masks, memory, protocol, running
 from precheck.kernels.bench import Bench
+from precheck.kernels.clock import Budget
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.session import Session
 from precheck.kernels.states import State
@@ -186,7 +187,7 @@ def test_what_the_floor_does_not_know_tells_nothing(known: bool) -> None:
     x = torch.ones(4, 6)
     example = examples.read(x, None, False)[0]
     bench = Bench(torch.clone, torch.clone, example, dimensions.of(example), Wishes(gradients=False))
-    session = Session(bench, State(torch.clone), 0.0)
+    session = Session(bench, State(torch.clone), Budget(0.0))
     floor = kernel_floor.combined(x.double(), x.dtype, [x, x if known else x * torch.nan])
     session._power(Judged(Trial(), reference=Reference(Outcome(), Outcome(), {"output": floor})))
     assert session.told.told_by == ({"output"} if known else set())
