@@ -6,10 +6,13 @@ import importlib
 import os
 import pathlib
 import pkgutil
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 pytest_plugins = ["pytester"]
+sys.path.append(str(pathlib.Path(__file__).parent / "suites" / "forking"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker, set before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,3 +45,19 @@ def everything_imported() -> None:
     record(job_of(model, torch.ones(1, 2), loss=lambda out: out.sum(), optimizer=lambda parameters: torch.optim.AdamW(parameters)))
     for name in ("bf16-mixed", "16-mixed", "fp8", "64"):
         precheck.measure(model, torch.ones(1, 2), precision=name, loss=lambda out: out.sum())
+
+
+@pytest.fixture(scope="session")
+def forked_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path | None]:
+    """The folder of suites/forking's programs, with a server that has imported torch for them."""
+    from forked_python import programs
+
+    with programs(tmp_path_factory.mktemp("forked")) as folder:
+        yield folder
+
+
+@pytest.fixture
+def forked_python(forked_programs: pathlib.Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test with it starts Python by a fork, which spares each command an import of torch. Not for tests of what is imported, or of a crash."""
+    if forked_programs is not None:
+        monkeypatch.setattr(sys, "executable", str(forked_programs / "python"))

@@ -33,7 +33,8 @@ def add_kernel(command: Callable[..., argparse.ArgumentParser], what: Any) -> No
     compared = "whether to compare gradients, double: second ones too (default: yes)"
     parser.add_argument("--gradients", choices=("yes", "no", "double"), default="yes", help=compared)
     parser.add_argument("--sizes", help="names for the dimensions of each tensor, if two that have one size may differ: 'rows columns; columns'")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of processor time for the trials (default: 20)")
+    parser.add_argument("--budget", type=float, help="seconds of processor time for the trials (default: 20; with --trials no limit)")
+    parser.add_argument("--trials", type=int, help="the most trials, of which the same are made on each machine (default: no limit)")
     parser.add_argument("--speed", action="store_true", default=None, help="time both sides on a CPU too (default: on a device alone)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--save", type=Path, metavar="TEST.py", help="write a failing input as a test into this file")
@@ -53,7 +54,7 @@ def run_kernel(options: argparse.Namespace) -> tuple[int, str]:
     try:
         with telling(_say):
             report = compare_kernels(candidate, reference, _inputs(options), precision=options.precision, gradients=gradients, sizes=sizes,
-                                     budget=options.budget, speed=options.speed)  # fmt: skip
+                                     budget=options.budget, trials=options.trials, speed=options.speed)  # fmt: skip
     except (InputError, PrecisionError) as error:
         raise Trouble(str(error)) from None
     if options.save and "code" in report.facts:

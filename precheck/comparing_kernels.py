@@ -13,6 +13,7 @@ from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.kernels import dimensions, examples, reporting
 from precheck.kernels.bench import Bench
+from precheck.kernels.clock import budgeted
 from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
 from precheck.kernels.reduced_example import run_trials, smaller_alone
@@ -35,7 +36,8 @@ def compare_kernels(
     precision: str | Precision | None = None,
     gradients: bool | Literal["double"] = True,
     sizes: Any = None,
-    budget: float = 20.0,
+    budget: float | None = None,
+    trials: int | None = None,
     speed: bool | None = None,
     allow: Mapping[str, str] | None = None,
 ) -> Report:
@@ -54,7 +56,9 @@ def compare_kernels(
         sizes: Names of the dimensions of each tensor, as in ("rows columns", "columns"). Without it sizes that are equal vary together.
         budget: Seconds that the trials of one example may take, of the processor; waiting for a device counts half, and for a processor that other
             programs use not at all. An example of more than 65 536 elements is tried in smaller shapes, and at the end as it is, if as many
-            seconds again are enough for that.
+            seconds again are enough for that. None: 20 seconds, or no limit where `trials` has one.
+        trials: The most trials of one example. With no `budget` beside it the same trials are made on each machine, however fast that is. None: no
+            limit.
         speed: Whether both sides are timed on the example, by the clocks of `benchmark`. None times them on a device alone.
         allow: Rules whose errors become notes, each with your reason.
 
@@ -71,7 +75,7 @@ def compare_kernels(
     """
     allowed = allowances.checked(allow)
     chosen = None if precision is None else resolve(precision)
-    _check(candidate, reference, gradients, budget, speed)
+    _check(candidate, reference, gradients, budget, trials, speed)
     wishes, state = Wishes(chosen, bool(gradients), gradients == "double", default=str(torch.get_default_device())), State(candidate)
     found, benches = [], []
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), doing("judging the kernel"), on_cpu():
@@ -79,7 +83,7 @@ def compare_kernels(
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
             whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
             checked_reference(whole, smaller_alone(whole, sizes))
-            one, bench = run_trials(whole, state, budget, sizes)
+            one, bench = run_trials(whole, state, budgeted(budget, trials), sizes)
             found.append(one)
             benches.append(bench)
             if found[-1].cause is not None:
@@ -91,7 +95,7 @@ def compare_kernels(
     return report
 
 
-def _check(candidate: Any, reference: Any, gradients: Any, budget: Any, speed: Any) -> None:
+def _check(candidate: Any, reference: Any, gradients: Any, budget: Any, trials: Any, speed: Any) -> None:
     for name, given in (("candidate", candidate), ("reference", reference)):
         if not callable(given):
             raise InputError(f"{name}={given!r:.80} cannot be called; pass a function of tensors or a module")
@@ -99,5 +103,7 @@ def _check(candidate: Any, reference: Any, gradients: Any, budget: Any, speed: A
         raise InputError(f"gradients={gradients!r}; pass True, False or 'double'")
     if speed not in (None, True, False):
         raise InputError(f"speed={speed!r}; pass True, False or None")
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0):
         raise InputError(f"budget={budget!r}; pass seconds, as in budget=20")
+    if trials is not None and (isinstance(trials, bool) or not isinstance(trials, int) or trials < 1):
+        raise InputError(f"trials={trials!r}; pass how many trials to make at most, as in trials=100")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precheck.kernels import dimensions, running
 from precheck.kernels.bench import Bench, compiled
-from precheck.kernels.clock import threads
+from precheck.kernels.clock import Budget, threads
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.session import Session, SessionResult
 from precheck.kernels.states import State
@@ -19,7 +19,7 @@ _LEAST = 32
 """The least size: no size is halved below it."""
 
 
-def run_trials(bench: Bench, state: State, budget: float, named: object) -> tuple[SessionResult, Bench]:
+def run_trials(bench: Bench, state: State, budget: Budget, named: object) -> tuple[SessionResult, Bench]:
     """Runs all trials of one example, and returns the bench of the last one too. A large example is also tried as given at the end, if the budget
     allows."""
     small = smaller(bench, named)
@@ -28,10 +28,10 @@ def run_trials(bench: Bench, state: State, budget: float, named: object) -> tupl
         told = session.run()
     if small is None or told.cause is not None or told.unjudged:
         return told, session.bench
-    if bench.dimensions.elements({}) > WHOLE or session.first * _seconds(bench) / max(_seconds(small), 1e-6) > budget / 2:
+    if bench.dimensions.elements({}) > WHOLE or session.first * _seconds(bench) / max(_seconds(small), 1e-6) > budget.seconds / 2:
         told.whole_left_out = True
         return told, small
-    last = Session(bench, state, budget)
+    last = Session(bench, state, Budget(budget.seconds))
     last.told = told
     last.as_given()
     return told, small if told.cause is None else bench

@@ -33,6 +33,7 @@ def _counts(told: Sequence[SessionResult]) -> dict[str, Any]:
     counts: dict[str, Any] = {"trials": sum(one.trials for one in told), "left_out_for_time": sum(one.skipped for one in told)}
     refused = {why: len(trials) for one in told for why, trials in one.refused.items()}
     optional = {
+        "left_out_beyond_trials": sum(one.beyond for one in told),
         "refused_by_candidate": refused, "refused_by_reference_alone": sum(one.unchecked for one in told),
         "not_tried": sorted({words for one in told for words in one.untried}),
         "example_in_smaller_shapes_alone": any(one.whole_left_out for one in told),

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Iterable
 
 from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter, unequal_sizes
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
-from precheck.kernels.clock import Clock
+from precheck.kernels.clock import Budget, Clock, Costs
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Fault, Judged, distances, stored_as, vacuous
 from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
 
-_STEEP = 2.0
-"""The power of a size with which its cost is assumed to grow, as for attention, while two sizes have not shown another one."""
 _READINGS = 16
 """Readings of an example's sizes of 1: which are a batch of one, and which are one for all."""
-_CHEAP = 0.02
-"""Seconds of a trial below which the growth of its cost is ignored."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -37,6 +32,7 @@ class SessionResult:
     refused: dict[str, list[Trial]] = dataclasses.field(default_factory=dict)  # the candidate's reasons for refusing inputs, and where
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
     skipped: int = 0  # trials left out for lack of time
+    beyond: int = 0  # trials left out since as many as were asked for had been made
     untried: list[str] = dataclasses.field(default_factory=list)  # kinds of trials of which all were left out
     looked: set[str] = dataclasses.field(default_factory=set)  # the other surroundings in which it was called
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
@@ -50,9 +46,9 @@ class SessionResult:
 class Session:
     """The trials of one candidate on one example."""
 
-    def __init__(self, bench: Bench, state: State, budget: float) -> None:
-        self.bench, self.state, self.clock, self.told = bench, state, Clock(budget), SessionResult()
-        self.costs: dict[str, tuple[int, float, float]] = {}  # by dimension: the largest size so far, its seconds, the power with which they grow
+    def __init__(self, bench: Bench, state: State, budget: Budget) -> None:
+        self.bench, self.state, self.told = bench, state, SessionResult()
+        self.most, self.clock, self.costs = budget.trials, Clock(budget.seconds), Costs()
         self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
         self.itself.with_numbers = bench.with_numbers
         self.search = Search(bench, state)
@@ -60,7 +56,17 @@ class Session:
 
     def late(self) -> bool:
         """Whether the budget is used up."""
-        return self.clock.left() < 0
+        return self.told.trials >= self.most or self.clock.left() < 0
+
+    def _left_out(self, count: int = 1, *, least: int = 0) -> bool:
+        """Whether planned trials, that many, are left out since the budget is used up. `least`: so many are made whatever the time."""
+        if not self.late() or self.told.trials < min(least, self.most):
+            return False
+        if self.told.trials >= self.most:
+            self.told.beyond += count
+        else:
+            self.told.skipped += count
+        return True
 
     def run(self) -> SessionResult:
         """Runs all stages, until one finds a fault."""
@@ -78,11 +84,11 @@ class Session:
         )
         self.told.unjudged = triton_interpreter.unjudged(self.bench)
         for words, stage in stages:
-            trials, skipped = self.told.trials, self.told.skipped
+            trials, skipped = self.told.trials, self.told.skipped + self.told.beyond
             with doing(words):
                 if self.told.unjudged or stage():
                     break
-            if self.told.trials == trials and self.told.skipped > skipped:
+            if self.told.trials == trials and self.told.skipped + self.told.beyond > skipped:
                 self.told.untried.append(words)
         return self.told
 
@@ -93,9 +99,8 @@ class Session:
         return self._failed(fault, "kernel-contract")
 
     def _turned(self) -> bool:
-        late = self.late()
-        self.told.skipped += late and bool(self.bench.example.turned())
-        self.told.warnings += [] if late else flags.noticed(self.bench, self.state) + unequal_sizes.noticed(self.bench, self.state)
+        if not self._left_out(bool(self.bench.example.turned())):
+            self.told.warnings += flags.noticed(self.bench, self.state) + unequal_sizes.noticed(self.bench, self.state)
         return False
 
     def as_given(self) -> None:
@@ -108,8 +113,7 @@ class Session:
         for trial in planned:
             judged = None  # a large trial's results are let go before those of the next one are made
             progress.op()
-            if self.late() and self.told.trials >= 3:
-                self.told.skipped += 1
+            if self._left_out(least=3):
                 continue
             taken = self.bench.takes(trial) if self._affordable(trial) else None
             if taken is None:
@@ -118,32 +122,17 @@ class Session:
             judged = self.bench.judge(taken)
             if judged.refused and self._strange_signs(taken, least=2):  # it says so itself, however few they are
                 judged = self.bench.judge(taken)
-            self._cost(trial, self.clock.spent() - begun)
+            self.costs.note(trial.sizes, self.clock.spent() - begun)
             self.first = self.first or self.clock.spent() - begun
             if self._noted(judged) and self._confirmed(judged):
                 return True
         return False
 
     def _affordable(self, trial: Trial) -> bool:
-        if not trial.given and self.bench.dimensions.elements(dict(trial.sizes)) > MOST:
-            self.told.skipped += 1
-            return False
-        left = self.clock.left()
-        for name, size in trial.sizes:
-            before, seconds, steep = self.costs.get(name, (0, 0.0, _STEEP))
-            if seconds > _CHEAP and before and seconds * (max(size, 1) / before) ** steep > left / 3:
-                self.told.skipped += 1
-                return False
-        return True
-
-    def _cost(self, trial: Trial, seconds: float) -> None:
-        if len(trial.sizes) == 1:
-            name, size = trial.sizes[0]
-            before, last, steep = self.costs.get(name, (0, 0.0, _STEEP))
-            if last > _CHEAP and size >= 2 * before:
-                steep = max(math.log(max(seconds, last) / last, size / before), 1.0)
-            if size >= before:
-                self.costs[name] = size, seconds, steep
+        large = not trial.given and self.bench.dimensions.elements(dict(trial.sizes)) > MOST
+        fits = not large and self.costs.fits(trial.sizes, self.clock.left())
+        self.told.skipped += not fits
+        return fits
 
     def _noted(self, judged: Judged) -> bool:
         """Records a trial, and returns whether it has a fault."""
@@ -262,8 +251,7 @@ class Session:
         self.told.warnings += protocol.noticed(self.bench)
         for sequence in (protocol.in_place, protocol.one_storage, protocol.interposed, protocol.renumbered, protocol.widened, protocol.twins):
             for judged in sequence(self.bench):
-                if self.late():
-                    self.told.skipped += 1
+                if self._left_out():
                     return False
                 self._noted(judged)
                 if judged.fault is not None and self._stale(judged, sequence):

@@ -163,7 +163,7 @@ def check_invariance(request: pytest.FixtureRequest, precision: Precision | str)
 
 @pytest.fixture
 def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
-    """check_kernel(candidate, reference, inputs, *, precision=None, gradients=True, sizes=None, budget=20.0, speed=None, allow=None) -> Report.
+    """check_kernel(candidate, reference, inputs, *, precision=None, gradients=True, sizes=None, budget=None, trials=None, ...) -> Report.
 
     Judges a kernel beside the function that it should compute, on other inputs like the example, and fails the test where it is wrong:
 
@@ -171,7 +171,8 @@ def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
             check_kernel(my_softmax, torch.nn.functional.softmax, {"input": torch.randn(8, 64), "dim": -1})
 
     The class of the fault is the rule of the finding: kernel-edge, kernel-stride, kernel-accumulation, … Inputs keep their formats unless
-    `precision` says otherwise: the test does not run once for each of --precision.
+    `precision` says otherwise: the test does not run once for each of --precision. `trials` is the most trials; without it they take as many
+    seconds of the processor as `budget` says, 20 by default. `speed` and `allow` are those of `compare_kernels`.
     """
     from precheck.plugin.pairs import CheckKernel
 

@@ -42,14 +42,14 @@ Change = Callable[[Any, Any], Any]
 @garbage_collector.sparing()
 def kernel_selftested(
     candidate: Callable[..., Any], reference: Callable[..., Any], inputs: Any, *, precision: str | Precision | None = None,
-    gradients: Any = True, sizes: Any = None, budget: float = 20.0, speed: Any = None, allow: Mapping[str, str] | None = None,
-    tolerated: Collection[str] = (),
+    gradients: Any = True, sizes: Any = None, budget: Any = None, trials: Any = None, speed: Any = None,
+    allow: Mapping[str, str] | None = None, tolerated: Collection[str] = (),
 ) -> list[Outcome]:  # fmt: skip
     """Plants each fault of FAULTS into what `candidate` returns, where `compare_kernels` has passed so. Returns their outcomes.
 
     The faults meet the trials in the shapes of the example (of a large one in smaller shapes), which are the first that the judge makes. Of a list
-    of examples a fault has to be caught on one. `tolerated` are rules whose errors do not fail the test, as those of `allow`; `budget`
-    and `speed` change nothing here. Random states and the candidate's own state come back. Raises what `compare_kernels` raises.
+    of examples a fault has to be caught on one. `tolerated` are rules whose errors do not fail the test, as those of `allow`; `budget`,
+    `trials` and `speed` change nothing here. Random states and the candidate's own state come back. Raises what `compare_kernels` raises.
     """
     chosen = None if precision is None else resolve(precision)
     wishes, state = Wishes(chosen, bool(gradients), gradients == "double", default=str(torch.get_default_device())), State(candidate)

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from named import ROOT
 from walkthrough import LEAN, blocks, surroundings
 
+pytestmark = pytest.mark.usefixtures("forked_python")
 yaml = pytest.importorskip("yaml", reason="actions are YAML; pip install pyyaml")
 PROJECT = '''
 import torch
@@ -67,7 +69,7 @@ class Runner:
         (self.project / "test_wide.py").write_text(PROJECT.format(factor=factor), encoding="utf8")
 
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(self.programs), str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ["PATH"]])
         files = {name: str(self.temp / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
         runner = {"RUNNER_TEMP": str(self.temp), "GITHUB_ACTION_PATH": str(ROOT), "GITHUB_REPOSITORY": "a/b", "CI": "true"}
         whole = surroundings(PATH=path, PYTEST_ADDOPTS=LEAN, GH_FOLDER=str(self.temp), **files, **runner, **env)

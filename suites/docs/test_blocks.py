@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import textwrap
@@ -13,6 +14,10 @@ from carried import INSTALLS, carried_out
 from named import ROOT
 from walkthrough import Block, blocks
 
+from precheck import comparing_kernels
+from precheck.kernels import clock
+
+pytestmark = pytest.mark.usefixtures("forked_python")
 PAIR = """
 import inspect
 
@@ -146,6 +151,12 @@ GIVEN = {
 """What the examples of the fixtures take for granted, by a word of each."""
 
 
+@pytest.fixture
+def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel, where a page says no number: what pages show is found in these, and the usual budget is twenty seconds."""
+    monkeypatch.setattr(comparing_kernels, "budgeted", lambda seconds, trials: clock.Budget(math.inf, trials or 60))
+
+
 @pytest.fixture(scope="module")
 def transformers_imported(everything_imported: None) -> None:
     """With what it imports late. Some of that can be imported once in a process, so it comes before pytester notes what is imported."""
@@ -153,7 +164,7 @@ def transformers_imported(everything_imported: None) -> None:
         exec(PAIR, {})
 
 
-@pytest.mark.usefixtures("transformers_imported")
+@pytest.mark.usefixtures("transformers_imported", "few_trials")
 def test_the_examples_of_the_fixtures_run(pytester: pytest.Pytester) -> None:
     if find_spec("transformers") is None:
         pytest.skip("the decoder is one of transformers")
@@ -168,7 +179,7 @@ def test_the_examples_of_the_fixtures_run(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("-p", "no:cacheprovider", "--precision=bf16").assert_outcomes(passed=len(GIVEN))
 
 
-@pytest.mark.usefixtures("transformers_imported")
+@pytest.mark.usefixtures("transformers_imported", "few_trials")
 @pytest.mark.parametrize("name", HERE)
 def test_a_page_does_what_it_says(name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     if "transformers" in BEFORE.get(name, ""):

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from named import OTHERS, ROOT, known, options
 from walkthrough import LEAN, Block, blocks, surroundings
 
+pytestmark = pytest.mark.usefixtures("forked_python")
 yaml = pytest.importorskip("yaml", reason="recipes are YAML; pip install pyyaml")
 RECIPES = ROOT / "docs" / "recipes"
 PAGES = ("github", "gitlab", "tox", "nightly")
@@ -71,7 +73,7 @@ def project(recorded: Path, tmp_path: Path) -> Path:
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """As a runner does: bash that stops at the first command that fails. The interpreter's own programs come first."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ["PATH"]])
     env = surroundings(PATH=path, PYTEST_ADDOPTS=LEAN, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), CI="true")
     return subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
@@ -175,7 +177,7 @@ def test_tox_reads_its_recipe(tmp_path: Path) -> None:
     parsed = configparser.ConfigParser(interpolation=None)
     parsed.read_string(block.text)
     assert parsed["tox"]["env_list"] == "float32, bf16, fp16"
-    if shutil.which("tox", path=str(Path(sys.executable).parent)) is None:
+    if shutil.which("tox", path=sysconfig.get_path("scripts")) is None:
         pytest.skip("tox is not installed")
     for name, wanted in (("float32", "pytest"), ("bf16", "pytest --precision=bf16-mixed,bf16-true"), ("goldens", "pytest --golden-refresh=changed")):
         said = run(f"tox config -e {name} -k commands", tmp_path).stdout

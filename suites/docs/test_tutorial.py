@@ -12,6 +12,7 @@ from carried import carried_out
 from named import asked, extras
 from walkthrough import blocks
 
+pytestmark = pytest.mark.usefixtures("forked_python")
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "tutorial.md").read_text(encoding="utf8")

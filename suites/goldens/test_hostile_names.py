@@ -97,6 +97,7 @@ def test_what_is_said_of_a_stale_golden_keeps_to_its_line(bad: str) -> None:
     assert plain(finding.message)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_check_against_such_a_golden_says_none_of_it(tmp_path: Path) -> None:
     bad = "".join(HOSTILE.values())
     (tmp_path / "test_it.py").write_text(

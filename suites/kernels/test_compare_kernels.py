@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from typing import Any
@@ -31,7 +32,7 @@ def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tens
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_kernel_that_keeps_float32_inside_passes_in_every_format(dtype: torch.dtype) -> None:
-    report = precheck.compare_kernels(written, norm, inputs(dtype), budget=2)
+    report = precheck.compare_kernels(written, norm, inputs(dtype), trials=60)
     assert not report.errors, report.summary()
     assert report.verdict == "rounding"
     assert report.facts["trials"] >= 12
@@ -43,7 +44,7 @@ def test_an_error_has_its_class_its_place_and_code_that_rebuilds_its_inputs() ->
         rows = written(x, weight)
         return rows if len(x) % 2 == 0 else torch.cat([rows[:-1], 2 * rows[-1:]])
 
-    report = precheck.compare_kernels(tile, norm, inputs(), budget=10)
+    report = precheck.compare_kernels(tile, norm, inputs(), trials=70)
     [finding] = report.errors
     assert finding.rule == "kernel-edge"
     assert finding.tensor == "output"
@@ -60,9 +61,9 @@ def test_an_error_has_its_class_its_place_and_code_that_rebuilds_its_inputs() ->
 
 def test_gradients_are_those_that_are_required_and_all_where_none_is() -> None:
     x, weight = inputs()
-    report = precheck.compare_kernels(written, norm, (x, weight.requires_grad_()), budget=1)
+    report = precheck.compare_kernels(written, norm, (x, weight.requires_grad_()), trials=20)
     assert {(row.kind, row.tensor) for row in report.boundaries} == {("output", "output"), ("gradient", "inputs[1]")}
-    report = precheck.compare_kernels(written, norm, inputs(), gradients=False, budget=1)
+    report = precheck.compare_kernels(written, norm, inputs(), gradients=False, trials=20)
     assert {row.tensor for row in report.boundaries} == {"output"}
 
 
@@ -72,11 +73,11 @@ def test_a_clean_refusal_is_a_warning_and_a_crash_an_error() -> None:
             raise error(f"{x.shape[-1]} columns: a multiple of 2 is needed")
         return written(x, weight)
 
-    report = precheck.compare_kernels(even, norm, inputs(), budget=1)
+    report = precheck.compare_kernels(even, norm, inputs(), trials=90)
     assert not report.errors
     (refused,) = [finding for finding in report.findings if "refuses" in finding.message]
     assert (refused.severity, refused.remedy.split(";")[0]) == ("warning", "take these inputs too")
-    report = precheck.compare_kernels(lambda x, weight: even(x, weight, RuntimeError), norm, inputs(), budget=5)
+    report = precheck.compare_kernels(lambda x, weight: even(x, weight, RuntimeError), norm, inputs(), trials=150)
     assert [finding.rule for finding in report.errors] == ["kernel-edge"]
 
 
@@ -86,15 +87,37 @@ def test_memory_that_runs_out_in_sizes_the_user_did_not_choose_is_no_fault() -> 
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 128.01 GiB.")
         return written(x, weight)
 
-    report = precheck.compare_kernels(hungry, norm, inputs(), budget=2)
+    report = precheck.compare_kernels(hungry, norm, inputs(), trials=150)
     assert report.verdict == "rounding", report.summary()
+
+
+def test_a_number_of_trials_is_a_limit_that_hangs_on_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first in order; who sets seconds beside it is held to both."""
+    made: list[tuple[int, ...]] = []
+
+    def seen(x: torch.Tensor) -> torch.Tensor:
+        made.append(tuple(x.shape))
+        return x.sin()
+
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    first = precheck.compare_kernels(seen, torch.sin, x, trials=7)
+    calls, made = made, []
+    seconds = itertools.count(step=1000)
+    monkeypatch.setattr("precheck.kernels.clock.time.thread_time", lambda: next(seconds))
+    again = precheck.compare_kernels(seen, torch.sin, x, trials=7)
+    assert first.facts["trials"] == again.facts["trials"] == 7
+    assert calls == made
+    assert first.facts["left_out_beyond_trials"] > 100
+    assert (first.facts["left_out_for_time"], again.facts["left_out_for_time"]) == (0, 0)
+    assert set(first.facts["not_tried"]) == {"from call to call", "other layouts", "Inf and NaN", "other sizes", "long sums"}
+    assert precheck.compare_kernels(seen, torch.sin, x, trials=1).facts["trials"] == 1
 
 
 def test_who_refuses_the_example_is_another_function() -> None:
     def refusing(x: torch.Tensor) -> torch.Tensor:
         raise TypeError("no such format")
 
-    report = precheck.compare_kernels(refusing, torch.sin, torch.randn(3, 4), budget=1)
+    report = precheck.compare_kernels(refusing, torch.sin, torch.randn(3, 4), trials=10)
     assert [finding.rule for finding in report.errors] == ["kernel-contract"], report.summary()
     assert "the candidate refuses the example: TypeError: no such format" in report.errors[0].message
 
@@ -103,9 +126,9 @@ def test_a_module_is_judged_with_its_weights() -> None:
     torch.manual_seed(0)
     reference, candidate = torch.nn.Linear(8, 4), torch.nn.Linear(8, 4)
     candidate.load_state_dict(reference.state_dict())
-    assert not precheck.compare_kernels(candidate, reference, torch.randn(3, 8), budget=3).errors
+    assert not precheck.compare_kernels(candidate, reference, torch.randn(3, 8), trials=60).errors
     candidate.bias.data[0] += 0.01
-    assert precheck.compare_kernels(candidate, reference, torch.randn(3, 8), budget=3).errors
+    assert precheck.compare_kernels(candidate, reference, torch.randn(3, 8), trials=10).errors
 
 
 def test_second_gradients_are_compared_where_they_are_asked_for() -> None:
@@ -120,8 +143,9 @@ def test_second_gradients_are_compared_where_they_are_asked_for() -> None:
             return 2 * gradient * ctx.saved_tensors[0]
 
     x = torch.randn(4, 5)
-    assert not precheck.compare_kernels(Square.apply, torch.square, x, budget=2).errors
-    assert [each.rule for each in precheck.compare_kernels(Square.apply, torch.square, x, gradients="double", budget=2).errors] == ["kernel-gradient"]
+    assert not precheck.compare_kernels(Square.apply, torch.square, x, trials=60).errors
+    report = precheck.compare_kernels(Square.apply, torch.square, x, gradients="double", trials=10)
+    assert [each.rule for each in report.errors] == ["kernel-gradient"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +157,9 @@ def test_second_gradients_are_compared_where_they_are_asked_for() -> None:
         ({"reference": lambda x: torch.dropout(x, 0.5, True), "inputs": torch.randn(9)}, "draws random numbers"),
         ({"reference": lambda x: x.view(7, 7), "inputs": torch.randn(9)}, "the reference raises RuntimeError on the example"),
         ({"budget": 0}, "budget=0; pass seconds"),
+        ({"trials": 0}, "trials=0; pass how many trials to make at most, as in trials=100"),
+        ({"trials": 2.5}, "trials=2.5; pass how many"),
+        ({"trials": True}, "trials=True; pass how many"),
         ({"gradients": "third"}, "gradients='third'"),
         ({"sizes": ("a b c", "d")}, "gives 3 names"),
         ({"sizes": ("a a", "a")}, "names 'a' both 6 and 32"),
@@ -147,7 +174,7 @@ def test_what_cannot_be_judged_is_said_in_one_sentence(given: dict[str, Any], sa
 def test_the_users_tensors_and_random_state_come_back_as_they_were() -> None:
     x, weight = inputs()
     before, state = (x.clone(), weight.clone()), torch.get_rng_state()
-    precheck.compare_kernels(lambda x, weight: written(x.mul_(1), weight), norm, (x, weight), budget=1)
+    precheck.compare_kernels(lambda x, weight: written(x.mul_(1), weight), norm, (x, weight), trials=10)
     assert all(torch.equal(a, b) for a, b in zip((x, weight), before, strict=True))
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -161,7 +188,7 @@ def test_a_softmax_may_differentiate_its_own_shift(seed: int) -> None:
         return powers / powers.sum(-1, keepdim=True)
 
     torch.manual_seed(seed)
-    report = precheck.compare_kernels(shifted, lambda x: torch.softmax(x, -1), (torch.randn(8, 64),), budget=1.5)
+    report = precheck.compare_kernels(shifted, lambda x: torch.softmax(x, -1), (torch.randn(8, 64),), trials=170)
     assert not report.errors, report.summary()
     assert report.summary().startswith("no errors: 2 tensors compared")
     assert "gradient of inputs[0]" in report.summary()
@@ -182,5 +209,5 @@ def test_attention_whose_gradient_cancels_passes_in_tiles() -> None:
 
     torch.manual_seed(0)
     q, k = torch.randn(2, 7, 8), torch.randn(2, 7, 8)
-    report = precheck.compare_kernels(online, F.scaled_dot_product_attention, (q, k, torch.ones(2, 7, 8)), sizes=["b n d"] * 3, budget=3)
+    report = precheck.compare_kernels(online, F.scaled_dot_product_attention, (q, k, torch.ones(2, 7, 8)), sizes=["b n d"] * 3, trials=80)
     assert not report.errors, report.summary()

@@ -26,7 +26,7 @@ QUICK = {
 @pytest.mark.parametrize("name", sorted(QUICK))
 def test_what_the_twentieth_set_showed_is_told(name: str) -> None:
     case = BROKEN_BY_NAME[name]
-    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=4)
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), trials=110)
     assert [each.rule for each in report.errors] == [case.rule], report.summary()
 
 
@@ -48,7 +48,7 @@ def _first_alone(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 def test_a_size_of_one_may_be_a_batch_or_one_for_all(candidate: Callable[..., torch.Tensor], rules: list[str]) -> None:
     """A fault in larger batches counts if no reading of the sizes makes it right."""
     inputs = (torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0)), torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(1)))
-    report = precheck.compare_kernels(candidate, _added, inputs, budget=1.5)
+    report = precheck.compare_kernels(candidate, _added, inputs, trials=170)
     assert [each.rule for each in report.errors] == rules, report.summary()
 
 
@@ -66,14 +66,14 @@ def test_an_input_that_is_turned_back_is_as_it_was() -> None:
             x.t_().t_()
         return x * 2
 
-    report = precheck.compare_kernels(candidate, lambda x: x + x, torch.randn(3, 5), budget=0.3, gradients=False)
+    report = precheck.compare_kernels(candidate, lambda x: x + x, torch.randn(3, 5), trials=40, gradients=False)
     assert not report.errors, report.summary()
 
 
 def test_a_wrong_number_beside_a_nan_that_the_reference_leaves_out_is_a_warning() -> None:
     """NaN must reach what depends on it, and more is not asked."""
     case = BROKEN_BY_NAME["the middle of what is not NaN: NaN counts as zero"]
-    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=1.5)
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), trials=130)
     assert not report.errors, report.summary()
     assert any("which the reference leaves out" in each.message for each in report.findings if each.rule == "kernel-contract")
 
@@ -101,5 +101,5 @@ def test_a_large_tensor_shows_its_kind_in_rows() -> None:
 
 
 def test_rows_of_a_report_have_a_format() -> None:
-    report = precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, torch.randn(3, 5).bfloat16(), budget=0.3)
+    report = precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, torch.randn(3, 5).bfloat16(), trials=40)
     assert {row.dtype for row in report.boundaries} == {"bfloat16"}

@@ -80,7 +80,7 @@ def test_each_kernel_of_the_sets_has_a_name_of_its_own_and_a_known_class() -> No
 ])  # fmt: skip
 def test_a_broken_kernel_is_found_in_its_class(name: str) -> None:
     case = BROKEN_BY_NAME[name]
-    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=20 if SLOW else 5)
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), **({} if SLOW else {"trials": 210}))
     warned = case.rule == "kernel-fallback" or name in WARNED
     told = {finding.rule for finding in report.findings if finding.severity == ("warning" if warned else "error")}
     assert told >= {case.rule} if warned else told == {case.rule}, report.summary()
@@ -89,7 +89,7 @@ def test_a_broken_kernel_is_found_in_its_class(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in BROKEN_BY_NAME if SLOW or name in sorted(QUICK)[:3]])
 def test_its_fixed_twin_passes(name: str) -> None:
     case = BROKEN_BY_NAME[name]
-    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=20 if SLOW else 1)
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), **({} if SLOW else {"trials": 60}))
     assert not report.errors, report.summary()
 
 
@@ -100,5 +100,6 @@ if not SLOW:
 
 @pytest.mark.parametrize(("name", "pair", "dtype"), SOUND)
 def test_another_formulation_passes(name: str, pair: Rewrite, dtype: torch.dtype) -> None:
-    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(dtype), gradients=pair.gradients, budget=20 if SLOW else 1)
+    limits = {"budget": 20} if SLOW else {"trials": 60}
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(dtype), gradients=pair.gradients, **limits)
     assert not report.errors, report.summary()

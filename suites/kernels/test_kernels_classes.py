@@ -11,12 +11,12 @@ import precheck
 from precheck.kernels import contents
 
 
-def _found(candidate: Any, reference: Any, inputs: Any, budget: float = 3) -> list[Any]:
-    return precheck.compare_kernels(candidate, reference, inputs, budget=budget, gradients=False).errors
+def _found(candidate: Any, reference: Any, inputs: Any, trials: int = 290) -> list[Any]:
+    return precheck.compare_kernels(candidate, reference, inputs, trials=trials, gradients=False).errors
 
 
-def _told(candidate: Any, reference: Any, inputs: Any, budget: float = 3) -> list[str]:
-    return [each.rule for each in _found(candidate, reference, inputs, budget)]
+def _told(candidate: Any, reference: Any, inputs: Any, trials: int = 290) -> list[str]:
+    return [each.rule for each in _found(candidate, reference, inputs, trials)]
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_a_result_that_is_kept_without_a_number_of_the_call_is_stale() -> None:
     reference = lambda x, start: x * (start + torch.arange(len(x))[:, None])  # noqa: E731
     assert _told(lambda x, start: table(x, start, tuple(x.shape)), reference, inputs) == ["kernel-stale"]
     kept.clear()
-    assert _told(lambda x, start: table(x, start, (*x.shape, int(start))), reference, inputs, budget=0.5) == []
+    assert _told(lambda x, start: table(x, start, (*x.shape, int(start))), reference, inputs, trials=64) == []
 
 
 @pytest.mark.parametrize("least", [0, 1])

@@ -46,12 +46,12 @@ X, IDS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.t
 
 
 def test_a_largest_element_that_ties_with_nothing_may_have_the_whole_gradient() -> None:
-    report = precheck.compare_kernels(_behind_masks, _largest, (X, IDS), budget=1)
+    report = precheck.compare_kernels(_behind_masks, _largest, (X, IDS), trials=50)
     assert not report.errors, report.summary()
 
 
 def test_half_a_gradient_is_wrong_where_nothing_ties() -> None:
-    report = precheck.compare_kernels(_half_of_it, _largest, (X, IDS), budget=2)
+    report = precheck.compare_kernels(_half_of_it, _largest, (X, IDS), trials=10)
     assert [finding.rule for finding in report.errors] == ["kernel-gradient"], report.summary()
 
 
@@ -65,10 +65,10 @@ def _coded(cut: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tenso
 
 def test_codes_are_known_after_they_are_limited() -> None:
     """A whole number that is moved by the noise of a limit would be cut to the one before."""
-    report = precheck.compare_kernels(_coded(torch.floor), _coded(torch.round), torch.randn(6, 32), budget=2)
+    report = precheck.compare_kernels(_coded(torch.floor), _coded(torch.round), torch.randn(6, 32), trials=10)
     assert [finding.rule for finding in report.errors] == ["kernel-rounding"], report.summary()
     assert "whole numbers that are rounded down explain it" in report.summary()
-    right = precheck.compare_kernels(lambda x: _coded(lambda y: (y + 0.0).round())(x * 1), _coded(torch.round), torch.randn(6, 32), budget=0.5)
+    right = precheck.compare_kernels(lambda x: _coded(lambda y: (y + 0.0).round())(x * 1), _coded(torch.round), torch.randn(6, 32), trials=40)
     assert not right.errors, right.summary()
     assert "untold" not in right.facts
 
@@ -101,7 +101,7 @@ def test_a_logarithm_of_a_mixture_that_is_zero_is_found() -> None:
         return (x.exp() * (x - ((x.exp() + y.exp()) / 2).log())).sum(-1)
 
     inputs = torch.randn(4, 9).log_softmax(-1), torch.randn(4, 9).log_softmax(-1)
-    report = precheck.compare_kernels(kernel, reference, inputs, budget=2)
+    report = precheck.compare_kernels(kernel, reference, inputs, trials=20)
     assert [finding.rule for finding in report.errors] == ["kernel-rounding"], report.summary()
 
 
@@ -125,11 +125,11 @@ def test_a_gradient_that_is_nan_everywhere_is_not_judged_and_that_is_said() -> N
     def reference(x: torch.Tensor) -> torch.Tensor:
         return x + 0 * (x - x).sqrt()
 
-    report = precheck.compare_kernels(lambda x: x * 1, reference, torch.randn(3, 5), budget=0.5)
+    report = precheck.compare_kernels(lambda x: x * 1, reference, torch.randn(3, 5), trials=30)
     assert not report.errors, report.summary()
     said = [finding.message for finding in report.findings if finding.severity == "warning"]
     assert any("not judged: gradient of inputs:" in each for each in said), report.summary()
-    healthy = precheck.compare_kernels(lambda x: x * 1, lambda x: x + 0, torch.randn(3, 5), budget=1)
+    healthy = precheck.compare_kernels(lambda x: x * 1, lambda x: x + 0, torch.randn(3, 5), trials=30)
     assert not healthy.findings, healthy.summary()
 
 
@@ -153,8 +153,8 @@ def test_a_few_parts_of_a_gradient_may_round_on_their_way_and_a_chain_of_them_ma
     with Parts([out := _many_times(many)], {"x": many}) as parts:
         torch.autograd.grad(out.sum(), many)
     assert not parts.sizes
-    assert not precheck.compare_kernels(_twice_used, lambda x: x * 1, few, budget=0.5).errors
-    report = precheck.compare_kernels(_many_times, lambda x: x * 1, few, budget=2)
+    assert not precheck.compare_kernels(_twice_used, lambda x: x * 1, few, trials=50).errors
+    report = precheck.compare_kernels(_many_times, lambda x: x * 1, few, trials=10)
     assert [finding.tensor for finding in report.errors] == ["gradient of inputs"], report.summary()
 
 

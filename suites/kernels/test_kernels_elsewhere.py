@@ -23,7 +23,7 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_an_output_in_the_memory_of_an_input_is_a_fault(name: str) -> None:
     candidate, reference = ROWS[name]
-    report = precheck.compare_kernels(candidate, reference, X, budget=0.5)
+    report = precheck.compare_kernels(candidate, reference, X, trials=40)
     assert [finding.rule for finding in report.errors] == ["kernel-mutation"], report.summary()
     assert " is in the memory of an input; the reference returns memory of its own" in report.errors[0].message
 
@@ -32,12 +32,12 @@ def test_an_output_in_the_memory_of_an_input_is_a_fault(name: str) -> None:
 def test_it_is_none_where_the_reference_returns_that_memory_too_nor_where_only_the_reference_does(name: str) -> None:
     view, copy = ROWS[name]
     for candidate in (lambda *args: view(*args), copy):
-        report = precheck.compare_kernels(candidate, view, X, budget=0.5)
+        report = precheck.compare_kernels(candidate, view, X, trials=40)
         assert not report.errors, report.summary()
 
 
 def test_what_is_wrong_is_told_before_whose_memory_it_is() -> None:
-    report = precheck.compare_kernels(lambda x: x, torch.relu, X, budget=2)
+    report = precheck.compare_kernels(lambda x: x, torch.relu, X, trials=10)
     assert [finding.rule for finding in report.errors] == ["kernel-contract"], report.summary()
 
 
@@ -61,13 +61,13 @@ def test_a_kernel_that_is_wrong_on_another_stream_alone_is_told_so(stream: list[
     def early(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.full_like(x, torch.nan) if stream else x)
 
-    report = precheck.compare_kernels(early, torch.relu, X, budget=0.5)
+    report = precheck.compare_kernels(early, torch.relu, X, trials=70)
     assert [finding.rule for finding in report.errors] == ["kernel-nondeterminism"], report.summary()
     assert "it is wrong on another stream alone" in report.errors[0].message
-    report = precheck.compare_kernels(lambda x: torch.relu(x), torch.relu, X, budget=0.5)
+    report = precheck.compare_kernels(lambda x: torch.relu(x), torch.relu, X, trials=70)
     assert not report.errors, report.summary()
     assert "another stream" not in report.facts["not_looked_at"]
-    report = precheck.compare_kernels(lambda x: early(x), lambda x: early(x), X, budget=0.5)
+    report = precheck.compare_kernels(lambda x: early(x), lambda x: early(x), X, trials=70)
     assert not report.errors, report.summary()
 
 
@@ -125,7 +125,7 @@ def test_factories_of_both_sides_make_tensors_on_the_users_default_device(factor
         return x.exp() * factor
 
     with torch.device("meta"):
-        report = precheck.compare_kernels(candidate, torch.exp, X, budget=0.5)
+        report = precheck.compare_kernels(candidate, torch.exp, X, trials=40)
         assert torch.empty(1).is_meta
     assert bool(report.errors) is (factor > 1), report.summary()
 
@@ -139,7 +139,7 @@ def test_a_kernel_on_a_device_is_judged_as_on_a_cpu(dtype: torch.dtype) -> None:
         powers = (x.float() - x.float().amax(-1, keepdim=True)).exp()
         return (powers / powers.sum(-1, keepdim=True)).to(x.dtype)
 
-    report = precheck.compare_kernels(by_hand, lambda x: x.softmax(-1), x, budget=2)
+    report = precheck.compare_kernels(by_hand, lambda x: x.softmax(-1), x, trials=40)
     assert not report.errors, report.summary()
-    report = precheck.compare_kernels(lambda x: x.softmax(0), lambda x: x.softmax(-1), x, budget=2)
+    report = precheck.compare_kernels(lambda x: x.softmax(0), lambda x: x.softmax(-1), x, trials=10)
     assert report.verdict == "different"

@@ -33,7 +33,7 @@ def ignores(x: torch.Tensor, logs: bool = False) -> torch.Tensor:
 
 
 def test_a_flag_that_is_ignored_is_a_warning() -> None:
-    report = precheck.compare_kernels(ignores, shares, {"x": X, "logs": False}, budget=10)
+    report = precheck.compare_kernels(ignores, shares, {"x": X, "logs": False}, trials=110)
     assert not report.errors, report.summary()
     told = [each.message for each in report.findings if "refuse True" in each.message]
     assert len(told) == 1

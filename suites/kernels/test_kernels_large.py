@@ -56,12 +56,12 @@ def test_the_example_is_judged_as_it_is_too_where_that_can_be_borne(monkeypatch:
         return x * 2 + 1 if x.shape == (161, 512) else x * 2
 
     x = torch.randn(161, 512, generator=torch.Generator().manual_seed(0))
-    report = precheck.compare_kernels(wrong, lambda x: x + x, x, budget=0.5)
+    report = precheck.compare_kernels(wrong, lambda x: x + x, x, budget=1, trials=5)
     affordable = affordable and x.numel() <= most
     assert [finding.rule for finding in report.errors] == (["kernel-contract"] if affordable else [])
     assert all("(161, 512)" in finding.message for finding in report.errors)
     assert ("example_in_smaller_shapes_alone" in report.facts) is not affordable
-    assert not affordable or not precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, x, budget=0.5).errors
+    assert not affordable or not precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, x, budget=1, trials=5).errors
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -76,7 +76,7 @@ def test_who_looks_on_is_told_of_trials(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("precheck.observe.listeners.SILENCE", 0.0)
     heard: list[str] = []
     with telling(heard.append):
-        precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, torch.randn(3, 4), budget=0.5)
+        precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, torch.randn(3, 4), trials=20)
     assert "judging the kernel: in the example's shapes, at trial 2" in heard
 
 
@@ -117,12 +117,12 @@ def test_a_reference_runs_on_an_example_beyond_the_limit_once_and_without_gradie
         calls.append((x.numel(), x.requires_grad))
         return torch.nn.functional.dropout(x.tanh(), p)
 
-    report = precheck.compare_kernels(lambda x, p=0.0: x.tanh(), reference, x, budget=0.2)
+    report = precheck.compare_kernels(lambda x, p=0.0: x.tanh(), reference, x, trials=10)
     assert report.facts["example_in_smaller_shapes_alone"]
     assert [asked for numel, asked in calls if numel == x.numel()] == [False]
     assert any(asked for _, asked in calls)
     with pytest.raises(precheck.InputError, match="random"):
-        precheck.compare_kernels(lambda x, p: x.tanh(), reference, (x, 0.5), budget=0.2)
+        precheck.compare_kernels(lambda x, p: x.tanh(), reference, (x, 0.5), trials=10)
 
 
 def test_a_reference_that_refuses_an_example_beyond_the_limit_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,4 +134,4 @@ def test_a_reference_that_refuses_an_example_beyond_the_limit_is_told_of(monkeyp
         return x.tanh()
 
     with pytest.raises(precheck.InputError, match="too many rows"):
-        precheck.compare_kernels(torch.tanh, reference, torch.zeros(520, 300), budget=0.2)
+        precheck.compare_kernels(torch.tanh, reference, torch.zeros(520, 300), trials=10)

@@ -45,7 +45,7 @@ def turned(q, k, cos, sin):
     (LigerRopeFunction.apply, turned, (*HEADS, *TABLES)),
 ], ids=["softmax", "cross entropy", "jsd", "rope"])
 def test_pair(candidate, reference, inputs):
-    report = precheck.compare_kernels(candidate, reference, inputs, budget=3)
+    report = precheck.compare_kernels(candidate, reference, inputs, trials=100)
     assert not report.errors, report.summary()
     assert report.facts["trials"] >= 3 or report.verdict == "not judged"
 """

@@ -21,7 +21,7 @@ SKIPPING = "causal attention, four queries and four keys at a time, tiles behind
 def test_a_kernel_in_chunks_may_lose_results_of_the_same_sequence_and_that_is_said() -> None:
     """Place after place, NaN reaches nothing before it. A chunk multiplies its values by a triangle of zeros."""
     pair = REWRITES_BY_NAME[CHUNKED]
-    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), budget=2)
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), trials=126)
     assert not report.errors, report.summary()
     said = "other results of the same numbers are lost in the reference too"
     assert any(each.rule == "kernel-mask" and said in each.message for each in report.findings)
@@ -30,7 +30,7 @@ def test_a_kernel_in_chunks_may_lose_results_of_the_same_sequence_and_that_is_sa
 def test_tiles_behind_the_mask_may_be_left_out_where_the_reference_is_nan() -> None:
     """The reference multiplies what is masked by 0, so it is NaN in all rows. That tells nothing of the rows before."""
     pair = REWRITES_BY_NAME[SKIPPING]
-    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), budget=2)
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(torch.float32), trials=126)
     assert not [each for each in report.findings if "not finite" in each.message], report.summary()
 
 
@@ -41,7 +41,7 @@ def test_a_nan_that_matters_must_not_be_dropped() -> None:
         made: torch.Tensor = pair.candidate(q, k, v.nan_to_num() if bool(v.isnan().any()) else v)
         return made
 
-    report = precheck.compare_kernels(dropping, pair.reference, pair.inputs(torch.float32), budget=2)
+    report = precheck.compare_kernels(dropping, pair.reference, pair.inputs(torch.float32), trials=180)
     assert [each.rule for each in report.errors] == ["kernel-contract"], report.summary()
     assert "computed from NaN" in report.errors[0].message
 
@@ -51,10 +51,10 @@ def test_a_nan_that_matters_must_not_be_dropped() -> None:
 ])  # fmt: skip
 def test_numbers_that_nobody_uses_and_those_of_another_sequence_must_be_left_out(name: str) -> None:
     case = BROKEN_BY_NAME[name]
-    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=3)
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), trials=190)
     assert [each.rule for each in report.errors] == ["kernel-mask"], report.summary()
     assert "leave it out and do not multiply it by 0" in report.errors[0].message
-    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=2)
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), trials=100)
     assert not [each for each in report.findings if "not finite" in each.message], report.summary()
 
 

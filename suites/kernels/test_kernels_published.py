@@ -59,7 +59,7 @@ TORCHAO: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Ten
 @pytest.mark.parametrize("name", TORCHAO)
 def test_torchao(name: str) -> None:
     candidate, reference, inputs = TORCHAO[name]
-    report = precheck.compare_kernels(candidate, reference, inputs, budget=1.5)
+    report = precheck.compare_kernels(candidate, reference, inputs, trials=60)
     assert not report.errors, report.summary()
 
 
@@ -73,7 +73,7 @@ COMPILED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("name", COMPILED)
 def test_inductor(name: str) -> None:
     function, inputs = COMPILED[name]
-    report = precheck.compare_kernels(torch.compile(function, dynamic=True), function, inputs, budget=2)
+    report = precheck.compare_kernels(torch.compile(function, dynamic=True), function, inputs, trials=4)
     assert not report.errors, report.summary()
 
 
@@ -106,7 +106,7 @@ def turned(*given):
      (drawn(1, 9, 2, 8), F.normalize(drawn(1, 9, 2, 8), dim=-1), drawn(1, 9, 2, 8), drawn(1, 9, 2).sigmoid())),
 ], ids=["swiglu", "hgrn", "delta rule"])
 def test_pair(candidate, reference, inputs):
-    report = precheck.compare_kernels(candidate, reference, inputs, budget=4)
+    report = precheck.compare_kernels(candidate, reference, inputs, trials=60)
     assert not report.errors, report.summary()
 """
 ONE = """

@@ -24,7 +24,7 @@ def test_a_table_in_a_lower_format_is_told_from_another_table(dtype: torch.dtype
         places = torch.arange(len(x), dtype=dtype) * torch.tensor(step, dtype=dtype)
         return x * places.float().cos()[:, None]
 
-    report = precheck.compare_kernels(kernel, turned, torch.randn(9, 6, generator=torch.Generator().manual_seed(0)), budget=1)
+    report = precheck.compare_kernels(kernel, turned, torch.randn(9, 6, generator=torch.Generator().manual_seed(0)), trials=30)
     assert [finding.rule for finding in report.errors] == [rule][: bool(rule)], report.summary()
 
 
@@ -32,7 +32,7 @@ def test_a_report_says_how_inputs_lay_that_fail() -> None:
     def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * as_if(y, packed(y.shape))
 
-    report = precheck.compare_kernels(kernel, torch.mul, (torch.randn(3, 4), torch.randn(3, 4)), sizes=("a b", "a b"), budget=2)
+    report = precheck.compare_kernels(kernel, torch.mul, (torch.randn(3, 4), torch.randn(3, 4)), sizes=("a b", "a b"), trials=70)
     assert [finding.rule for finding in report.errors] == ["kernel-stride"]
     last = report.facts["code"].splitlines()[-1]
     assert last == "# each x lay as x.mT.contiguous().mT"

@@ -66,17 +66,17 @@ def test_the_interpreter_is_judged_where_it_computes_as_a_gpu_does(outcomes: Any
     """In float32 and float16. In bfloat16 nothing is said where it computes on raw bits; or it is judged, once the installed one does better."""
     result = outcomes("""
 def test_right(check_kernel):
-    check_kernel(softmax(), reference, X, gradients=False, budget=2)
-    check_kernel(softmax(), reference, X.half(), gradients=False, budget=1)
+    check_kernel(softmax(), reference, X, gradients=False, trials=40)
+    check_kernel(softmax(), reference, X.half(), gradients=False, trials=20)
 
 
 def test_padded_with_zero():
-    report = precheck.compare_kernels(softmax(0.0), reference, X, gradients=False, budget=4)
+    report = precheck.compare_kernels(softmax(0.0), reference, X, gradients=False, trials=150)
     assert [finding.rule for finding in report.errors] == ["kernel-edge"], report.summary()
 
 
 def test_wrong_or_not_judged(check_kernel):
-    report = precheck.compare_kernels(softmax(), reference, X.bfloat16(), gradients=False, budget=1)
+    report = precheck.compare_kernels(softmax(), reference, X.bfloat16(), gradients=False, trials=20)
     assert not report.errors
     assert report.verdict in ("not judged", "rounding")
     if report.verdict == "not judged":
@@ -88,7 +88,7 @@ def test_wrong_or_not_judged(check_kernel):
 
 
 def test_of_two_examples_the_other_is_judged():
-    report = precheck.compare_kernels(softmax(0.0), reference, [X.bfloat16(), X], gradients=False, budget=4)
+    report = precheck.compare_kernels(softmax(0.0), reference, [X.bfloat16(), X], gradients=False, trials=150)
     assert report.verdict == "different"
 """)
     found = result.parseoutcomes()
@@ -129,8 +129,8 @@ def test_what_is_proven_is_judged(launcher: Any, monkeypatch: pytest.MonkeyPatch
         return out
 
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-    assert precheck.compare_kernels(candidate, lambda x: x * 3, x.bfloat16(), gradients=False, budget=1).verdict == verdict
-    assert precheck.compare_kernels(candidate, lambda x: x * 3, x, gradients=False, budget=1).verdict == "rounding"
+    assert precheck.compare_kernels(candidate, lambda x: x * 3, x.bfloat16(), gradients=False, trials=20).verdict == verdict
+    assert precheck.compare_kernels(candidate, lambda x: x * 3, x, gradients=False, trials=20).verdict == "rounding"
 
 
 def test_the_command_ends_with_2(launcher: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_the_command_ends_with_2(launcher: Any, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(triton_interpreter, "_answers", [False])
     parts = {"candidate": lambda x: launcher(x, lambda x: None) or x * 2, "reference": lambda x: x + x, "inputs": torch.ones(3, 4).bfloat16()}
     monkeypatch.setattr(commands, "imported", lambda name: parts[name.partition(":")[2]])
-    assert __main__.main(["kernel", "here:candidate", "here:reference", "--budget", "1"]) == 2
+    assert __main__.main(["kernel", "here:candidate", "here:reference", "--trials", "20"]) == 2
     assert "nothing was judged here" in capsys.readouterr().out
 
 
@@ -151,6 +151,6 @@ def test_where_the_interpreter_stops_nothing_is_judged(launcher: Any) -> None:
     def candidate(x: torch.Tensor) -> torch.Tensor:
         raise InterpreterError("'float' object has no attribute 'to'")
 
-    report = precheck.compare_kernels(candidate, lambda x: x * 3, torch.randn(4, 6), budget=1)
+    report = precheck.compare_kernels(candidate, lambda x: x * 3, torch.randn(4, 6), trials=10)
     assert report.verdict == "not judged", report.summary()
     assert "may be a limit of the interpreter" in report.findings[0].message

@@ -100,6 +100,7 @@ def test_the_ini_file_asks_too_and_the_command_line_wins(told: pytest.Pytester) 
     assert len(rows(told.runpytest_inprocess("--precision=bf16", "--precision-durations=3"))) == 3
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_xdist_tells_of_all_workers(told: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     assert len(rows(told.runpytest_inprocess("-n2", *LEAN, "--precision=bf16", "--precision-durations=0"))) == 4

@@ -227,6 +227,7 @@ PLAIN = "def test_it():\n    pass\n"
 
 
 @pytest.mark.parametrize("options", [(), ("--help",), ("--benchmark-storage=file://a/b",)], ids=str)
+@pytest.mark.usefixtures("forked_python")
 def test_no_folder_is_left_of_a_run_that_saved_nothing(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     """pytest-benchmark makes one at every start, and may be here because precheck asked for it."""
     pytester.makepyfile(test_it=PLAIN)
@@ -235,6 +236,7 @@ def test_no_folder_is_left_of_a_run_that_saved_nothing(pytester: pytest.Pytester
     assert not (pytester.path / "a").exists()
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_folder_that_was_there_stays_even_if_it_is_empty(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=PLAIN)
     (pytester.path / ".benchmarks").mkdir()
@@ -242,6 +244,7 @@ def test_a_folder_that_was_there_stays_even_if_it_is_empty(pytester: pytest.Pyte
     assert (pytester.path / ".benchmarks").is_dir()
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_folder_in_which_runs_were_saved_stays(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it="def test_it(benchmark):\n    benchmark.pedantic(abs, (1,), rounds=2)\n")
     assert pytester.runpytest_subprocess(*BARE, "--benchmark-autosave", "--benchmark-storage=a/b").ret == 0

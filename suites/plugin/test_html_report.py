@@ -56,6 +56,7 @@ def test_stands_beside_the_other_forms_and_in_the_ini_file(told: pytest.Pytester
     assert len(data(told.path / "drift.html", "summary")["checks"]) == len(json.loads((told.path / "drift.json").read_text())["tests"]) == 3
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_is_one_page_of_all_workers(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makeconftest(FAKED_LIGHT)

@@ -17,6 +17,7 @@ CODE = """
 
 
 @pytest.mark.parametrize("options", [(), ("-n1", "-p", "no:hypothesispytest", "-p", "no:benchmark")], ids=["alone", "xdist"])
+@pytest.mark.usefixtures("forked_python")
 def test_properties_of_a_check(told: pytest.Pytester, options: tuple[str, ...]) -> None:
     told.makepyfile(test_it=CODE)
     run = told.runpytest_inprocess

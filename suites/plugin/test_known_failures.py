@@ -205,6 +205,7 @@ class TestPartialRuns:
         assert both.runpytest_inprocess(*RUN, WRITE).ret == 0
         assert known(both) == ""
 
+    @pytest.mark.usefixtures("forked_python")
     def test_workers_judge_and_the_controller_writes(self, both: pytest.Pytester) -> None:
         pytest.importorskip("xdist")
         lean = ("-n2", "-p", "no:hypothesispytest", "-p", "no:benchmark")

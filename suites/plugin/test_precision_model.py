@@ -220,6 +220,7 @@ def test_junit_and_the_reports_hold_models_as_they_hold_tests(zoo: pytest.Pytest
     assert tests[0]["report"]["ops"], "every op's drift was asked for"
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_worker_of_xdist_checks_models_too(zoo: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     result = zoo.runpytest_subprocess(

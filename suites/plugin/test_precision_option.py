@@ -113,6 +113,7 @@ def test_the_options_are_in_the_help(pytester: pytest.Pytester) -> None:
         assert f"  {twin} (" in text
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_without_the_plugin_its_tests_have_no_fixture(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY, record=False)
     result = pytester.runpytest_subprocess("-p", "no:precheck", "-p", "no:hypothesispytest")

@@ -14,6 +14,7 @@ if os.name != "posix":
     pytest.skip("the line is for terminals of POSIX", allow_module_level=True)
 from screen import screens, written
 
+pytestmark = pytest.mark.usefixtures("forked_python")
 LEAN = ("-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:cacheprovider")
 
 WORKS = (

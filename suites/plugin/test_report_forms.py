@@ -67,6 +67,7 @@ def test_all_forms_of_one_run(checks: pytest.Pytester) -> None:
     assert {json.dumps(test["tolerated"]) for test in tests} == {"{}", '{"nan": "known"}'}
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_under_xdist_there_is_one_of_each_from_all_workers(checks: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     checks.runpytest_inprocess("-p", "no:xdist", "--precision=bf16,16-mixed", *REPORTS)

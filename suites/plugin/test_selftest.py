@@ -88,6 +88,7 @@ def test_a_check_that_cannot_fail_fails_its_test_and_says_why(pytester: pytest.P
     result.stdout.fnmatch_lines(["  same  shuffled: the input cannot show it: the rows of the model's output are equal *"])
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_reports_have_it_too_also_under_xdist(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY, RATE)
     forms = ("--drift-report=json:{}.json", "--drift-report=markdown:{}.md")
@@ -316,11 +317,11 @@ import torch
 
 
 def test_kernel(check_kernel):
-    check_kernel(lambda x: x * 2, lambda x: x + x, torch.randn(3, 5), budget=1)
+    check_kernel(lambda x: x * 2, lambda x: x + x, torch.randn(3, 5), trials=20)
 
 
 def test_kept(check_kernel):
-    check_kernel(lambda x: x * 0 + 1, lambda x: x * 0 + 1, torch.randn(3, 5), budget=1)
+    check_kernel(lambda x: x * 0 + 1, lambda x: x * 0 + 1, torch.randn(3, 5), trials=20)
 """
 
 

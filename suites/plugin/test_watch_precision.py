@@ -131,6 +131,7 @@ def test_known_failures(pytester: pytest.Pytester, project: Project) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("-n1", "-p", "no:hypothesispytest", "-p", "no:benchmark")], ids=["alone", "xdist"])
+@pytest.mark.usefixtures("forked_python")
 def test_reports_of_a_session(pytester: pytest.Pytester, project: Project, options: tuple[str, ...]) -> None:
     if options:
         pytest.importorskip("xdist")

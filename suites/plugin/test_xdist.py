@@ -12,6 +12,7 @@ from precheck.goldens.file import read
 from precheck.goldens.place import golden_files
 
 pytest.importorskip("xdist")
+pytestmark = pytest.mark.usefixtures("forked_python")
 
 LEAN = ("-p", "no:hypothesispytest", "-p", "no:benchmark")  # each worker would import them
 

@@ -141,6 +141,7 @@ def test_what_cannot_be_run_is_said_in_a_line(arguments: list[str], message: str
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_from_a_shell(script: Path) -> None:
     command = [sys.executable, "-m", "precheck", "watch", "--steps", "5", "train.py", "1e-4"]
     ended = subprocess.run(command, cwd=script.parent, env={**os.environ, "CI": "true"}, capture_output=True, text=True, check=False)

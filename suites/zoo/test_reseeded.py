@@ -19,6 +19,7 @@ def printed(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("way", [(), ("--fetched",)], ids=["here", "fetched"])
+@pytest.mark.usefixtures("forked_python")
 def test_a_bug_and_controls_with_other_numbers(way: tuple[str, ...], tmp_path: Path) -> None:
     """These controls were accused with other numbers, or on an accelerator."""
     names = ("int8-scale", "divergence_beside_a_likelihood", "carrier_of_a_short_message", "idle_expert", "textbook_compensation")
@@ -27,6 +28,7 @@ def test_a_bug_and_controls_with_other_numbers(way: tuple[str, ...], tmp_path: P
     assert len((tmp_path / "lines").read_text().splitlines()) == 5
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_only_programs_of_the_zoo_get_other_numbers() -> None:
     code = """
 import torch, reseeded

@@ -63,6 +63,7 @@ def test_what_a_user_has_otherwise_gets_a_row_each() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("forked_python")
 def test_the_summary_of_a_session_is_the_same_with_and_without_workers(pytester: pytest.Pytester, workers: int) -> None:
     if workers:
         pytest.importorskip("xdist")

@@ -183,8 +183,8 @@ def shard_norm(gradients: list[torch.Tensor], dtype: torch.dtype) -> torch.Tenso
 
 
 def clipped_shards(dtype: torch.dtype) -> torch.Tensor:
-    """Gradients in bfloat16 of 1200 shards, scaled to a norm of one."""
-    gradients = [((0.2 + uniform(1, seed=shard)) * normal(16, seed=2000 + shard) / 4).to(LOW) for shard in range(1200)]
+    """Gradients in bfloat16 of 700 shards, scaled to a norm of one."""
+    gradients = [((0.2 + uniform(1, seed=shard)) * normal(16, seed=2000 + shard) / 4).to(LOW) for shard in range(700)]
     norm = shard_norm(gradients, dtype)
     factor = (1.0 / (norm.float() + 1e-6)).clamp(max=1.0)
     return torch.cat([each.float() * factor for each in gradients])

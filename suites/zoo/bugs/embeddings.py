@@ -120,11 +120,11 @@ def delta_rule(keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor, 
 
 
 def decoded(dtype: torch.dtype) -> torch.Tensor:
-    """The last outputs of 700 tokens; a head that forgets slowly."""
-    keys = nn.functional.normalize(normal(700, 24), dim=-1).to(HALF)
-    queries = nn.functional.normalize(normal(700, 24, seed=1), dim=-1).to(HALF)
-    values, beta = normal(700, 16, seed=2).to(HALF), (0.02 * torch.sigmoid(normal(700, seed=3))).to(HALF)
-    log_decay = -7e-4 * torch.sigmoid(normal(700, seed=4))
+    """The last outputs of 450 tokens; a head that forgets slowly."""
+    keys = nn.functional.normalize(normal(450, 24), dim=-1).to(HALF)
+    queries = nn.functional.normalize(normal(450, 24, seed=1), dim=-1).to(HALF)
+    values, beta = normal(450, 16, seed=2).to(HALF), (0.02 * torch.sigmoid(normal(450, seed=3))).to(HALF)
+    log_decay = -7e-4 * torch.sigmoid(normal(450, seed=4))
     return delta_rule(keys, values, queries, beta, log_decay, dtype)[-64:].float()
 
 

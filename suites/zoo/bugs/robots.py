@@ -105,11 +105,11 @@ class PoissonNeurons:
 
 
 def fired(in_steps: bool) -> torch.Tensor:
-    """The rate of each of 64 neurons over 60 milliseconds, an hour and a half after a long simulation began."""
+    """The rate of each of 64 neurons over 25 milliseconds, an hour and a half after a long simulation began."""
     neurons, counts = PoissonNeurons(64, in_steps), torch.zeros(64)
-    for turn in range(600):
+    for turn in range(250):
         counts += neurons.update(54_000_000 + turn, uniform(64, seed=turn) < 0.3)
-    return counts / 0.06
+    return counts / 0.025
 
 
 BUGS = (

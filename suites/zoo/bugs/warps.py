@@ -48,10 +48,10 @@ def turned(wide: bool) -> torch.Tensor:
 
 
 def remembered(dtype: torch.dtype) -> torch.Tensor:
-    """The memory of a gated delta rule over 600 tokens, stored after each; what is read of it is computed in float32."""
+    """The memory of a gated delta rule over 350 tokens, stored after each; what is read of it is computed in float32."""
     state, out = torch.zeros(16, 16, dtype=dtype), []
-    decay = torch.exp(-0.0005 * (1 + uniform(600)))
-    for token in range(600):
+    decay = torch.exp(-0.0005 * (1 + uniform(350)))
+    for token in range(350):
         key, value = functional.normalize(normal(16, seed=3 * token), dim=0), 1 + 0.3 * normal(16, seed=3 * token + 1)
         memory = decay[token] * state.float()
         memory = memory + 0.03 * torch.outer(key, value - key @ memory)

@@ -31,9 +31,9 @@ class Terrain:
 
 
 def held_notes(wrapped: bool) -> torch.Tensor:
-    """The end of fourteen seconds of three notes at 48 kHz."""
+    """The end of seven seconds of three notes at 48 kHz."""
     synthesizer = Terrain(torch.tensor([220.0, 554.37, 987.77]), 48_000, 1024, wrapped)
-    blocks = [synthesizer.perform() for _ in range(14 * 48_000 // 1024)]
+    blocks = [synthesizer.perform() for _ in range(7 * 48_000 // 1024)]
     return torch.cat(blocks[-8:], 1)
 
 
