@@ -104,6 +104,22 @@ def test_a_loop_that_does_not_cast_is_told_what_to_type(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines(["nothing in this block is stored in bfloat16, so it did not run under bf16-true*model.to(watch_precision.dtype)*"])
 
 
+OWN_AUTOCAST = """
+def test_it(watch_precision):
+    with watch_precision():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            make()(data()).float().square().mean().backward()
+"""
+
+
+def test_a_loop_whose_own_autocast_goes_before_the_fixture_s_has_no_verdict(pytester: pytest.Pytester, project: Project) -> None:
+    project(OWN_AUTOCAST, record=False)
+    result = pytester.runpytest_inprocess("--precision=bf16,16-mixed")
+    result.assert_outcomes(passed=1, failed=1)
+    said = "no op of this block ran in float16, so it did not run under 16-mixed: it computes in bfloat16.*@pytest.mark.precision(\"bf16-mixed\")"
+    result.stdout.fnmatch_lines([said, "*1 check under 16-mixed: *1 without a verdict*"])
+
+
 @pytest.mark.parametrize("precision", ["bf16", "bf16-true", "32-true"])
 def test_a_block_in_which_nothing_runs_is_no_verdict(pytester: pytest.Pytester, project: Project, precision: str) -> None:
     project("def test_it(watch_precision):\n    with watch_precision():\n        pass\n", record=False)
