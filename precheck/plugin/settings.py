@@ -242,6 +242,8 @@ def _golden_dir(config: pytest.Config) -> Path:
     path = Path(os.path.normpath(config.rootpath / given))
     if config.rootpath.is_relative_to(path):
         raise pytest.UsageError(f"--golden-dir={given} holds the whole project; goldens need a folder of their own, such as golden")
+    if path.is_file():
+        raise pytest.UsageError(f"--golden-dir={given}: that is a file; goldens need a folder of their own, such as golden")
     return path
 
 
