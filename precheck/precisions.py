@@ -174,7 +174,8 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
 def _meant(name: Any) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, [*ALIASES, *PRECISIONS], n=1) if isinstance(name, str) else []
+    known = {each.lower(): each for each in [*ALIASES, *PRECISIONS]}
+    close = [known[each] for each in difflib.get_close_matches(name.lower(), known, n=1)] if isinstance(name, str) else []
     return f"do you mean {close[0]}?" if close else ""
 
 

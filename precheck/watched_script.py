@@ -12,6 +12,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ def run_watch(options: argparse.Namespace) -> tuple[int, str]:
         raise Trouble(f"--steps={options.steps}: write a whole number from 1")
     if not options.module and not Path(options.script).is_file():
         raise Trouble(f"{options.script} is no file; write the path of a Python file, or -m and a module's name")
+    if options.module and not _is_module(options.script):
+        raise Trouble(f"there is no module {options.script}; write the name that python -m takes, in the folder where python finds it")
     from precheck.observe.job import InputError
     from precheck.precisions import PrecisionError, resolve
     from precheck.watching import check_arguments
@@ -68,6 +71,12 @@ def run_watch(options: argparse.Namespace) -> tuple[int, str]:
         except OSError as error:  # the script may have run for hours: what was seen is printed all the same
             return 2, f"{text}\n{options.out} cannot be written: {error.strerror}"
     return status, text
+
+
+def _is_module(name: str) -> bool:
+    """Whether Python finds the first part of a module's name. The rest is the program's own to import."""
+    first = name.partition(".")[0]
+    return first in sys.builtin_module_names or PathFinder.find_spec(first, [str(Path.cwd()), *sys.path]) is not None
 
 
 def _watched(options: argparse.Namespace) -> tuple[Report, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Iterable
 
 LONGEST = 160
 """The most characters of a name. Longer names lose their middle."""
@@ -128,3 +129,12 @@ def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
         plain = kind.removeprefix("parameter-")
         what = plain if tensor in (kind, "output") else f"{plain}{'' if name.startswith('[') else ' of '}{name}"
     return what if step == 1 else f"{what}, step {step}"
+
+
+def suggestion(typed: object, known: Iterable[str]) -> str:
+    """What to write in place of a name that does not exist: the nearest one, or all that there are."""
+    import difflib
+
+    names = list(known)
+    close = difflib.get_close_matches(typed, names, n=1) if isinstance(typed, str) else []
+    return f"do you mean {close[0]}?" if close else f"there are {', '.join(names)}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from precheck.findings import RULES, Finding, Report
 from precheck.observe.job import InputError
+from precheck.words import suggestion
 
 EXAMPLE = 'allow={"lost-update": "the weights are rounded once, at the end"}'
 
@@ -21,15 +20,10 @@ def checked(allow: Mapping[str, str] | None) -> dict[str, str]:
         raise InputError(f"allow is a {type(allow).__name__}; pass a dict of rules, each with the reason, as in {EXAMPLE}")
     for rule, reason in allow.items():
         if rule not in RULES:
-            raise InputError(f"allow: there is no rule {rule!r}; {_suggestion(rule)}")
+            raise InputError(f"allow: there is no rule {rule!r}; {suggestion(rule, RULES)}")
         if not isinstance(reason, str) or not reason.strip():
             raise InputError(f"allow: {rule} is allowed without a reason ({reason!r}); say why in words, as in {EXAMPLE}")
     return {rule: " ".join(reason.split()) for rule, reason in allow.items()}
-
-
-def _suggestion(rule: Any) -> str:
-    close = difflib.get_close_matches(str(rule), RULES, n=1)
-    return f"do you mean {close[0]}?" if close else f"there are {', '.join(RULES)}"
 
 
 def apply(report: Report, allow: Mapping[str, str]) -> None:

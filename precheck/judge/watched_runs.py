@@ -107,7 +107,9 @@ def distinct(candidates: Iterable[Candidate]) -> list[Finding]:
     """Turns candidates into findings in the same order; one for each rule and line."""
     found: dict[tuple[str, ...], list[Candidate]] = {}
     for candidate in candidates:
-        place = candidate.rule, shortened(candidate.operation.blamed), library_line(candidate.operation), candidate.operation.phase
+        operation = candidate.operation
+        phase = "forward" if operation.phase == "data" else operation.phase  # the same line, before the model's first call or after it
+        place = candidate.rule, shortened(operation.blamed), library_line(operation), phase
         found.setdefault(place, []).append(candidate)
     chosen = [(min(each, key=_rank), each) for each in found.values()]
     return [_with_calls(finding_of(first), first, each) for first, each in sorted(chosen, key=lambda pair: _when(pair[0]))]

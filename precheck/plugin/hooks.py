@@ -26,7 +26,8 @@ from precheck.plugin.fixtures import precision_device as precision_device
 from precheck.plugin.fixtures import watch_precision as watch_precision
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
 from precheck.plugin.results import CHECKS, KNOWN, Controller, Results, hand_over, is_worker
-from precheck.plugin.settings import KEY, add_options, selection, settings_of
+from precheck.plugin.selecting import selection
+from precheck.plugin.settings import KEY, add_options, settings_of
 from precheck.words import counted
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     except PackageNotFoundError:
         torch = "not installed"
     mixed = any(precision.autocasts for precision in settings.precisions)
-    policy = f" (autocast rounds the ops that it rounds on {'CUDA' if settings.policy == 'cuda' else 'a CPU'})" if mixed else ""
+    policy = f" (autocast as on {'CUDA' if settings.policy == 'cuda' else 'a CPU'})" if mixed else ""
     folder = f"{shown(settings.golden_dir, config.rootpath)}/"
     kept = f"{folder} ({counted(len(files), 'file')})" if files is not None else f"none yet in {folder}"
     names = ", ".join(precision.name for precision in settings.precisions)
@@ -184,8 +185,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             "restricted": not markers.fault(item) and bool(markers.restricted(item, item.config.stash[KEY].precisions)[1]),
             "checks": [dataclasses.asdict(check) for check in fresh],
         }
+        _shorten_summary(report, call)
         report.__dict__["precheck"] = json.loads(json.dumps(told, default=float))  # plain data, which xdist can send
     return report
+
+
+def _shorten_summary(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Leaves the first line of a failed check to the short summary. In CI pytest does not shorten it, and would print all of it again."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if call.excinfo is not None and crash is not None and not getattr(call.excinfo.value, "pytrace", True):
+        crash.message = crash.message.partition("\n")[0]
 
 
 class _Listener:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from precheck.precisions import Precision, PrecisionError, resolve
+from precheck.words import suggestion
 
 LINES = (
     "precision(*names): run this test only under these precisions",
@@ -90,7 +91,7 @@ def _rule(mark: pytest.Mark, name: str, needed: tuple[str, ...]) -> str:
 
     rule = mark.args[0]
     if not isinstance(rule, str) or rule not in RULES:
-        raise MarkerError(f"@pytest.mark.{name}: there is no rule {rule!r}; there are {', '.join(RULES)}")
+        raise MarkerError(f"@pytest.mark.{name}: there is no rule {rule!r}; {suggestion(rule, RULES)}")
     return rule
 
 

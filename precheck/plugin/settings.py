@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
+from precheck.plugin import selecting
 from precheck.precisions import PRECISIONS, Policy, Precision, PrecisionError, resolve_all
 from precheck.words import counted
 
@@ -29,10 +30,6 @@ MODELS = "precision-model"
 REPORTS = ("term", "json:PATH", "markdown:PATH", "md:PATH", "sarif:PATH", "html:PATH")
 """The forms of precheck.report.forms, which is imported only when a report is wanted."""
 TRIALS = 12
-_SELECTING = {
-    "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
-    "collectonly": "--collect-only", "setuponly": "--setup-only", "setupplan": "--setup-plan",
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -140,11 +137,11 @@ def _which(value: str) -> str:
 
 def settings_of(config: pytest.Config) -> Settings:
     """Reads the settings of a run. Raises pytest.UsageError with one line for invalid ones."""
-    policy = cast(Policy, _one_of("precision_policy", config.getini("precision_policy"), POLICIES))
+    policy = cast(Policy, _one_of("precision_policy", _ini(config, "precision_policy"), POLICIES))
     refresh = config.getoption("golden_refresh")
     named = config.getoption("precision")
     if named is None and not refresh:  # goldens serve all precisions, so the ini file does not matter
-        named = config.getini("precision") or None
+        named = _ini(config, "precision") or None
     source = "--precision" if config.getoption("precision") is not None else "the ini file's precision"
     precisions = _precisions(named, policy, source)
     if refresh and config.getoption("precheck_selftest"):
@@ -165,7 +162,7 @@ def settings_of(config: pytest.Config) -> Settings:
         files=tuple(_destination(report, config.invocation_params.dir) for report in reports if report != "term"),
         top=_count("--drift-top", _either(config, "drift_top"), "all rows"),
         device=_device(str(_either(config, "precision_device"))),
-        trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
+        trials=_count("remedy_trials", _ini(config, "remedy_trials"), "none are made"),
         durations=_durations(config),
         depth=cast(Depth, _one_of("precision_depth", _either(config, "precision_depth"), DEPTHS)),
         patient=isinstance(config.getini("remedy_trials"), str),
@@ -177,12 +174,21 @@ def settings_of(config: pytest.Config) -> Settings:
         asked=asked,
     )
     if settings.prune:
-        _refuse_partial(config)
+        selecting.refuse_partial(config)
     return settings
 
 
+def _ini(config: pytest.Config, name: str) -> Any:
+    """An entry of the ini file that is text. In a pyproject.toml it may be a list, which pytest before 10 hands on as it is."""
+    value = config.getini(name)
+    if isinstance(value, list):
+        text = ",".join(map(str, value))
+        raise pytest.UsageError(f'the ini file\'s {name} is a list; write it as text: {name} = "{text}"')
+    return value
+
+
 def _either(config: pytest.Config, name: str) -> Any:
-    return config.getini(name) if config.getoption(name) is None else config.getoption(name)
+    return _ini(config, name) if config.getoption(name) is None else config.getoption(name)
 
 
 def _precisions(named: str | None, policy: Policy, source: str) -> tuple[Precision, ...]:
@@ -218,7 +224,7 @@ def _models(config: pytest.Config, asked: tuple[str, ...]) -> tuple[str, ...]:
 def _known(config: pytest.Config) -> Path:
     """The absolute path of the file of known failures. A relative path starts at the root of the project."""
     given, writing = config.getoption("known_failures"), config.getoption("known_failures_write")
-    path = Path(os.path.normpath(config.rootpath / (given or config.getini("precision_known"))))
+    path = Path(os.path.normpath(config.rootpath / (given or _ini(config, "precision_known"))))
     if writing and config.getoption("golden_refresh"):
         raise pytest.UsageError("--known-failures-write records checks that fail, and --golden-refresh makes none; refresh first")
     if writing and config.getoption("runxfail", False):
@@ -236,6 +242,8 @@ def _golden_dir(config: pytest.Config) -> Path:
     path = Path(os.path.normpath(config.rootpath / given))
     if config.rootpath.is_relative_to(path):
         raise pytest.UsageError(f"--golden-dir={given} holds the whole project; goldens need a folder of their own, such as golden")
+    if path.is_file():
+        raise pytest.UsageError(f"--golden-dir={given}: that is a file; goldens need a folder of their own, such as golden")
     return path
 
 
@@ -286,15 +294,3 @@ def _device(name: str) -> str:
             seen = f"torch {torch.__version__} sees {counted(there, 'CUDA device')} here"
             raise pytest.UsageError(f"--precision-device={name}: {seen}; use auto or cpu")
     return name
-
-
-def selection(config: pytest.Config) -> str:
-    """The option or node id that selects a part of the tests. "" if there is none. Paths do not count."""
-    given = next((flag for name, flag in _SELECTING.items() if config.getoption(name, None)), "")
-    return given or next((f"the node id {argument}" for argument in config.args if "::" in argument), "")
-
-
-def _refuse_partial(config: pytest.Config) -> None:
-    narrowed = selection(config) or (f"the path {config.args[0]}" if config.args_source is config.ArgsSource.ARGS else "")
-    if narrowed:
-        raise pytest.UsageError(f"--golden-prune deletes what no test uses, so it needs every test; leave {narrowed} out")

@@ -82,9 +82,23 @@ class WatchPrecision(Verdicts):
         """The message for a block in which nothing ran, or nothing in the low format of its precision. "" if something did."""
         if not report.facts["ops"]:
             return "no op of torch ran in this block, so nothing was watched: run the training steps inside it, in this thread"
+        if self.precision.autocasts and not report.errors and (other := self._other_format(report)):
+            runs = "16-mixed" if other == "float16" else "bf16-mixed"
+            return (
+                f"no op of the forward pass ran in {self.precision.compute.dtype_name}, so the block did not run under {self.precision.name}: it "
+                f"computes in {other}. Leave its own autocast out, or write torch.autocast(..., dtype={self.name}.precision.compute_dtype), or name "
+                f'the precisions that it runs under, as in @pytest.mark.precision("{runs}")'
+            )
         if self.applied or not self.precision.is_low or report.facts["shadowed"]:
             return ""
         return (
             f"nothing in this block is stored in {self.precision.param.dtype_name}, so it did not run under {self.precision.name}: cast in it, "
             f'as in model.to({self.name}.dtype), or name the precisions that it runs under, as in @pytest.mark.precision("bf16-mixed")'
         )
+
+    def _other_format(self, report: Report) -> str:
+        """The format of 16 bits of the forward pass, if that is not the precision's: the block's own autocast goes before the fixture's.
+
+        A backward pass that is called outside of that autocast runs under the fixture's, as torch advises to call it, and says nothing."""
+        found = {row.dtype for row in report.ops if row.phase == "forward"} & {"bfloat16", "float16"}
+        return "" if self.precision.compute.dtype_name in found else min(found, default="")

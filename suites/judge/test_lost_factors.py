@@ -58,7 +58,7 @@ def test_an_average_that_stands_still() -> None:
             average.mul_(0.999)
             average.add_(0.001 * followed)
     assert report.errors
-    assert all("updates should add arrived" in error.message for error in report.errors)
+    assert all("updates in a row should add arrived" in error.message for error in report.errors)
 
 
 def test_factors_of_what_a_forward_pass_has_just_made() -> None:

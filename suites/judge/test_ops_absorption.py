@@ -113,7 +113,7 @@ def merged() -> torch.Tensor:
 def test_each_kind_is_found() -> None:
     finds(count, "absorption", says="additions left at least half of the elements unchanged; the accumulator is ")
     finds(updates_in_place, "absorption", says="4 updates left at least half of the elements unchanged, though the average is 50% from")
-    finds(stored_again, "absorption", says="0% of what the first 16 updates should add arrived")
+    finds(stored_again, "absorption", says="0% of what 16 updates in a row should add arrived")
     finds(difference_taken_off, "absorption", says="0.001 of the difference is less than half a spacing")
     finds(merged, "absorption", says="89% of what is added is lost: 89% of the elements do not change")
 
@@ -380,7 +380,7 @@ def test_the_message_has_the_number_that_is_beyond_its_limit() -> None:
     assert "25% off" in summed.message
     assert summed.measured is not None
     assert summed.measured > (summed.limit or 0.0) == absorption.ROUNDINGS
-    assert "0% of what the first 8 updates should add arrived" in frozen.message
+    assert "0% of what 8 updates in a row should add arrived" in frozen.message
     assert frozen.measured is not None
     assert frozen.measured < (frozen.limit or 0.0) == absorption.LOST_UPDATE
 
@@ -516,4 +516,63 @@ def test_states_of_several_weights_that_one_line_stores_in_turn(widths: tuple[in
     else:
         (found,) = report.errors
         assert found.rule == "absorption"
-        assert "of what the first" in found.message
+        assert "updates in a row should add arrived" in found.message
+
+
+class RunningMoments:
+    """Mean and mean square of observations, which are updated in place; `read` makes a number of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean, self.square = (torch.zeros(32, dtype=torch.bfloat16) for _ in range(2))
+
+    def update(self, observation: torch.Tensor) -> None:
+        self.count += 1
+        self.mean += (observation - self.mean) / self.count
+        self.square += (observation * observation - self.square) / self.count  # culprit
+
+    def read(self) -> torch.Tensor:
+        return (self.square - 0.001 * self.mean).sum()
+
+
+def test_a_number_made_of_a_state_adds_nothing_to_it() -> None:
+    torch.manual_seed(0)
+    moments = RunningMoments()
+    with precheck.watch() as report:
+        for _ in range(300):
+            moments.update(torch.randn(32).to(torch.bfloat16))
+            moments.read()
+    blamed = {int(error.source.rpartition(":")[2]) for error in report.errors if error.rule == "absorption"}
+    state, read = (method.__code__.co_firstlineno for method in (RunningMoments.update, RunningMoments.read))
+    assert blamed == {state + 3}, "the state's own line, and not the line that reads it"
+    assert blamed.isdisjoint({read + 1})
+
+
+def test_a_sum_that_takes_the_place_of_the_last_one_is_accused_though_it_began_in_place() -> None:
+    def added(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(32, dtype=torch.bfloat16)
+        for _ in range(300):
+            total += x
+            total = total + x
+        return total.sum()
+
+    with precheck.watch() as report:
+        added(torch.ones(32, dtype=torch.bfloat16))
+    first = added.__code__.co_firstlineno
+    assert {(error.rule, int(error.source.rpartition(":")[2])) for error in report.errors} == {("absorption", first + 3), ("absorption", first + 4)}
+
+
+def test_one_line_is_accused_once_whether_the_model_has_run_before_or_not() -> None:
+    model, count = torch.nn.Linear(32, 32), torch.zeros(32, dtype=torch.bfloat16)
+
+    def tick() -> None:
+        with torch.no_grad():
+            for _ in range(600):
+                count.add_(1)
+
+    with precheck.watch() as report:
+        tick()
+        model(count.float())
+        tick()
+    (found,) = (error for error in report.errors if error.rule == "absorption")
+    assert "the same when called at" in found.message

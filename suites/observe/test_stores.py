@@ -53,7 +53,7 @@ def test_a_store_that_loses_what_each_turn_adds(program: Callable[[torch.dtype],
     first = watched(program, LOW)[0]
     assert (first.rule, first.op) == ("absorption", op)
     stood_still = "additions left at least half of the elements unchanged"
-    assert "0% of what the first 8 updates should add arrived" in first.message or stood_still in first.message
+    assert "0% of what 8 updates in a row should add arrived" in first.message or stood_still in first.message
     assert watched(program, WIDE) == []
 
 

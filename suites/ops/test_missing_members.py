@@ -34,7 +34,7 @@ def test_products_added_in_place_that_stand_still_are_told() -> None:
     (found,) = findings(lambda: merged(torch.bfloat16))
     assert found.rule == "absorption", found
     assert "aten.addmm_" in found.message
-    assert "updates should add arrived" in found.message
+    assert "updates in a row should add arrived" in found.message
     assert not findings(lambda: merged(torch.float32))
 
 

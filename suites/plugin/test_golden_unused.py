@@ -192,6 +192,13 @@ def test_refresh_and_prune_go_together(pytester: pytest.Pytester, project: Proje
     assert not (old / "test_healthy.safetensors").exists()
 
 
+def test_a_file_in_place_of_the_golden_folder_is_refused(told: pytest.Pytester) -> None:
+    told.makepyfile(test_it=ONE)
+    result = told.runpytest_inprocess("--golden-dir=test_it.py")
+    result.stderr.fnmatch_lines(["*--golden-dir=test_it.py: that is a file; goldens need a folder of their own, such as golden"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
 @pytest.mark.parametrize("folder", [".", "..", ""])
 def test_a_golden_folder_that_holds_the_project_is_refused(told: pytest.Pytester, folder: str) -> None:
     told.makepyfile(ONE)

@@ -73,6 +73,15 @@ def test_a_wrong_name_in_the_ini_file_is_said_to_be_there(pytester: pytest.Pytes
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
+@pytest.mark.parametrize("name", ["precision", "remedy_trials"])
+def test_a_list_where_the_ini_file_has_text_is_refused_in_a_line(pytester: pytest.Pytester, name: str) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    pytester.makepyprojecttoml(f'[tool.pytest.ini_options]\n{name} = ["bf16", "tf32"]\n')
+    result = pytester.runpytest_subprocess()  # pytest 9 warns too, in its own process
+    result.stderr.fnmatch_lines([f"*the ini file's {name} is a list; write it as text: {name} = \"bf16,tf32\""])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_the_header_says_where_goldens_were_looked_for(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY, record=False)
     pytester.runpytest_inprocess("--precision=bf16", "--golden-dir=goldne").stdout.fnmatch_lines(["precheck: *; goldens: none yet in goldne/"])
@@ -80,7 +89,7 @@ def test_the_header_says_where_goldens_were_looked_for(pytester: pytest.Pytester
 
 def test_the_header_names_the_policy(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY)
-    line = "precheck: bf16-mixed (autocast rounds the ops that it rounds on {}), device auto, torch 2.*, float32 without tf32; goldens: golden/ *"
+    line = "precheck: bf16-mixed (autocast as on {}), device auto, torch 2.*, float32 without tf32; goldens: golden/ *"
     pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines([line.format("CUDA")])
     pytester.makeini("[pytest]\nprecision_policy = native\n")
     pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines([line.format("a CPU")])

@@ -81,3 +81,25 @@ def test_nothing_is_said_when_tests_are_only_collected(pytester: pytest.Pytester
 def test_exit_statuses_are_pytests_own(told: pytest.Pytester, code: str, status: pytest.ExitCode) -> None:
     told.makepyfile(code)
     assert told.runpytest_inprocess(no_reraise_ctrlc=True).ret == status
+
+
+def test_in_ci_the_short_summary_has_the_first_line_of_a_failure(told: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    told.makepyfile(
+        test_it="""
+        import pytest
+
+        def test_it(check_precision):
+            check_precision(4.5, {"bf16-mixed": [("error", "overflow")]})
+
+        def test_other(precision):
+            assert not "one\\ntwo"
+        """
+    )
+    monkeypatch.setenv("CI", "true")
+    result = told.runpytest_inprocess("--precision=bf16")
+    failures, _, summary = result.stdout.str().partition("short test summary info")
+    again = 'to see this again: pytest --precision=bf16-mixed "'
+    assert again in failures
+    assert again not in summary
+    assert "FAILED test_it.py::test_it[bf16-mixed] - Failed: overflow: told of layer under bf16-mixed" in summary.splitlines()[1]
+    assert "one\\ntwo" in summary, "what another test says is left as it is"

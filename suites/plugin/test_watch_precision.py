@@ -104,6 +104,26 @@ def test_a_loop_that_does_not_cast_is_told_what_to_type(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines(["nothing in this block is stored in bfloat16, so it did not run under bf16-true*model.to(watch_precision.dtype)*"])
 
 
+OWN_AUTOCAST = """
+def test_it(watch_precision):
+    with watch_precision():
+        with torch.autocast("cpu", dtype=torch.{}):
+            loss = make()(data()).float().square().mean()
+        loss.backward()
+"""
+
+
+@pytest.mark.parametrize(("own", "runs", "other", "format"), [("bfloat16", "bf16", "16", "float16"), ("float16", "16", "bf16", "bfloat16")])
+def test_a_loop_whose_own_autocast_goes_before_the_fixture_s_has_no_verdict(
+    pytester: pytest.Pytester, project: Project, own: str, runs: str, other: str, format: str
+) -> None:
+    project(OWN_AUTOCAST.format(own), record=False)
+    result = pytester.runpytest_inprocess(f"--precision={runs}-mixed,{other}-mixed")
+    result.assert_outcomes(passed=1, failed=1)
+    said = f"no op of the forward pass ran in {format}, so the block did not run under {other}-mixed: it computes in {own}.*"
+    result.stdout.fnmatch_lines([f'{said}@pytest.mark.precision("{runs}-mixed")', f"*1 check under {other}-mixed: *1 without a verdict*"])
+
+
 @pytest.mark.parametrize("precision", ["bf16", "bf16-true", "32-true"])
 def test_a_block_in_which_nothing_runs_is_no_verdict(pytester: pytest.Pytester, project: Project, precision: str) -> None:
     project("def test_it(watch_precision):\n    with watch_precision():\n        pass\n", record=False)

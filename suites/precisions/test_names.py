@@ -90,7 +90,10 @@ def test_an_object_that_stands_for_none_is_refused(odd: object) -> None:
         resolve(odd)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("bf17", "bf16"), ("bf16-mixde", "bf16-mixed"), ("16-ture", "16-true")])
+MISSPELT = [("bf17", "bf16"), ("bf16-mixde", "bf16-mixed"), ("16-ture", "16-true"), ("FP8", "fp8"), ("BF16-mixed", "bf16-mixed")]
+
+
+@pytest.mark.parametrize(("typed", "meant"), MISSPELT)
 def test_a_misspelt_name_is_told_what_is_meant(typed: str, meant: str) -> None:
     with pytest.raises(PrecisionError, match=rf"unknown precision '{typed}'; do you mean {meant}\? pytest --help lists all$"):
         resolve(typed)

@@ -37,7 +37,7 @@ SAID = {
     "cancellation": Words("one-pass-variance", "above", ("nearly equal numbers", r"off by \d{3}% of its norm", r"its terms by 0\.\d\d%")),
     "local-drift": Words("scattered-mean", "above", (r"the op itself is 7\d% off",)),
     "biased-rounding": Words("seed-of-each-launch", "above", ("32 calls round stochastically with the same random numbers", r"5\.\d times as large")),
-    "absorption": Words("frozen-average", "below", (r"0% of what the first 3\d\d updates should add arrived",)),
+    "absorption": Words("frozen-average", "below", (r"0% of what 3\d\d updates in a row should add arrived",)),
     "accumulated-drift": Words("rotated-state", "above", (r"[56]\d% of the elements have no correct digit",)),
     "decision-flip": Words("router", "above", (r"[23]\.\d% of 1500 rows", r"[23]\.\d% because bfloat16")),
     "missing-gradient": Words("validated-first", "below", (r"copy of 0\.weight", r"0\.weight gets none")),

@@ -131,6 +131,7 @@ def test_the_script_s_own_end_counts(end: str, status: int, script: Path, capsys
     ("arguments", "message"),
     [
         (["nothing.py"], "nothing.py is no file; write the path of a Python file, or -m and a module's name"),
+        (["-m", "nothing_here.train"], "there is no module nothing_here.train; write the name that python -m takes"),
         (["--steps", "0", "{script}"], "--steps=0: write a whole number from 1"),
         (["--precision", "bf61", "{script}"], "bf61"),
         (["--precision", "bf16-true", "{script}"], "cast it there (model.to(torch.bfloat16)) and watch() it as it is"),

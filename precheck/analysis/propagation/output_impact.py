@@ -243,3 +243,23 @@ def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
             return True
         walk.follow(result for reader in reading for result in reader.outputs)
     return False
+
+
+def goes_on(state: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a state is kept after what is known of it: the program has it at the end, or an op writes it in place."""
+    return state.alive or any(_updates(reader, state) for reader in readers.get(state, ()))
+
+
+def taken(state: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether the program has a state at the end, or an op reads it that does not only update it."""
+    walk = Walk([state], NEARBY)
+    for held in walk:
+        updates = [reader for reader in readers.get(held, ()) if _updates(reader, held)]
+        if held.alive or len(updates) < len(readers.get(held, ())):
+            return True
+        walk.follow(made for reader in updates for made in reader.outputs)
+    return not walk.whole
+
+
+def _updates(reader: Operation, state: Value) -> bool:
+    return reader.in_place and reader.inputs[:1] == (state,)

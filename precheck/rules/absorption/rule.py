@@ -17,9 +17,8 @@ from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.causes import SWALLOWED
-from precheck.analysis.propagation.output_impact import ROUNDINGS
+from precheck.analysis.propagation.output_impact import ROUNDINGS, goes_on, taken
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
-from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.training.displacements import INTENDED, LOST_UPDATE, UPDATES
 from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.operations import Operation, Value
@@ -115,7 +114,7 @@ class Absorption(Rule):
                 text = f"too few steps to tell whether it stands still: {text}; {steps} steps would tell"
                 yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
         for (_, first), factors in self.factors.items():
-            if first not in self.judged and _taken(factors.last.outputs[0], part.readers):
+            if first not in self.judged and taken(factors.last.outputs[0], part.readers):
                 yield from factors.candidates()
 
 
@@ -125,6 +124,8 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or absorbed.carried
+    if not kept and _only_reads(operation, absorbed, readers):
+        return None  # the additions before this one are judged where they are made
     moves = _moves(value, absorbed)
     if absorbed.share >= UNCHANGED_SHARE and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
         text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
@@ -134,9 +135,16 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
         return Candidate("absorption", read_at(operation), text, absorbed.drift / u, ROUNDINGS)
     if kept and operation.phase != "backward" and absorbed.additions >= UPDATES and absorbed.arrived < LOST_UPDATE and moves:
         share = 100 * max(0.0, absorbed.arrived)
-        text = f"{share:.0f}% of what the first {absorbed.additions} updates should add arrived: most are too small to change the accumulator"
+        text = f"{share:.0f}% of what {absorbed.additions} updates in a row should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
     return _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
+
+
+def _only_reads(operation: Operation, absorbed: Absorbed, readers: Readers) -> bool:
+    """Whether an op makes another number of an accumulator, as in `sq - mean**2`, and the accumulator goes on without it. What a state kept in
+    place loses, it loses in its own additions. In `total = total + x` the result takes the place of the accumulator, and nothing else goes on."""
+    makers = ((value, value.maker.absorbed) for value in operation.inputs if value.maker is not None and value.maker.in_place)
+    return any(made is not None and made.first is absorbed.first and goes_on(value, readers) for value, made in makers)
 
 
 def _place(operation: Operation) -> tuple[str, int]:
@@ -156,17 +164,6 @@ def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
     shipped = operation.in_optimizer and not operation.call
     own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
     return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
-
-
-def _taken(state: Value, readers: Readers) -> bool:
-    """Whether the program has a state at the end, or an op reads it that does not only update it."""
-    walk = Walk([state], NEARBY)
-    for held in walk:
-        updates = [reader for reader in readers.get(held, ()) if reader.in_place and reader.inputs[:1] == (held,)]
-        if held.alive or len(updates) < len(readers.get(held, ())):
-            return True
-        walk.follow(made for reader in updates for made in reader.outputs)
-    return not walk.whole
 
 
 def _moves(value: Value, absorbed: Absorbed) -> bool:
