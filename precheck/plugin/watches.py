@@ -86,7 +86,7 @@ class WatchPrecision(Verdicts):
         if self.precision.autocasts and not report.errors and (other := self._other_format(report)):
             runs = "16-mixed" if other == "float16" else "bf16-mixed"
             return (
-                f"no product of the forward pass ran in {self.precision.compute.dtype_name}, so the block did not run under {self.precision.name}: it "
+                f"no product of the forward pass ran in {self.precision.compute.dtype_name}, so it did not run under {self.precision.name}: it "
                 f"computes in {other}. Leave its autocast out, or write torch.autocast(..., dtype={self.name}.precision.compute_dtype), or name "
                 f'the precisions that it runs under, as in @pytest.mark.precision("{runs}")'
             )
