@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 import torch
 
+from precheck import ops
 from precheck.findings import Report
 from precheck.observe.job import InputError
 from precheck.plugin.arguments import taking
@@ -85,8 +86,8 @@ class WatchPrecision(Verdicts):
         if self.precision.autocasts and not report.errors and (other := self._other_format(report)):
             runs = "16-mixed" if other == "float16" else "bf16-mixed"
             return (
-                f"no op of the forward pass ran in {self.precision.compute.dtype_name}, so the block did not run under {self.precision.name}: it "
-                f"computes in {other}. Leave its own autocast out, or write torch.autocast(..., dtype={self.name}.precision.compute_dtype), or name "
+                f"no product of the forward pass ran in {self.precision.compute.dtype_name}, so it did not run under {self.precision.name}: it "
+                f"computes in {other}. Leave its autocast out, or write torch.autocast(..., dtype={self.name}.precision.compute_dtype), or name "
                 f'the precisions that it runs under, as in @pytest.mark.precision("{runs}")'
             )
         if self.applied or not self.precision.is_low or report.facts["shadowed"]:
@@ -97,8 +98,10 @@ class WatchPrecision(Verdicts):
         )
 
     def _other_format(self, report: Report) -> str:
-        """The format of 16 bits of the forward pass, if that is not the precision's: the block's own autocast goes before the fixture's.
+        """The format of 16 bits in which the forward pass multiplies matrices, if that is not the precision's. Under the fixture's autocast they are
+        multiplied in its format, whatever is cast by hand, so an autocast of the block's own goes before it.
 
-        A backward pass that is called outside of that autocast runs under the fixture's, as torch advises to call it, and says nothing."""
-        found = {row.dtype for row in report.ops if row.phase == "forward"} & {"bfloat16", "float16"}
+        A backward pass that is called outside of that autocast, as torch advises, runs under the fixture's and says nothing."""
+        rows = (row for row in report.ops if row.phase == "forward" and any(name in ops.MATRIX_PRODUCTS for name in row.op.split(".")[1:2]))
+        found = {row.dtype for row in rows} & {"bfloat16", "float16"}
         return "" if self.precision.compute.dtype_name in found else min(found, default="")

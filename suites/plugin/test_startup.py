@@ -40,7 +40,7 @@ def test_a_whole_run_without_checks_imports_nothing_heavy(pytester: pytest.Pytes
     result.stdout.fnmatch_lines(["heavy:"])
 
 
-USED_ALWAYS = "fixtures hooks markers naming results settings".split()
+USED_ALWAYS = "fixtures hooks markers naming results selecting settings".split()
 
 
 def test_a_run_that_uses_nothing_loads_what_each_run_needs(pytester: pytest.Pytester) -> None:

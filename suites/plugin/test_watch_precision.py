@@ -120,7 +120,7 @@ def test_a_loop_whose_own_autocast_goes_before_the_fixture_s_has_no_verdict(
     project(OWN_AUTOCAST.format(own), record=False)
     result = pytester.runpytest_inprocess(f"--precision={runs}-mixed,{other}-mixed")
     result.assert_outcomes(passed=1, failed=1)
-    said = f"no op of the forward pass ran in {format}, so the block did not run under {other}-mixed: it computes in {own}.*"
+    said = f"no product of the forward pass ran in {format}, so it did not run under {other}-mixed: it computes in {own}.*"
     result.stdout.fnmatch_lines([f'{said}@pytest.mark.precision("{runs}-mixed")', f"*1 check under {other}-mixed: *1 without a verdict*"])
 
 
