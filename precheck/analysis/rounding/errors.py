@@ -10,10 +10,11 @@ import dataclasses
 from collections.abc import Set
 
 from precheck import formats, ops
+from precheck.analysis.decisions.branches import WRONG_NUMBER
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.output_impact import ROUNDINGS, dominated
+from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, absolute_error, effective_roundoff, fills_constant, rounded_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
 from precheck.analysis.rounding.exemptions import Exempting, beneath_all, outweighed, small, small_difference
@@ -188,16 +189,12 @@ class Errors:
                 self._suspect(fact, value)
 
     def _judge_unexplained(self, operation: Operation, value: Value) -> None:
-        """Judges an error that no earlier fact explains.
-
-        A fact is healed if all results of this run are right. What a function returns is judged where it returns it, whatever a mask or a larger
-        term makes of it in this run: so a boundary of a measurement is judged, too.
-        """
+        """Judges an error that no earlier fact explains."""
         fact = _of_constant(self.misroundings.fact(operation, value))
         chained = fact is not None and fact.how == "a difference" and fact.gain >= LOSES_FIVE_BITS > amplification(operation, value)
         fact = fact if chained or value not in self.small_differences else None
         own = None
-        if operation.call and (fact is None or fact.healed):
+        if operation.call and (fact is None or (fact.healed and (_lost(value) or not self.misroundings.healed(value)))):
             own = self.calls.error(operation, value)
         if own is not None:
             self._suspect(own, value, self.calls.stays, beneath_all)
@@ -260,6 +257,11 @@ class Errors:
         cancels = operation.base in ops.SUMS | ops.REDUCTIONS and value.norm <= ZERO_SUM * max(term.norm for term in operation.inputs)
         sources = [source for source in operation.inputs if float32_leaves_open(source)]
         return cancels or (bool(sources) and self.zero_in_theory.issuperset(sources))
+
+
+def _lost(value: Value) -> bool:
+    """Whether nothing is left of what a function was to compute. It is wrong there, whatever larger is added to it later."""
+    return value.dead >= GARBAGE and value.call_error > WRONG_NUMBER
 
 
 def _of_constant(fact: Misrounded | None) -> Misrounded | None:
