@@ -1,7 +1,8 @@
 """Programs `python` and `pytest` whose processes are forked from one that has imported torch and pytest: each import takes one to two seconds.
 
 The programs are small: they hand their arguments, folder, environment and open files to the server, wait for the process that it forks, and end with
-its status. What such a process cannot be (another option of Python's, another number of threads, a server that has gone) they run as usual.
+its status. What such a process cannot be (another option of Python's, another number of threads, more open files, a server that has gone) they run as
+usual.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ import marshal, os, socket, sys
 words = [*{words}, *sys.argv[1:]]
 fixed = {{name: value for name, value in os.environ.items() if name.startswith({fixed}) and name != "PYTHONPATH"}}
 given = words[words[:1] == ["-u"]:][:1] or ["-"]
+files = os.listdir("/proc/self/fd")  # 0, 1, 2 and the folder itself: others that it was given are not handed on
 with socket.socket(socket.AF_UNIX) as link:
     try:
-        assert fixed == {known} and (not given[0].startswith("-") or given[0][:2] in ("-c", "-m"))
+        assert len(files) <= 4 and fixed == {known} and (not given[0].startswith("-") or given[0][:2] in ("-c", "-m"))
         link.connect({address})
     except (AssertionError, OSError):
         os.execv({python!r}, [{python!r}, *words])

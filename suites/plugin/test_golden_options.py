@@ -236,14 +236,6 @@ def test_a_read_only_folder_fails_with_one_message(pytester: pytest.Pytester, pr
     assert result.ret == 1
 
 
-def test_a_golden_folder_that_is_a_file_fails_with_one_message(pytester: pytest.Pytester, project: Project) -> None:
-    project(HEALTHY, record=False)
-    (pytester.path / "golden").write_text("not a folder", encoding="utf8")
-    result = pytester.runpytest_inprocess("--golden-refresh")
-    result.stdout.fnmatch_lines(["golden *cannot be written: *"])
-    assert result.ret == 1
-
-
 def test_a_nan_in_float32_is_refused(pytester: pytest.Pytester, project: Project) -> None:
     golden = project("def test_nan(check_precision):\n    check_precision(lambda x: x / 0 * 0, data())\n", record=False)
     result = pytester.runpytest_inprocess("--golden-refresh")

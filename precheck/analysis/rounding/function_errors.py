@@ -79,7 +79,7 @@ class Calls:
         splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
         constant = _coarse_addition(made, value)
-        cause = self._owner(made, added=constant is None)
+        cause = self._owner(operation, made, added=constant is None)
         if cause is None or cut_off(cause):
             self.attempts.failed(line)
             return None
@@ -104,11 +104,12 @@ class Calls:
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(value)
 
-    def _owner(self, made: Attribution, *, added: bool) -> Operation | None:
-        """The op whose line made an error. None if the user wrote no such line. Nor does rounding to codes count: what it loses is added
-        to the number again, and is a small part of it. `added`: leaves out lines with additions that `absorption` judges."""
+    def _owner(self, operation: Operation, made: Attribution, *, added: bool) -> Operation | None:
+        """The op whose line made the error of what `operation` made. None if the user wrote no such line. Nor does rounding to codes count: what it
+        loses is added to the number again, and is a small part of it. `added`: leaves out lines with additions that `absorption` judges."""
         cause = made.cause()
-        if cause is not None and not self._together(made) and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None:
+        alone = cause is not None and made.of_line(cause) < OWNED and made.difference(cause, self.functions) is None
+        if cause is not None and alone and not self._together(operation, made):
             cause = max(made.shares, key=made.shares.__getitem__)  # that line has a part in it, and an earlier one has most
             cause = cause if cause.blamed and made.of_line(cause) >= OWNED else None
         if cause is None or not attribution.written(cause) or takes_from_codes(cause):
@@ -145,16 +146,21 @@ class Calls:
         unamplified = FAIL * ONE_ROUNDING * math.sqrt(sum(share > 0 for share in made.shares.values()))
         return ROUNDED if _asked(made) else min(ROUNDED, max(ADDED, unamplified))
 
-    def _together(self, made: Attribution) -> bool:
+    def _together(self, operation: Operation, made: Attribution) -> bool:
         """Whether all roundings of a call are judged together, by how many they are: if all are the author's, and no loop rounds.
 
-        A loop is an op that computes with what it has made before. n turns make n roundings then, if they go one way. An op that runs again on
-        other numbers, in a helper that is called twice, makes independent errors, and √n of them add up as those of different lines do.
+        n turns of a loop make n roundings, if they go one way. Code of the function itself runs again in a loop. An op of a helper is in one if it
+        computes with what it has made before. If the helper is called twice, on other numbers, its errors are independent, and √n of them add up
+        as those of different lines do.
         """
-        call = next((operation.call for operation in made.shares), 0)
-        turns = Counter(line for line, _ in itertools.groupby(operation.line for operation in self.operations[call]))
-        again = {(operation.line, operation.name) for operation, share in made.shares.items() if share and turns[operation.line] > 1}
-        return not (_asked(made) or any(_computes_with_its_own(line, name, made) for line, name in again))
+        call, mine = next((each.call for each in made.shares), 0), self.functions.get(operation.blamed)
+        turns = Counter(line for line, _ in itertools.groupby(each.line for each in self.operations[call]))
+        runs = Counter((each.line, each.name, each.instruction) for each in self.operations[call])
+        shares = (each for each, share in made.shares.items() if share and turns[each.line] > 1)  # a line may call helpers between two ops
+        again = [each for each in shares if runs[each.line, each.name, each.instruction] > 1]
+        helped = {(each.line, each.name) for each in again if self.functions.get(each.blamed) != mine}
+        own = any(self.functions.get(each.blamed) == mine for each in again)
+        return not (_asked(made) or own or any(_computes_with_its_own(line, name, made) for line, name in helped))
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Exemption: only its own function reads the value after all, or makes nothing wrong of its sums."""
