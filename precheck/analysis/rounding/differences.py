@@ -26,6 +26,7 @@ from precheck.analysis.propagation.provenance import absolute_error, determined,
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.function_errors import owns
 from precheck.analysis.rounding.function_limits import OWNED
+from precheck.analysis.rounding.low_terms import stored_low
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 
@@ -81,7 +82,7 @@ def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Oper
     # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
     sums = operation.base in ops.SUMS or (operation.base in ops.ADDED_INTO and len(operation.inputs) > 1 and not _summed_low(value))
     subtracts = sums or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
-    if not subtracts or not any(source.kept_low for source in operation.inputs):
+    if not subtracts or not stored_low(operation):
         return 0.0
     gain = amplification(operation, value)
     return gain * _amplified_before(operation, value, known) if DIGITS <= gain < LOSES_FIVE_BITS else gain

@@ -175,9 +175,9 @@ def softmax_written_out(shares: list[bool]) -> bool:
     reason="a number minus its own rounding is exactly that rounding; a float32 difference of numbers that were given low is exact for them",
     needed_by=("compensated_total", "gradient_differences", "running_moments", "textbook_compensation"),
 )  # fmt: skip
-def as_stored(operation: Operation, value: Value) -> bool:
-    """Wide arithmetic on numbers that were given in low precision, or a number minus its own rounding, to a format or to codes under a scale."""
-    stored = [source for source in operation.inputs if source.kept_low]
+def as_stored(operation: Operation, value: Value, stored: list[Value]) -> bool:
+    """Wide arithmetic on numbers that were given in low precision, or a number minus its own rounding, to a format or to codes under a scale.
+    `stored`: what it reads that was stored low."""
     given = not value.low and all(causes.given_low(source) for source in stored)
     return takes_back(operation) or takes_from_codes(operation) or (given and not causes.stored_too_soon(operation, value))
 

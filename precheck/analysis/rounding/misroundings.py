@@ -25,6 +25,7 @@ from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, S
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import outside
 from precheck.analysis.rounding.function_limits import ADDED
+from precheck.analysis.rounding.low_terms import stored_low
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -94,7 +95,8 @@ class Misroundings:
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
         normal = causes.subnormal_error(value) < causes.MADE_BY_OP * value.drift  # else the format has no number as small as the result
         far = normal and roundings >= ROUNDINGS
-        if far and (together := differences.amplified_in_all(operation, value, self.causes)) >= LOSES_FIVE_BITS and not as_stored(operation, value):
+        together = differences.amplified_in_all(operation, value, self.causes) if far else 0.0
+        if together >= LOSES_FIVE_BITS and not as_stored(operation, value, stored_low(operation)):
             return self._difference(operation, value, roundings, together)
         if far and gain >= LOSES_FIVE_BITS and differences.wide_without_correct_digit(operation, value):
             if cause := differences.op_that_lost_digits(operation, self.observation, self.readers):
