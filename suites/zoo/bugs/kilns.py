@@ -69,7 +69,7 @@ class Slopes(nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         query, key, value = self.layer(words).chunk(3, -1)
-        weights = torch.softmax(query @ key.T / 4 + self.table, -1)
+        weights = torch.softmax(query @ key.T / 4 + self.table, -1)  # culprit: words-that-fade
         return (weights.to(value.dtype) if self.same else weights) @ value  # culprit: words-that-fade
 
 
@@ -127,15 +127,15 @@ BUGS = (
         lambda: coded(held=False), lambda: coded(held=True)),
     Bug("scales-of-products", "uxlfoundation/oneDNN#5626", ("overflow",), "aten._to_copy.default",
         lambda: scaled(saturated=False), lambda: scaled(saturated=True),
-        note="a number between the greatest of the format and twice that is off by up to a half in the twin as well, as in the project"),
+        twin_accused="its scales are up to twice too small, so 13 % of the numbers are cut off, which costs 23 % of the products, as in the project"),
     Bug("numbers-one-after-the-other", "NVIDIA/cutlass#1521", ("absorption",), "aten.add.Tensor",
         lambda: filled(whole=False), lambda: filled(whole=True)),
     Bug("words-before-a-word", "openai/gpt-2#122", ("overflow",), "aten._to_copy.default",
         lambda: attended(1e10), lambda: attended(1e4)),
-    Bug("words-that-fade", "intel/ipex-llm#11071", ("dtype-leak",), "aten.mm.default",
-        lambda: faded(same=False), lambda: faded(same=True), raises=RuntimeError, module="Slopes"),
+    Bug("words-that-fade", "intel/ipex-llm#11071", ("dtype-leak",), "aten.add.Tensor",
+        lambda: faded(same=False), lambda: faded(same=True), raises=RuntimeError),
     Bug("lines-that-end", "cvg/glue-factory#76", ("dtype-leak",), "aten.scatter_reduce_.two",
-        lambda: wired(same=False), lambda: wired(same=True), raises=RuntimeError, module="Wires"),
+        lambda: wired(same=False), lambda: wired(same=True), raises=RuntimeError),
     Bug("parts-of-a-step", "microsoft/Swin-Transformer#311", ("scaler-order",), "",
         lambda: learned(together=False), lambda: learned(together=True), raises=RuntimeError, phase="scaler"),
 )  # fmt: skip
