@@ -174,6 +174,17 @@ def test_rows_of_zeros_under_a_scale_of_zero_are_found_unless_their_nan_is_repla
     assert not zeros(lambda x, scale: torch.where(scale > 0, x, torch.zeros(()))).findings
 
 
+def test_a_scale_too_small_for_its_inverse_is_no_scale_of_zeros() -> None:
+    """1e-39 / 448 is a number of float32, and its inverse is none: ROCm/TransformerEngine#737."""
+    x = normal(16, 64).masked_fill(normal(16, 64, seed=1) < -1, 0) * torch.where(torch.arange(16)[:, None] == 3, 1e-39, 1.0)
+    with precheck.watch(precision="32-true") as report:
+        scales = 448 / x.abs().amax(1, keepdim=True)
+        torch.relu((x * scales).to(E4M3).float() / scales)
+    assert {each.rule for each in report.errors} <= {"underflow", "overflow", "wrong-scale"}
+    assert report.errors[0].rule == "underflow"
+    assert not any("0 / 0" in each.message for each in report.errors)
+
+
 def whole_tensor(times: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> precheck.Report:
     """A weight under one scale, whose product is dequantised."""
     w = channels()

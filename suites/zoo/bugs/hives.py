@@ -120,7 +120,7 @@ def rebuilt(kind: torch.dtype) -> torch.Tensor:
 
 BUGS = (
     Bug("states-that-are-kept", "EleutherAI/elk#208", ("overflow",), "aten._to_copy.default",
-        lambda: probed(HALF), lambda: probed(LOW)),
+        lambda: probed(HALF), lambda: probed(LOW), phase="data"),
     Bug("programs-by-chance", "bigcode-project/bigcode-evaluation-harness#83", ("overflow", "nan"), "aten.addmm.default",
         lambda: written(HALF), lambda: written(LOW), raises=RuntimeError, module="down"),
     Bug("critic-that-waits", "AllenCell/cyto-dl#21", ("scaler-order",), "",
@@ -130,5 +130,5 @@ BUGS = (
     Bug("slopes-of-a-softmax", "Intel-tensorflow/tensorflow#23", ("absorption",), "aten.add.Tensor",
         lambda: bent(LOW), lambda: bent(SINGLE)),
     Bug("token-of-a-robot", "RLinf/RLinf#1488", ("lost-update",), "",
-        lambda: rebuilt(LOW), lambda: rebuilt(SINGLE), phase="optimizer"),
+        lambda: rebuilt(LOW), lambda: rebuilt(SINGLE), phase="optimizer", module="0"),
 )  # fmt: skip

@@ -118,15 +118,15 @@ def coloured(kind: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("blocks-of-quiet-slopes", "ROCm/TransformerEngine#737", ("overflow", "nan"), "aten.reciprocal.default",
+    Bug("blocks-of-quiet-slopes", "ROCm/TransformerEngine#737", ("underflow", "overflow", "nan"), "aten.reciprocal.default",
         lambda: in_blocks(0.0), lambda: in_blocks(1e-4), precision="32-true"),
-    Bug("hits-of-a-detector", "samvanstroud/hepattn#63", ("rounded-position", "amplified-rounding"), "aten._to_copy.default",
+    Bug("hits-of-a-detector", "samvanstroud/hepattn#63", ("amplified-rounding", "rounded-position"), "aten._to_copy.default",
         lambda: tracked(early=True), lambda: tracked(early=False)),
     Bug("words-of-a-question", "facebookresearch/dpr-scale#12", ("overflow",), "aten.mm.default",
         lambda: sought(wide=False), lambda: sought(wide=True)),
-    Bug("latents-that-look", "fac2003/perceiver-multi-modality-pytorch#8", ("local-drift", "amplified-rounding"), "aten.mm.default",
+    Bug("latents-that-look", "fac2003/perceiver-multi-modality-pytorch#8", ("amplified-rounding", "local-drift"), "aten.div.Tensor",
         lambda: looked(wide=False), lambda: looked(wide=True)),
-    Bug("splats-that-are-flat", "drsnuggles8/OloEngineBase#1040", ("underflow", "vanished-constant"), "aten._to_copy.default",
+    Bug("splats-that-are-flat", "drsnuggles8/OloEngineBase#1040", ("amplified-rounding", "underflow"), "aten._to_copy.default",
         lambda: merged(0.0), lambda: merged(6e-8)),
     Bug("colours-of-a-field", "NVlabs/tiny-cuda-nn#219", ("overflow",), "aten.mm.default",
         lambda: coloured(HALF), lambda: coloured(SINGLE), module="first"),

@@ -144,7 +144,8 @@ def make_codes(
     lost = cost(exact, result)
     if not scaled.nested:
         codes.gradients.rounded(place.blamed, [each.seen(result) for each in plains], lost[0])
-    void = bool((exact.isnan() & bys[0].isinf()).any())  # 0 / 0, or 0 times the inverse of 0
+    endless = bys[0].isinf()  # the inverse of a scale of 0, where all of the data is 0; or of one so small that other data becomes Inf
+    void = bool((exact.isnan() & endless).any()) and not bool((exact.isinf() & endless).any())
     codes.tracks.put(result, Track(
         Flat.of(result, exact), plains, place.blamed, units, offset=offset is not None, shifted=data is not exact, dead=place if void else None,
         filled=filled, powers=powers, begun=powers, cost=lost, sources=scaled.source.extremes if scaled.source else frozenset(),
