@@ -194,6 +194,7 @@ class Modules(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)  # by chance the four terms of a product cancel, which is found
         self.head, self.body = nn.Linear(4, 4), nn.Linear(4, 4)
 
 

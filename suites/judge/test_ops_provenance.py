@@ -79,6 +79,29 @@ def test_zeros_are_traced_back_to_the_op_that_flushed_them() -> None:
     finds(handed_on, "underflow", says="9.36e-14 in the reference became zero here; aten.reciprocal.default")
 
 
+def a_third_of_the_factors() -> torch.Tensor:
+    spreads = torch.tensor([0.04, 0.05, 1e-4]).repeat(4, 1).square().half()
+    return 1 / spreads.float().prod(-1)
+
+
+def test_one_factor_that_became_zero_makes_all_of_a_product_zero() -> None:
+    """A third of what is multiplied is as many zeros as the products are."""
+    (told,) = watched(a_third_of_the_factors).errors
+    assert (told.rule, told.op) == ("underflow", "aten._to_copy.default")
+    assert "1e-08 in the reference became zero here; aten.reciprocal.default" in told.message
+
+
+@pytest.mark.parametrize(("name", "zeros", "own"), [
+    ("prod.dim_int", 1, True), ("prod.dim_int", 2, False), ("sum.dim_IntList", 2, True),
+])  # fmt: skip
+def test_zeros_of_factors_are_counted_and_those_of_terms_are_shares(name: str, zeros: int, own: bool) -> None:
+    """Four numbers of twelve factors are zero: half as many zeros explain them, and a sum of zeros needs half of its terms."""
+    graph = Graph()
+    factors = graph.op("_to_copy.default", given("float32"), makes={"shape": (4, 3), "sample_size": 12, "zeros": zeros, "largest_zeroed": 1e-8})
+    products = graph.op(name, factors, makes={"shape": (4,), "sample_size": 4, "zeros": 4, "largest_zeroed": 1e-13})
+    assert (zero_origin(products)[1] is products.maker) == own
+
+
 @pytest.mark.parametrize(("name", "lost", "rule"), [
     ("sub.Tensor", above(TINIEST / 2), "cancellation"),
     ("sub.Tensor", TINIEST / 2, "underflow"),

@@ -158,15 +158,19 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
         scalars = [abs(scalar) for scalar in operation.scalars if scalar]
         if (operation.base in ops.GUARDS | ops.FILLING or fills_constant(operation)) and scalars and min(scalars) <= underflow_threshold(value):
             return "vanished-constant", operation
-        share = zero_share(value)
         given = () if operation.base in ops.DRAWN else operation.inputs
-        sources = [source for source in given if source.maker is not None and zero_share(source) >= SHARED * share > 0]
+        sources = [source for source in given if source.maker is not None and zero_share(source) >= SHARED * _needed(operation, source, value) > 0]
         before = max(sources, key=zero_share, default=None)
         if before is None:
             bound = _bound(operation) if operation.base in ops.SUMS else None
             return (_kind_of_zero(operation, value), operation) if bound is None else ("vanished-constant", bound)
         value, operation = before, before.maker
     raise ValueError("the value was given to the watched block; its zeros are its own")
+
+
+def _needed(operation: Operation, source: Value, value: Value) -> float:
+    """The share of zeros in an input that explains those of the result. One factor of a product that is zero makes all of it zero."""
+    return zero_share(value) * (elements(value) / max(1, elements(source)) if operation.base == "prod" else 1)
 
 
 def fills_constant(operation: Operation) -> bool:

@@ -126,7 +126,7 @@ BUGS = (
         lambda: sought(wide=False), lambda: sought(wide=True)),
     Bug("latents-that-look", "fac2003/perceiver-multi-modality-pytorch#8", ("amplified-rounding", "local-drift"), "aten.div.Tensor",
         lambda: looked(wide=False), lambda: looked(wide=True)),
-    Bug("splats-that-are-flat", "drsnuggles8/OloEngineBase#1040", ("amplified-rounding", "underflow"), "aten._to_copy.default",
+    Bug("splats-that-are-flat", "drsnuggles8/OloEngineBase#1040", ("underflow", "amplified-rounding"), "aten._to_copy.default",
         lambda: merged(0.0), lambda: merged(6e-8)),
     Bug("colours-of-a-field", "NVlabs/tiny-cuda-nn#219", ("overflow",), "aten.mm.default",
         lambda: coloured(HALF), lambda: coloured(SINGLE), module="first"),
