@@ -13,7 +13,6 @@ from precheck.kernels.bench import Bench
 from precheck.kernels.errors import adds, carriers, error_of, errors_of
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.replay import Replay
-from precheck.kernels.states import State
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made, Trial
 
@@ -32,10 +31,10 @@ sums and far off in large ones leaves terms out."""
 
 
 class RoundingErrors:
-    """Asks about the error of one trial. `late`: whether the time for it is over."""
+    """Asks about the error of one trial. `replay` judges other ones. `late`: whether the work for it is done."""
 
-    def __init__(self, bench: Bench, state: State, late: Callable[[], bool]) -> None:
-        self.bench, self.state, self.late, self.replay = bench, state, late, Replay(bench, state)
+    def __init__(self, replay: Replay, late: Callable[[], bool]) -> None:
+        self.bench, self.state, self.late, self.replay = replay.bench, replay.state, late, replay
 
     def explains(self, judged: Judged) -> bool:
         """Whether the error is a rounding error: a wider format removes it, or it is small and differs at every neighbouring input."""
