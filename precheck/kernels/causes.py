@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 
 import torch
@@ -25,11 +24,10 @@ ROUND = (64, 128, 32, 16, 256)
 """Sizes that are multiples of common tiles."""
 _SEEDS = range(17, 23)
 """Draws in which a size has to be right. A fault that few numbers show is missed in one of them: a key that is left out, where others weigh more."""
-PATIENCE = 15.0
-"""Seconds of processor time for the search for a class."""
-_RUNS = 40
-"""The cost of a verdict, in runs of the reference in its own format and in float64: six noise runs, each ten times as long, and samples at nearby
-inputs."""
+PATIENCE = 2**29
+"""The work of the search for a class, in elements that the reference computes (see `work`): some fifteen seconds."""
+LARGE = 2**26
+"""The most work of one verdict in larger sizes than the failing ones: some two seconds."""
 _SAME_NUMBERS = {"expanded": "equal", "transposed": "random", "columns of a wider tensor": "random"}
 """Incoming gradients with other strides, and those with the same numbers that are contiguous."""
 _FULL = 0.5
@@ -50,13 +48,13 @@ class Search:
     """Searches for the class of one fault by trials that differ from the failing one in one respect."""
 
     def __init__(self, bench: Bench, state: State) -> None:
-        self.bench, self.state, self.begun, self.replay = bench, state, 0.0, Replay(bench, state)
-        self.rounding, self.rows = RoundingErrors(bench, state, self.late), WrongRows(bench, self.fresh)
+        self.bench, self.state, self.begun, self.replay = bench, state, 0, Replay(bench, state)
+        self.rounding, self.rows = RoundingErrors(self.replay, self.late), WrongRows(bench, self.fresh)
         self.perhaps: Cause | None = None  # the class if no other change explains the fault
 
     def late(self) -> bool:
-        """Whether the time for the search is over."""
-        return time.process_time() - self.begun > PATIENCE
+        """Whether the work of the search is done."""
+        return self.replay.work.done - self.begun > PATIENCE
 
     def passes(self, trial: Trial) -> bool:
         """Whether the candidate is right in that trial, with its state as before its first call."""
@@ -76,7 +74,7 @@ class Search:
             return Cause(AT_ONCE[judged.fault.kind])
         if judged.fault.distance is not None and judged.fault.distance.block == CUT_OFF:
             return Cause("kernel-rounding", "each number is the one below in size, and not the nearest")
-        self.bench.ladder, before, self.begun, self.perhaps = QUICK, self.bench.ladder, time.process_time(), None
+        self.bench.ladder, before, self.begun, self.perhaps = QUICK, self.bench.ladder, self.replay.work.done, None
         try:
             return self._found(judged)
         finally:
@@ -104,6 +102,7 @@ class Search:
                 return Cause("kernel-nondeterminism", "repeated in the same order, the same calls are right: what fails is left to chance")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
         for _ in range(AGAIN):
+            self.replay.work.note(trial)
             again = self.bench.judge(trial)
             if again.fault is None and fresh.fault is not None and not again.skipped:
                 return Cause("kernel-nondeterminism", "the same call is right when it is repeated")
@@ -291,9 +290,6 @@ class Search:
         return False
 
     def _cheap(self, trial: Trial) -> bool:
-        """Whether a verdict at such sizes fits into the time of the search, estimated from one run of the reference."""
-        taken, begun = self.bench.takes(trial), time.process_time()
-        if taken is None:
-            return False
-        self.bench.of(taken)
-        return (time.process_time() - begun) * _RUNS < PATIENCE
+        """Whether the reference takes such sizes, and a verdict at them is no more work than one trial of the search may be."""
+        taken = self.bench.takes(trial)
+        return taken is not None and self.replay.work.of(taken) <= LARGE

@@ -86,11 +86,14 @@ def otherwise(bench: Bench, judged: Judged) -> str:
 
 
 def beside(bench: Bench, judged: Judged) -> bool:
-    """Whether wrong elements are what the reference gives a little beside these inputs, to one side or the other, as at a tie."""
+    """Whether wrong elements are what the reference gives a little beside these inputs, to one side or the other, as at a tie. Whole numbers are at
+    a tie only if the reference rounds to them: a place of equal numbers is no tie."""
     name = judged.fault.subject if judged.fault is not None else ""
     got, wrong = judged.outcome.values.get(name) if judged.outcome else None, judged.distances[name].wrong if name in judged.distances else None
     right = judged.reference.exact.values.get(name) if judged.reference else None
-    if got is None or right is None or wrong is None or not got.is_floating_point() or not bool(wrong.any()):
+    if got is None or right is None or wrong is None or not bool(wrong.any()) or got.is_complex():
+        return False
+    if not got.is_floating_point() and not _rounds(bench, judged):
         return False
     made, generator, same = bench.make(judged.trial), torch.Generator(), torch.zeros_like(wrong)
     for sign in (1, -1):
@@ -98,8 +101,15 @@ def beside(bench: Bench, judged: Judged) -> bool:
         moved = Made([torch.where(each == 0, each, step) for each, step in steps], made.numbers)  # every format holds zero: it is no tie
         other = bench.exact_of(judged.trial, moved).values.get(name)
         if other is not None and other.shape == got.shape:
-            same |= (got - other).abs() <= _NEAR * (got - right).abs()
+            same |= (got.double() - other).abs() <= _NEAR * (got.double() - right).abs()
     return bool(same[wrong].all())
+
+
+def _rounds(bench: Bench, judged: Judged) -> bool:
+    """Whether the reference rounds to integers."""
+    mode = _Cut(torch.floor)
+    bench.under(mode, judged.trial)
+    return mode.changed
 
 
 def _addresses(args: tuple[Any, ...]) -> set[int]:

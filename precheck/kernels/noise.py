@@ -36,6 +36,8 @@ _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED) | {"exp2"}
 """Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards. A power of two with a whole
 exponent is exact too."""
+_HALF = 0.5
+"""The unit whose multiples additions leave exact: with a half added, a floor rounds to the nearest integer. Halves of computed numbers are rare."""
 _STEPS = ops.JUMPING | ops.WHOLE
 """Steps read numbers as they are. Where these are not exact, the ops that made them have disturbed them. A tie of exact numbers has one right side.
 Derivatives are free at zero, and a zero with a sign may count as below it."""
@@ -122,7 +124,7 @@ class Rounded(UncompiledMode):
                     return widened(value)
                 moved = self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm, exact=name in _STEPS)
                 moved = self._chained(moved) if name in _LOGARITHMIC else moved
-                return unrounded.kept(value, moved) if name in _KEEPING else moved
+                return unrounded.kept(value, moved, _HALF if name in ops.ADDITIONS else 1.0) if name in _KEEPING else moved
             if isinstance(value, (list, tuple)):
                 return type(value)(disturbed(each) for each in value)
             return widened(value)

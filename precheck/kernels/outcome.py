@@ -12,19 +12,19 @@ from precheck.findings import Report
 from precheck.input_search import literals
 from precheck.kernels import memory, running
 from precheck.kernels.bench import Bench
-from precheck.kernels.clock import Clock
 from precheck.kernels.examples import parameters
 from precheck.kernels.session import SessionResult
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
+from precheck.kernels.work import Work
 from precheck.observe.containers import call, tensors
 from precheck.observe.job import InputError
 from precheck.observe.timing.clocks import clock_for
 from precheck.observe.timing.rounds import interleaved
 
 _SMALL = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33)
-_PATIENCE = 3.0
-"""Seconds of processor time for finding smaller inputs."""
+_PATIENCE = 2**27
+"""The work of finding smaller inputs, in elements that the reference computes (see `work`)."""
 
 _UPSTREAM = {
     "expanded": "expanded, as that of result.sum()", "transposed": "transposed, as that of (result.mT * weight).sum()",
@@ -63,16 +63,19 @@ def completed(report: Report, told: SessionResult, bench: Bench, whole: Bench, t
 
 def shrunk(bench: Bench, judged: Judged) -> Judged:
     """The same fault in the smallest sizes at which it occurs, one dimension after another."""
-    trial, clock = judged.trial.but(given=False), Clock(_PATIENCE)
+    trial, work = judged.trial.but(given=False), Work(bench)
     best = judged
     for name in bench.dimensions.sizes:
         for size in _SMALL:
             now = dict(best.trial.sizes).get(name, bench.dimensions.sizes[name])
-            if size >= now or clock.left() < 0:
+            if size >= now or work.done > _PATIENCE:
                 break
             sizes = tuple(sorted({**dict(best.trial.sizes if not best.trial.given else ()), name: size}.items()))
             taken = bench.takes(trial.but(sizes=sizes))
-            found = bench.judge(taken) if taken is not None else None
+            found = None
+            if taken is not None:
+                work.note(taken)
+                found = bench.judge(taken)
             if found is not None and found.fault is not None and judged.fault is not None and found.fault.kind == judged.fault.kind:
                 best = found
                 break

@@ -12,6 +12,11 @@ MOST = 4
 format."""
 
 
+DEEP = 2**12
+"""The most nodes of a graph that are looked at. Torch frees a long chain of nodes one by one, but those that Python has seen it frees one inside the
+other: with 65 536 of them the stack of the process overflows. So parts are not looked for in longer graphs, as of a loop over a row's columns."""
+
+
 class Parts:
     """Records the parts of each leaf's gradient while in the block. `sizes` holds the sum of their absolute values, for leaves with several parts.
 
@@ -49,7 +54,9 @@ def _ways(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -
     entries = {name: _entry(leaf) for name, leaf in leaves.items()}  # kept alive, since torch makes a new object for a node that was freed
     names = {id(entry): name for name, entry in entries.items()}
     found: dict[str, list[tuple[Any, int]]] = {}
-    for node in _nodes([each.grad_fn for each in outputs]):
+    for count, node in enumerate(_nodes([each.grad_fn for each in outputs])):
+        if count >= DEEP:
+            return {}
         for place, (following, _) in enumerate(node.next_functions):
             name = names.get(id(getattr(following, "variable", following)))
             if name is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 import torch
@@ -12,12 +11,14 @@ from precheck.kernels.bench import Bench
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Fault, Judged
 from precheck.kernels.trials import Trial
+from precheck.kernels.work import Work
 
 AGAIN = 8
 """How often a correct call is repeated where every call must give the same result. A fault in one call of three is missed in one search of 25."""
 OFTEN = 64
 """How often it is repeated where one wrong result distinguishes chance from memory. A fault in one call of 25 is missed in one search of 14."""
-HURRY = 3.0  # seconds of processor time for that; at least AGAIN repetitions are made in any case
+ENOUGH = 2**27
+"""The work of repetitions, in elements that the reference computes; at least AGAIN are made in any case, or the last three of earlier calls."""
 TIMES, MOST = 3, 2
 """How often calls are repeated in their order, and how often the fault has to come again. What a kernel remembers is wrong each time. What happens in
 one sequence of eight comes twice in one search of 23."""
@@ -33,18 +34,18 @@ class Replay:
     """Repeats the calls of a bench, from the state before its first call."""
 
     def __init__(self, bench: Bench, state: State) -> None:
-        self.bench, self.state = bench, state
+        self.bench, self.state, self.work = bench, state, Work(bench)
 
     def fresh(self, trial: Trial) -> Judged:
         """Judges the call where nothing was run before."""
+        self.work.note(trial)
         with self.state.restored():
             return self.bench.judge(trial)
 
     def by_chance(self, trial: Trial) -> bool:
         """Whether a call that is right with fresh state is wrong in a repetition with fresh state."""
-        begun = time.process_time()
-        times = (number for number in range(OFTEN) if number < AGAIN or time.process_time() - begun < HURRY)
-        return any(self.fresh(trial).fault is not None for _ in times)
+        times = min(max(AGAIN, ENOUGH // max(self.work.of(trial), 1)), OFTEN)
+        return any(self.fresh(trial).fault is not None for _ in range(times))
 
     def unwritten(self, trial: Trial, fault: Fault) -> bool:
         """Whether all that is wrong depends on what new memory holds: with NaN there it differs from that with zeros. Calls are repeated, since a
@@ -71,11 +72,12 @@ class Replay:
         calls = history if len(history) <= FIRST + LAST else history[:FIRST] + history[-LAST:]
 
         def wrong() -> bool:
-            begun = time.process_time()
+            done = 0
             with self.state.restored():
                 for place, each in enumerate(calls):
-                    if time.process_time() - begun < HURRY or place >= len(calls) - 3:
+                    if done < ENOUGH or place >= len(calls) - 3:
                         self.bench.call(each, self.bench.make(each))
+                        done += self.work.of(each)
                 return self.bench.judge(trial).fault is not None
 
         return _mostly(wrong)

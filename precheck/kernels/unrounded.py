@@ -13,12 +13,16 @@ _WHOLE = 2.0**24
 """The bound below which float32 holds every integer."""
 
 
-def kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-    """`moved`, except where `value` is an integer other than 0. At 0 an op may select either side."""
+def kept(value: torch.Tensor, moved: torch.Tensor, unit: float = 1.0) -> torch.Tensor:
+    """`moved`, except where `value` is a multiple of `unit` other than 0. At 0 an op may select either side.
+
+    Sums of such multiples are exact in float32, as those of integers are. So where a number is rounded by adding a half and taking the floor, one
+    that lies halfway has one right side.
+    """
     wide = widened(value)
     if wide.is_complex():
         return moved
-    return torch.where((wide == wide.round()) & (wide != 0) & (wide.abs() < _WHOLE), wide, moved)
+    return torch.where((wide % unit == 0) & (wide != 0) & (wide.abs() < _WHOLE * unit), wide, moved)
 
 
 def countable(value: torch.Tensor) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
+import textwrap
 from typing import Any, ClassVar
 
 import pytest
@@ -237,3 +240,20 @@ def test_a_product_in_tf32_may_round_its_operands_or_cut_them_off(cut: bool) -> 
     assert not report.errors, report.summary()
     report = precheck.compare_kernels(lambda a, b: operand(a) @ operand(b), torch.matmul, inputs, gradients=False, trials=10)
     assert report.errors, "in float32 both are wrong"
+
+
+def test_a_loop_over_a_long_row_does_not_end_the_process() -> None:
+    code = """
+        import torch
+        from precheck.kernels.parts import Parts
+        x = torch.randn(2, 100_003, requires_grad=True)
+        total = x.new_zeros(2)
+        for column in x.unbind(1):
+            total = total + column
+        with Parts([total], {"x": x}):
+            torch.autograd.grad(total, [x], torch.ones(2))
+        del total
+        print("alive")
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "alive", ran.stderr[-400:]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cases import need
 from sets import REWRITES_BY_NAME
 
 import precheck
@@ -125,3 +126,33 @@ def test_an_elimination_may_err_more_than_a_sum() -> None:
     turned = torch.linalg.solve(a.flip(0), b.flip(0))  # another order of the equations
     assert float((turned.double() - exact).norm()) < 4 * max(errors)
     assert max(errors) < 1e-2 * float(exact.norm())
+
+
+def _away(x: torch.Tensor) -> torch.Tensor:
+    return (x.sign() * (x.abs() + 0.5).floor()).clamp(-128, 127).to(torch.int8)
+
+
+def test_a_half_that_is_added_before_a_floor_leaves_a_tie_one_right_side() -> None:
+    def up(x: torch.Tensor) -> torch.Tensor:
+        need(bool(x.isfinite().all()))
+        return (x + 0.5).floor().clamp(-128, 127).to(torch.int8)
+
+    def by_sides(x: torch.Tensor) -> torch.Tensor:
+        need(bool(x.isfinite().all()))
+        return torch.where(x < 0, (x - 0.5).ceil(), (x + 0.5).floor()).clamp(-128, 127).to(torch.int8)
+
+    x = torch.tensor([[-1.5, 2.5, 0.5, -0.5], [3.25, -2.5, 7.0, -4.5]])
+    report = precheck.compare_kernels(up, _away, x, trials=120, gradients=False)
+    assert [each.rule for each in report.errors] == ["kernel-rounding"]
+    assert not precheck.compare_kernels(by_sides, _away, x, trials=120, gradients=False).errors
+
+
+def test_a_quotient_near_a_tie_may_be_rounded_to_either_side() -> None:
+    scale = 0.1
+
+    def by_product(x: torch.Tensor) -> torch.Tensor:
+        need(bool(x.isfinite().all()))
+        return (x * (1 / scale) + 0.5).floor()
+
+    report = precheck.compare_kernels(by_product, lambda x: (x / scale + 0.5).floor(), (SINGLE * 20).round() / 20, trials=120, gradients=False)
+    assert not report.errors, report.summary()
