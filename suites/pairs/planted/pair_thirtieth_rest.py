@@ -118,12 +118,12 @@ def gemma(lost: str = "", **ways: Any) -> Made:
 LAYER, SEEN, NORM = ("layers.1",), ("layers.1.attn",), ("layers.1.norms.1",)
 family("gemma 3 in an engine", "by products", gemma, {
     "one added twice": ({"wrong": "one", "folded": True}, NORM, ""), "one never added": ({"wrong": "one"}, NORM, ""),
-    "another eps": ({"wrong": "eps"}, NORM, ""), "two norms exchanged": ({"lost": "norms"}, (*NORM, "layers.1.norms.2"), ""),
+    "another eps": ({"wrong": "eps"}, NORM, ""), "two norms exchanged": ({"lost": "norms"}, (*LAYER, *NORM, "layers.1.norms.2"), ""),
     "no norm behind attention": ({"wrong": "behind"}, LAYER, ""), "the base of whole attention": ({"wrong": "base"}, SEEN, ""),
     "a window one too short": ({"wrong": "window"}, SEEN, ""), "scaled by the size of heads": ({"wrong": "scale"}, SEEN, ""),
     "norms behind the turn": ({"wrong": "late"}, SEEN, ""), "heads of keys tiled": ({"wrong": "tiled"}, SEEN, ""),
     "gate and up exchanged": ({"lost": "gate"}, (*LAYER, "layers.1.gate_up"), ""), "gelu by erf": ({"wrong": "erf"}, LAYER, ""),
-    "words not scaled": ({"top": "scale"}, TOP, ""),
+    "words not scaled": ({"top": "scale"}, (*TOP, "words"), ""),
 }, one_in_weights={"folded": True}, by_the_kernel={"kernel": True})  # fmt: skip
 
 
