@@ -14,6 +14,7 @@ from precheck.pairs.couples import Calls, Couple, Couples
 from precheck.pairs.floors import relative
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.replays import wrongly_given
 from precheck.pairs.same_code import known_right, same_layer_of_torch
 from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
 
@@ -39,7 +40,9 @@ def asking(
     if tried is not None and not tried.right and (chooser := wrongly_chosen(contents.comparison, given, coupled, contents.dtype)) is not None:
         further = asking(chooser, before, coupled, contents, right)[0] if chooser == given[-1].caller else None
         return (chooser if further is None else further), ""
-    if tried is not None and (not tried.right or _usually_absent(contents, owner, tried, right)):
+    if tried is not None and not tried.right:
+        return _with_wrong_argument(owner, given[-1].call, before, coupled, contents, right), ""
+    if tried is not None and _usually_absent(contents, owner, tried, right):
         return None, ""
     if tried is not None and tried.makers:
         if f"{tried.makers[0]}.".startswith(f"{owner}."):
@@ -50,6 +53,28 @@ def asking(
         return maker, ""
     caller, words = asking(given[-1].caller, before, coupled, contents, right)
     return (given[-1].caller, tried.words if tried else "") if caller is None else (caller, words)
+
+
+def _with_wrong_argument(
+    owner: str, number: int, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]
+) -> str | None:  # fmt: skip
+    """The code that gives `owner`, or a module around it, one wrong tensor, without which that module returns what model's does. All code in it is
+    right then. A result of another module, whose numbers `model` has nowhere or in another order, is the fault of that module."""
+    module, comparison = owner, contents.comparison
+    while module:
+        read = [each for each in before if each.kind in ("in", "whole") and (each.module, each.call) == (module, number)]
+        if not read:
+            return None
+        caller = read[-1].caller
+        wrong = wrongly_given(comparison, module, number, coupled, right, contents.dtype)
+        if wrong is not None:
+            alike = (each for each in read if each.given and each.shape == tuple(wrong.value.shape) and torch.equal(each.tensor, wrong.value))
+            found = next((each for each in alike if wrong.turned or not contents.hold(each.tensor)), None)
+            further = None if found is not None else asking(caller, before, coupled, contents, right)[0]
+            return found.maker if found is not None else caller if further is None else further
+        module = caller
+        number = next((each.call for each in reversed(before) if each.kind in ("in", "whole") and each.module == caller), 0)
+    return None
 
 
 def grouping(module: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison) -> str | None:

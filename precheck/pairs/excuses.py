@@ -33,7 +33,7 @@ class Excuses:
         before = self.forward[:place]
         after = self.forward[place + 1 :]
         excused = self._around(passage, after) or self._returned_apart(passage, before) or self._before(passage, before)
-        excused = excused or self._in_right_module(passage, before) or self._completed(passage, after)
+        excused = excused or self._of_other_form(passage) or self._in_right_module(passage, before) or self._completed(passage, after)
         return excused or self._read_rightly(passage, after) or self._completes(passage)
 
     def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
@@ -61,16 +61,29 @@ class Excuses:
         apart = any(results[0].get(modules[each.module]) != results[1].get(each.module) for each in makers if each.module in modules)
         return apart and self.contents.hold(passage.tensor)
 
+    def _of_other_form(self, passage: Passage) -> bool:
+        """Whether one of another number of calls returns rows of another length than model's calls do, as where one decoder goes on to logits, and
+        its numbers occur in `model`. Such rows have no place there."""
+        names = self.matching.modules.get(passage.module, ""), passage.module
+        ours, theirs = (calls.get(("out", name, passage.place), []) for calls, name in zip(self.coupled.calls, names, strict=True))
+        if passage.kind != "out" or not ours or len(ours) == len(theirs) or not passage.tensor.dim():
+            return False
+        return all(each.tensor.shape[-1:] != passage.tensor.shape[-1:] for each in ours) and self.contents.hold(passage.tensor)
+
     def _in_right_module(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether the same tensor of a module of the same class differs too, which returned the same as model's: a filter's result, say, where a norm
-        was folded into the filter. If this module has another fault, a later tensor shows it, which differs in this one alone."""
+        was folded into the filter. Both differ in their sizes, as where only one model pads before the filter, or in their numbers. If this module
+        has another fault, a later tensor shows it, which differs in this one alone."""
         modules, names = dict(self.model.named_modules()), passage.module.split(".") if passage.module else []
+        placed = self.coupled.placed(passage)
         for depth in range(len(names) - 1, 0, -1):
             holder, part = ".".join(names[:depth]), ".".join(names[depth:])
             for number, each in enumerate(before):
                 peer = each.module.removesuffix(f".{part}")
                 there = (each.kind, each.place) == (passage.kind, passage.place) and peer not in (each.module, holder)
-                if there and type(modules.get(peer)) is type(modules[holder]) and self.differs(each) and self._right(peer, before[number:]):
+                if not there or type(modules.get(peer)) is not type(modules[holder]) or self.coupled.placed(each) != placed:
+                    continue
+                if self.differs(each) and self._right(peer, before[number:]):
                     return True
         return False
 

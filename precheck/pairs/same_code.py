@@ -11,14 +11,19 @@ from precheck.pairs.comparison import Comparison
 
 
 def known_right(comparison: Comparison, module: str, right: Collection[str]) -> bool:
-    """Whether a module has model's weights, and is a layer of torch with model's options or has the code of a module that was `right` before."""
+    """Whether a module has model's weights, and is a layer of torch with model's options or has the code of a module that was `right` before, with
+    the rows of model's weights in the same order as there."""
     matching, model = comparison.matching, comparison.other.job.model
     wanted = matching.modules.get(module)
     if wanted is None or not module or not matching.agrees(module):
         return False
     here, there = model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
     without_buffers = not any(True for _ in here.buffers())
-    return (without_buffers and _of_torch(here, there)) or any(_alike(here, model.get_submodule(each)) for each in right if each != module)
+    if without_buffers and _of_torch(here, there):
+        return True
+    peers = [each for each in right if each != module and _alike(here, model.get_submodule(each))]
+    sources = _sources(comparison, module, module) if peers else []
+    return any(sources == _sources(comparison, each, each) for each in peers)
 
 
 def same_layer_of_torch(comparison: Comparison, module: str) -> bool:
@@ -63,7 +68,7 @@ def _sources(comparison: Comparison, module: str, owner: str) -> list[tuple[Any,
     """Of which weights of model's, in which order, each weight in a part of `owner` is made."""
     matching, holder = comparison.matching, comparison.matching.modules.get(owner, "")
     found = [
-        (link.others, link.models, link.dim, link.turned)
+        (link.others, link.models, link.dim, link.turned, link.order, link.ordered)
         for link in matching.links if any(name.startswith(f"{module}.") for name in link.others)
     ]  # fmt: skip
     return [

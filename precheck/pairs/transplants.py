@@ -63,10 +63,10 @@ def transplanted(comparison: Comparison, call: Call, coupled: Couples, dtype: to
     other: dict[str, Any] = {}  # what is exchanged beside arguments
     exchange = contextlib.ExitStack()
     with contextlib.suppress(*REFUSALS), exchange:
-        given, state = _given(comparison.model, Call(wanted, call.number), keys, dtype)
+        given, state = given_to(comparison.model, Call(wanted, call.number), keys, dtype)
 
         def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
-            own = _items(arguments)
+            own = items_of(arguments)
             pairs = list(zip(own, given, strict=False))
             if len(own) != len(given) or not all(_alike(a, b) for (_, a), (_, b) in pairs):
                 return False
@@ -92,7 +92,7 @@ def transplanted(comparison: Comparison, call: Call, coupled: Couples, dtype: to
 def is_absent(comparison: Comparison, module: str, wanted: str, names: Collection[str], dtype: torch.dtype) -> bool:
     """Whether one of the arguments is there in one model alone also where this module is called first."""
     with contextlib.suppress(*REFUSALS):
-        own, given = (_given(side, Call(name, 1), (), dtype)[0] for side, name in ((comparison.other, module), (comparison.model, wanted)))
+        own, given = (given_to(side, Call(name, 1), (), dtype)[0] for side, name in ((comparison.other, module), (comparison.model, wanted)))
         return any((a is None) != (b is None) for (name, a), (_, b) in zip(own, given, strict=False) if name in names)
     return False
 
@@ -115,13 +115,13 @@ def with_other_numbers(side: Side, passage: Passage, dtype: torch.dtype) -> list
     return []
 
 
-def _given(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) -> tuple[Items, dict[str, Any]]:
+def given_to(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) -> tuple[Items, dict[str, Any]]:
     """The arguments of one call, in the order of the signature, and what it gets beside them under these keys."""
     found: Items = []
     state: dict[str, Any] = {}
 
     def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
-        found.extend((name, fresh(each)) for name, each in _items(arguments))
+        found.extend((name, fresh(each)) for name, each in items_of(arguments))
         for prefix, holder in holders(module, _values(arguments)):
             if isinstance(holder, torch.nn.Module):
                 state.update((f"{prefix}{key}", fresh(value)) for key, value in leaves(holder) if f"{prefix}{key}" in keys)
@@ -225,7 +225,7 @@ def _values(arguments: inspect.BoundArguments) -> list[Any]:
     return list(arguments.arguments.values())
 
 
-def _items(arguments: inspect.BoundArguments) -> Items:
+def items_of(arguments: inspect.BoundArguments) -> Items:
     """Tensors, in containers too, options and objects, in the order of the signature."""
     found: Items = []
     for name, value in arguments.arguments.items():

@@ -40,6 +40,9 @@ PLACED = (
     "experts in groups/shares of biased scores", "experts in groups/a router that learns nothing", "adapters with magnitudes/norms with a gradient",
     "places on three axes/rows and columns exchanged", "places on three axes/the other row's picture",
     "molecules with forces/forces that do not teach", "groups of answers/the fixed policy is taught",
+    "bloom with padding on the left/slopes turned round", "bloom with padding on the left/heads for thirds",
+    "bloom with padding on the left/padding is seen", "codegen with a cache/places that jump with a cache",
+    "efficientnet by formula/a straight slope",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
 tensor that a block makes up for, a recording, an input that `model` has nowhere, weights of another form,
@@ -47,7 +50,7 @@ a mask that a right part is given, rows padded on the other side, fewer calls, a
 that is zero on paper, a list for a tensor, an input that another block does not read, fewer rows, another batch for a norm, another row's number, a
 later call, a gradient that is not cut off, weights at other places, a folded norm, an index, one of several tensors of model's call, a scale in a
 weight, an expert without a gradient, a result of another form, a weight that a module reads of a part, places given to a part that `model` lacks, a
-result that passes on no gradient."""
+result that passes on no gradient, a mask or a table in another shape, rows of a weight in another order, places of a piece."""
 TRIED = list(dict.fromkeys([*TRIED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
@@ -81,6 +84,10 @@ MISSED = {
     "molecules with forces/an end that gives no force": "The model's own code asks for the forces, and it alone returns something wrong.",
     "experts in groups/shares not scaled": "Shares before they are scaled occur in `model`, and the biases of stacked experts are not matched.",
     "experts in groups/rows beyond the capacity": "Sums of fewer experts occur in `model`, which adds one expert after the other.",
+    "whisper with a cache/no cache": "As the plan: what each piece is given is an object that `model` has nowhere.",
+    "gemma 3 in an engine/one added twice": "The engine's gains have the one in them, rounded to float32, so that results of right norms are "
+    "nowhere in `model` to 1e-9 either.",
+    "falcon in eight bits/norms exchanged": "Codes are no parameters, so that attention has no counterpart, and what it is given occurs in `model`.",
     "two streams of a diffusion/the last weight not turned": "The weight's halves and the code that reads them do not fit; either may be turned.",
 }
 """Broken pairs that are not found, or not where they are, and why."""

@@ -1,0 +1,175 @@
+"""Calls a module of `other` with values of model's call where the two signatures do not agree, so that arguments have no order in common.
+
+A call that returns what model's does, once it has what model's call has, has right code, whatever its arguments are called. Most of its inputs have
+model's numbers as they are. One that has not is exchanged for each tensor of model's call that could stand for it: of another shape, as a mask that
+is added for one of truth values, or, if `other` makes more calls, the part of it that belongs to the rows of this call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from precheck.pairs.backward_difference import PARTED
+from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.couples import Couples
+from precheck.pairs.floors import relative
+from precheck.pairs.transplants import Call, Items, given_to, run_with
+from precheck.torch_support.dense_parts import continuous
+
+MOST = 16
+"""Values that are tried for one call. Each takes a run of `other`."""
+PEERS = 4
+"""Modules of one class whose calls are looked at. Each takes a run of `other`."""
+
+
+class Span(NamedTuple):
+    """The rows of model's call that this call has: `size` of `length` along one axis, from `begin` on."""
+
+    length: int = 0
+    begin: int = 0
+    size: int = 0
+
+
+class Wrong(NamedTuple):
+    """An argument that a call with right code is given wrongly, and what it should be. `turned`: whether that holds the same numbers."""
+
+    name: str
+    value: torch.Tensor
+    turned: bool
+
+
+def wrongly_given(
+    comparison: Comparison, module: str, number: int, coupled: Couples, right: Collection[str], dtype: torch.dtype
+) -> Wrong | None:  # fmt: skip
+    """The one tensor among the arguments of a call that is wrong: with another tensor of model's call in its place, or without it, the call returns
+    what model's does. None if no exchange does that, so that the code of the module may be wrong. An argument is left out only if a module of the
+    class that is `right` is called without it too: else the code might have to do without it."""
+    wanted = coupled.matching.modules.get(module)
+    there = _number(coupled, module, wanted, number)
+    if not module or wanted is None or there is None:
+        return None
+    results = [each.tensor for each in coupled.known.values() if (each.kind, each.module, each.call) == ("out", wanted, there)]
+    with contextlib.suppress(*REFUSALS):
+        given = _tensors(given_to(comparison.model, Call(wanted, there), (), dtype)[0])
+        own = _tensors(given_to(comparison.other, Call(module, number), (), dtype)[0])
+        absent = _absent(comparison, module, right, dtype)
+        span = _span(own, given)
+        if span is None or not results:
+            return None
+        for name, value, choice in itertools.islice(_choices(own, absent, given, span), MOST):
+            made: list[torch.Tensor] = []
+            with contextlib.suppress(*REFUSALS):
+                made = _run(comparison, Call(module, number), name, choice, dtype)
+            if made and all(any(_equal(each, one) for whole in results for one in _parts(whole, span)) for each in made):
+                return Wrong(name, value, choice is not None and _turned(value, choice))
+    return None
+
+
+def _number(coupled: Couples, module: str, wanted: str | None, number: int) -> int | None:
+    """Which call of model's has the rows of this call: that of the same number, or the only one."""
+    counts = [coupled.counts[side]["out", name or ""] for side, name in ((0, wanted), (1, module))]
+    same = [len(coupled.calls[side].get(("out", name or "", 0), [])) for side, name in ((0, wanted), (1, module))]
+    return number if same[0] == same[1] else 1 if same[0] == 1 and all(counts) else None
+
+
+def _absent(comparison: Comparison, module: str, right: Collection[str], dtype: torch.dtype) -> set[str]:
+    """The names of arguments without which some of the first modules of the class are called that are right."""
+    parts = dict(comparison.other.job.model.named_modules())
+    peers = [each for each in sorted(right) if each != module and type(parts[each]) is type(parts[module])]
+    return {name for each in peers[:PEERS] for name, value in given_to(comparison.other, Call(each, 1), (), dtype)[0] if value is None}
+
+
+def _tensors(items: Items) -> list[tuple[str, torch.Tensor]]:
+    return [(name, each) for name, each in items if isinstance(each, torch.Tensor) and each.layout is torch.strided and each.numel()]
+
+
+def _span(own: Sequence[tuple[str, torch.Tensor]], given: Sequence[tuple[str, torch.Tensor]]) -> Span | None:
+    """Which rows of model's call this one has, by the tensors of floats that are right. None if no tensor is, or if two do not agree."""
+    found = set[Span]()
+    for _, here in own:
+        spans = (_rows(here, there) for _, there in given if continuous(here) and continuous(there))
+        found.update(itertools.islice((each for each in spans if each is not None), 1))
+    parts = found - {Span()}
+    return None if not found or len(parts) > 1 else next(iter(parts), Span())
+
+
+def _rows(here: torch.Tensor, there: torch.Tensor) -> Span | None:
+    if here.shape == there.shape:
+        return Span() if relative(here, there) <= PARTED else None
+    axes = [axis for axis in range(here.dim()) if here.dim() == there.dim() and here.shape[axis] != there.shape[axis]]
+    if len(axes) != 1 or here.shape[axes[0]] > there.shape[axes[0]]:
+        return None
+    length, count = there.shape[axes[0]], here.shape[axes[0]]
+    begins = (begin for begin in range(length - count + 1) if relative(here, there.narrow(axes[0], begin, count)) <= PARTED)
+    return next((Span(length, begin, count) for begin in begins), None)
+
+
+def _parts(whole: torch.Tensor, span: Span) -> Iterator[torch.Tensor]:
+    """A tensor of model's call, as it is and its rows of this call."""
+    yield whole
+    for axis in range(whole.dim()):
+        if span.length and whole.shape[axis] == span.length:
+            yield whole.narrow(axis, span.begin, span.size)
+
+
+def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
+    return here.shape == there.shape and relative(here, there) <= PARTED
+
+
+def _choices(
+    own: Sequence[tuple[str, torch.Tensor]], spare: set[str], given: Sequence[tuple[str, torch.Tensor]], span: Span
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:  # fmt: skip
+    """Arguments that model's call has not, each with what may stand for it: a name, the value now, and another one. Nothing (None) stands for it only
+    where model's call has no further tensor. Tensors in containers stay, since code may write to these."""
+    offered = [part for _, each in given for part in _parts(each, span)]
+    here = [each for _, each in own]
+    left = [each for each in offered if not any(_same(one, each) for one in here)]
+    for name, value in own:
+        if "[" in name or any(_same(value, each) for each in offered):
+            continue
+        found: list[torch.Tensor] = []
+        for each in left:
+            found += [one for one in _stands_for(each, value) if not _same(one, value) and not any(_same(one, known) for known in found)]
+        yield from ((name, value, each) for each in found)
+        if name in spare and not found:
+            yield name, value, None
+
+
+def _stands_for(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor of model's call in the form that this call takes. Truth values may mean the opposite."""
+    there = there.reshape(here.shape) if there.numel() == here.numel() else there
+    if there.dim() != here.dim() or any(1 not in (a, b) and a != b for a, b in zip(there.shape, here.shape, strict=True)):
+        return
+    if continuous(here) and (continuous(there) or there.dtype is torch.bool):
+        yield there.to(here.dtype) if continuous(there) else torch.zeros_like(there, dtype=here.dtype).masked_fill(~there, -1e30)
+    elif here.dtype is torch.bool and (continuous(there) or there.dtype is torch.bool):
+        seen = there if there.dtype is torch.bool else there > -1
+        yield from (seen, ~seen)
+    elif not continuous(here) and not continuous(there) and torch.bool not in (here.dtype, there.dtype):
+        yield there.to(here.dtype)
+
+
+def _same(here: torch.Tensor, there: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers in the same order, in any shape."""
+    if continuous(here) != continuous(there) or here.numel() != there.numel() or (here.dtype is torch.bool) != (there.dtype is torch.bool):
+        return False
+    one, two = here.flatten(), there.flatten()
+    return relative(one, two) <= PARTED if continuous(here) else torch.equal(one, two.to(one.dtype))
+
+
+def _turned(here: torch.Tensor, there: torch.Tensor) -> bool:
+    return here.numel() == there.numel() and _same(here.flatten().sort().values, there.flatten().sort().values)
+
+
+def _run(comparison: Comparison, call: Call, name: str, choice: torch.Tensor | None, dtype: torch.dtype) -> list[torch.Tensor]:
+    def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
+        arguments.arguments[name] = choice
+        return True
+
+    return run_with(comparison.other, call, dtype, enter)
