@@ -130,7 +130,7 @@ class Monitor:
         return dataclasses.replace(finding, step=min(self._first - 1 + finding.step, last))
 
 
-@arguments.explained
+@arguments.entered("with precheck.monitor(model) as monitor:")
 def monitor(
     model: torch.nn.Module | None = None,
     *,
