@@ -6,6 +6,7 @@ import re
 import sys
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -208,3 +209,33 @@ def test_a_call_that_does_not_fit_is_told_how_arguments_are_passed() -> None:
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given") as inside:
         precheck.measure(Keywords(), {"x": torch.ones(4)}, precision="bf16-mixed")
     assert not hasattr(inside.value, "__notes__")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ([torch.ones(2, 4)], r"inputs is a list of 1, and the model uses it as a tensor; pass the tensor itself, or tuple\(inputs\) if"),
+        ({"input": [[1.0] * 4]}, r"inputs\['input'\] is a list of 1, and the model uses it as a tensor; pass a tensor, as in torch.as_tensor"),
+        (((torch.ones(2, 4),),), r"inputs\[0\] is a tuple of 1, and the model uses it as a tensor; pass the tensor itself: a tuple is passed as pos"),
+        (numpy.ones((2, 4)), r"inputs is a ndarray, and the model uses it as a tensor; pass a tensor, as in torch.as_tensor\(inputs\)"),
+        (None, "inputs is None, and the model uses it as a tensor; pass a tensor$"),
+        ((torch.ones(2, 4), torch.ones(2)), "inputs is a tuple of 2; a tuple is passed as positional arguments, .*; targets go into the loss"),
+        ({"x": torch.ones(2, 4)}, "inputs is a dict with the keys x; a tuple is passed as positional arguments, a dict as keyword arguments"),
+    ],
+)
+def test_what_is_no_tensor_is_told_beside_torchs_words(inputs: Any, told: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        precheck.measure(nn.Linear(4, 4), inputs, precision="bf16-mixed")
+    (note,) = refused.value.__notes__
+    assert re.match(told, note), note
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+def test_the_models_own_mistakes_with_lists_get_no_note() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu([x])  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="must be Tensor, not list") as refused:
+        precheck.measure(model, torch.ones(2, 4), precision="bf16-mixed")
+    assert not hasattr(refused.value, "__notes__")
