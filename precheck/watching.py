@@ -26,6 +26,7 @@ from precheck.precisions import Precision, resolve
 from precheck.shared_runs.evidence import shown, undecided
 from precheck.torch_internals import without_modes
 from precheck.torch_support import cuda_blocks
+from precheck.words import described
 
 WRITTEN = "with precheck.watch() as report:"
 
@@ -144,8 +145,7 @@ def _merge_ranks(report: Report, ranks: Ranks, ended: bool) -> None:
 def check_arguments(model: Any, precision: Precision | None) -> None:
     """Raises InputError where `watch` cannot take the model, or cannot apply the precision to a block."""
     if model is not None and not isinstance(model, torch.nn.Module):
-        found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise InputError(f"model is {found}; pass a torch.nn.Module, or nothing: watch() names modules by itself")
+        raise InputError(f"model is {described(model)}; pass a torch.nn.Module, or nothing: watch() names modules by itself")
     if precision is not None and not (precision.autocasts or precision.gemm or precision.name == "32-true"):
         raise InputError(
             f"watch(precision={precision.name!r}) cannot store what the block makes in {precision.param.name}; cast it there "

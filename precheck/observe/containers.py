@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from precheck.torch_internals import AccumulateGrad
+from precheck.words import described
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -90,13 +91,11 @@ _WANTS_TENSOR = r"must be Tensor, not (\w+\.)?{0}\b|^'{0}' object has no attribu
 
 def _described(given: Any) -> str:
     kind = type(given).__name__
-    if given is None:
-        return "None"
     if isinstance(given, Mapping) and given:
         return f"a {kind} with the keys {', '.join(map(str, given))}"
     if isinstance(given, (tuple, list, Mapping)):
         return f"a {kind} of {len(given)}" if given else f"an empty {kind}"
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+    return described(given)
 
 
 def _note_no_tensor(refused: Exception, inputs: Any) -> None:
@@ -127,6 +126,15 @@ def scored(loss: Callable[[Any], torch.Tensor], result: Any) -> torch.Tensor:
         return loss(result)
     except TypeError as refused:
         _note(refused, "loss is called with what the model returns, alone; with targets write loss=lambda out: criterion(out, targets)")
+        raise
+
+
+def made(optimizer: Callable[..., Any], parameters: list[torch.nn.Parameter]) -> Any:
+    """Calls the user's function that makes an optimizer."""
+    try:
+        return optimizer(parameters)
+    except TypeError as refused:
+        _note(refused, "optimizer is called with a list of parameters, alone; write optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)")
         raise
 
 
