@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Given = TypeVar("_Given")
 _TOLERANCES = ("atol", "rtol", "tol", "tolerance")
 NO_TOLERANCE = dict.fromkeys(_TOLERANCES, "you set no tolerance, since noise runs measure what rounding explains")
 """Arguments that users expect and no function of precheck has, with the reason."""
@@ -53,3 +57,76 @@ def misused(name: str, signature: inspect.Signature, values: Sequence[Any], give
     if needed and needed[-1] == "inputs" and len(values) > len(needed):
         return f"{name}(): {wrong}; several inputs are one tuple: {shown.removesuffix('inputs)')}(first, second))"
     return f"{name}(): {wrong}; write {shown}, and name what follows"
+
+
+class Block(contextlib.AbstractContextManager[_Given], Generic[_Given]):
+    """What a verb for `with` returns. Entered it is the block of `make`. Any other use raises an error that says how to write it, and a block that
+    is never entered warns, since nothing has been watched then.
+
+    `written`: the line to write, as in "with precheck.watch() as report:".
+    """
+
+    def __init__(self, written: str, make: Callable[[], contextlib.AbstractContextManager[_Given]]) -> None:
+        self._written, self._make = written, make
+        self._inner: contextlib.AbstractContextManager[_Given] | None = None
+
+    def __enter__(self) -> _Given:
+        __tracebackhide__ = True
+        if self._inner is not None:
+            raise RuntimeError(f"this block has been entered before; make a new one for each: `{self._written}`")
+        self._inner = self._make()
+        return self._inner.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        __tracebackhide__ = True
+        assert self._inner is not None
+        return self._inner.__exit__(kind, error, trace)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{self._verb} returns a block to enter, which has no {name!r}; write `{self._written}`, and your code in it")
+
+    def __call__(self, *values: Any, **given: Any) -> NoReturn:
+        __tracebackhide__ = True
+        raise TypeError(f"{self._verb} is no decorator, and calls nothing; write `{self._written}`, and your code in it")
+
+    def __iter__(self) -> NoReturn:
+        self.__next__()
+
+    def __next__(self) -> NoReturn:
+        __tracebackhide__ = True
+        raise TypeError(f"{self._verb} gives nothing to iterate over; write `{self._written}`, and your loop in it")
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if self.__dict__.get("_inner", self) is None:
+            warn(f"{self._verb} was called without `with`, so nothing was watched; write `{self._written}`", RuntimeWarning, stacklevel=2)
+
+    @property
+    def _verb(self) -> str:
+        return self._written.removeprefix("with ").partition("(")[0] + "()"
+
+
+class BlockFunction:
+    """A function that returns a Block. `with` on the function itself, without parentheses, raises an error that says so."""
+
+    def __init__(self, function: Callable[..., Any], written: str) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._name, self._written = explained(function), function.__name__, written
+
+    def __call__(self, *values: Any, **given: Any) -> Any:
+        __tracebackhide__ = True
+        return self._function(*values, **given)
+
+    def __enter__(self) -> NoReturn:
+        __tracebackhide__ = True
+        raise TypeError(f"{self._name} stands in a `with` without its parentheses; write `{self._written}`")
+
+    def __exit__(self, *raised: object) -> None: ...
+
+
+def entered(written: str) -> Callable[[_Function], _Function]:
+    """Decorates a function that returns a Block: as `explained`, and a function without parentheses in a `with` is explained too."""
+
+    def decorated(function: _Function) -> _Function:
+        return cast(_Function, BlockFunction(function, written))
+
+    return decorated

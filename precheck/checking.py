@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from precheck.judge.compared_runs import report_on
 from precheck.measurement import Measurement, job_of
 from precheck.observe import listeners
 from precheck.observe.containers import tensors
-from precheck.observe.job import Depth, Job
+from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.records import Trace
 from precheck.observe.run import run
 from precheck.observe.setting import low
@@ -36,6 +37,7 @@ from precheck.rules.golden_mismatch.rule import mismatched
 from precheck.rules.golden_stale import rule as staleness
 from precheck.shared_runs.closer_look import FIRST_LOOK
 from precheck.shared_runs.evidence import Evidence, concluded, depth_of, diagnose, gathered, record_depth
+from precheck.words import described
 
 _SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 
@@ -77,6 +79,8 @@ def check(
     """
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
     chosen, allowed = resolve(precision), allowances.checked(allow)
+    if not isinstance(golden, (str, os.PathLike)):
+        raise InputError(f"golden is {described(golden)}; pass the path of the file, as in golden=\"golden/test_model/test_model.safetensors\"")
     report = Checking(job, chosen, read(Path(golden)), depth=depth_of(depth)).report(str(golden), whole=ops)
     record_depth(report, depth, chosen)
     allowances.apply(report, allowed)

@@ -43,6 +43,7 @@ from precheck.shared_runs.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK
 from precheck.shared_runs.evidence import Evidence, added_up, concluded, depth_of, diagnose, gathered, record_depth
 from precheck.shared_runs.other_references import OtherReferences
 from precheck.torch_internals import no_class_code
+from precheck.words import described
 
 
 @arguments.explained
@@ -111,7 +112,8 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
     if optimizer is not None and loss is None:
         raise InputError("an optimizer needs a loss; pass loss=lambda out: ... too, or loss=lambda out: out if the model returns its loss")
     if optimizer is not None and not callable(optimizer):
-        raise InputError(f"optimizer is made already ({type(optimizer).__name__}); pass a function that makes one, as in optimizer={EXAMPLE}")
+        found = f"is made already ({type(optimizer).__name__})" if isinstance(optimizer, torch.optim.Optimizer) else f"is {described(optimizer)}"
+        raise InputError(f"optimizer {found}; pass a function that makes one, as in optimizer={EXAMPLE}")
     if steps > 1 and optimizer is None:
         raise InputError(f"steps={steps} without an optimizer; pass optimizer={EXAMPLE}, or steps=1")
     check_inputs(model, inputs)

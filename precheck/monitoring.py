@@ -24,6 +24,7 @@ from precheck.observe.shadow.distributed.ranks import rank
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import innermost_mode
 from precheck.watching import check_arguments, watch
+from precheck.words import described
 
 _logger = logging.getLogger("precheck")
 
@@ -130,7 +131,7 @@ class Monitor:
         return dataclasses.replace(finding, step=min(self._first - 1 + finding.step, last))
 
 
-@arguments.explained
+@arguments.entered("with precheck.monitor(model) as monitor:")
 def monitor(
     model: torch.nn.Module | None = None,
     *,
@@ -167,7 +168,7 @@ def monitor(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{name}={value!r}; pass a whole number from {least}" + (" (steps)" if name == "every" else ""))
     if tell is not None and not callable(tell):
-        raise InputError(f"tell is a {type(tell).__name__}; pass a function of a text, as in tell=print")
+        raise InputError(f"tell is {described(tell)}; pass a function of a text, as in tell=print")
     check_arguments(model, None if precision is None else resolve(precision))
     allowances.checked(allow)
     return Monitor(lambda: watch(model, precision=precision, allow=allow), every, steps, tell or _logger.warning)

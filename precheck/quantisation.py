@@ -15,6 +15,7 @@ from precheck.judge import allowances
 from precheck.observe.job import InputError
 from precheck.observe.recording import effective_weight
 from precheck.rules.wrong_scale.rule import misproduced, misquantised
+from precheck.words import described
 
 
 @arguments.explained
@@ -64,7 +65,7 @@ def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *,
 def _names(original: Any, model: Any) -> list[str]:
     for each, what in ((original, "original"), (model, "model")):
         if not isinstance(each, torch.nn.Module):
-            raise InputError(f"{what} is a {type(each).__name__}; pass a torch.nn.Module")
+            raise InputError(f"{what} is {described(each)}; pass a torch.nn.Module")
     others = dict(model.named_modules())
     linear: dict[str, torch.nn.Linear] = {name: each for name, each in original.named_modules() if isinstance(each, torch.nn.Linear)}
     names = [name for name, module in linear.items() if name in others and _differs(module, others[name])]

@@ -17,6 +17,7 @@ from precheck.pairs.callables import as_module
 from precheck.pairs.module_dataflow import Passages
 from precheck.pairs.sides import Side
 from precheck.precisions import Precision, resolve
+from precheck.words import described
 
 
 @arguments.explained
@@ -51,7 +52,7 @@ def record(
         OSError: The file cannot be written.
     """
     if not isinstance(path, (str, Path)):
-        raise InputError(f"path is a {type(path).__name__}; pass the file first, as in precheck.record('run.safetensors', model, inputs)")
+        raise InputError(f"path is {described(path)}; pass the file first, as in precheck.record('run.safetensors', model, inputs)")
     target = Path(path)
     if target.suffix != ".safetensors":
         raise InputError(f"path={str(path)!r}; a recording ends in .safetensors")

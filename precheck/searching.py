@@ -29,6 +29,7 @@ from precheck.measurement import job_of
 from precheck.observe.containers import tensors
 from precheck.observe.job import InputError
 from precheck.precisions import Precision, resolve
+from precheck.words import described
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -154,7 +155,7 @@ class _Hunt:
 
         if not isinstance(strategy, hypothesis.strategies.SearchStrategy):
             example = "precheck.strategies.tensors((2, 16)), or hypothesis.strategies.tuples(...) of such"
-            raise InputError(f"strategy is a {type(strategy).__name__}; pass a strategy of hypothesis, as in {example}")
+            raise InputError(f"strategy is {described(strategy)}; pass a strategy of hypothesis, as in {example}")
         def asked(inputs: Any) -> bool:
             verdict = self._verdict(inputs)
             if verdict.why and not self.trials.fault:

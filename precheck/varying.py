@@ -24,6 +24,7 @@ from precheck.pairs.matching import matched
 from precheck.pairs.sides import Planted, Side
 from precheck.pairs.variations import Asking, Variation, variations_of
 from precheck.precisions import Precision, resolve
+from precheck.words import described
 
 VARIED = reporting.Names("the plain run", "the run in this way", "the plain run")
 """What messages call the two runs of one model."""
@@ -94,7 +95,7 @@ class Varied:
         self.precision, self.reduction, self.weigh = resolve(precision), reduction, _weights(reduction)
         self.job = job_of(as_module(model, "model"), inputs, loss=loss, seed=seed)
         if step is not None and not callable(step):
-            raise InputError(f"step is a {type(step).__name__}; pass a function of model, tokens and state that returns the output and the new state")
+            raise InputError(f"step is {described(step)}; pass a function of model, tokens and state that returns the output and the new state")
         self.asking = Asking(self.job.model, self.job.inputs, step, self.weigh, loss is not None)
         self.variations = variations_of(over, self.asking)
         self.references: dict[str, Side] = {}

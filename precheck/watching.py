@@ -26,13 +26,15 @@ from precheck.precisions import Precision, resolve
 from precheck.shared_runs.evidence import shown, undecided
 from precheck.torch_internals import without_modes
 from precheck.torch_support import cuda_blocks
+from precheck.words import described
+
+WRITTEN = "with precheck.watch() as report:"
 
 
-@arguments.explained
-@contextlib.contextmanager
+@arguments.entered(WRITTEN)
 def watch(
     model: torch.nn.Module | None = None, *, precision: str | Precision | None = None, allow: Mapping[str, str] | None = None
-) -> Iterator[Report]:
+) -> contextlib.AbstractContextManager[Report]:
     """Watches the block: each op that reads a low-precision tensor, directly or through other ops, runs once more in float32 and is compared.
 
     The code computes the same bits as without it, and about a float32 run is made in addition. In a distributed run in which every rank enters its
@@ -44,9 +46,10 @@ def watch(
             it is. Precisions that store weights low cannot be applied: cast the model, and watch it.
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
-    Yields:
-        A report that is empty within the block, and filled when the block ends. If the block raises, it is filled too, and from Python 3.11 on
-        the exception carries a note of the first error that was found, with its cure. It holds numbers only, no tensor.
+    Returns:
+        A block to enter by `with`, which gives a report. It is empty within the block, and filled when the block ends. If the block raises, it is
+        filled too, and from Python 3.11 on the exception carries a note of the first error that was found, with its cure. It holds numbers only, no
+        tensor.
 
     Raises:
         PrecisionError: There is no such precision.
@@ -55,6 +58,11 @@ def watch(
     chosen = None if precision is None else resolve(precision)
     allowed = allowances.checked(allow)
     check_arguments(model, chosen)
+    return arguments.Block(WRITTEN, lambda: _watched(model, chosen, allowed))
+
+
+@contextlib.contextmanager
+def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: Mapping[str, str]) -> Iterator[Report]:
     report = Report(precision=chosen.name if chosen else "")
     where = ModuleTracker(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
@@ -137,7 +145,7 @@ def _merge_ranks(report: Report, ranks: Ranks, ended: bool) -> None:
 def check_arguments(model: Any, precision: Precision | None) -> None:
     """Raises InputError where `watch` cannot take the model, or cannot apply the precision to a block."""
     if model is not None and not isinstance(model, torch.nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or nothing: watch() names modules by itself")
+        raise InputError(f"model is {described(model)}; pass a torch.nn.Module, or nothing: watch() names modules by itself")
     if precision is not None and not (precision.autocasts or precision.gemm or precision.name == "32-true"):
         raise InputError(
             f"watch(precision={precision.name!r}) cannot store what the block makes in {precision.param.name}; cast it there "

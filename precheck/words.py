@@ -131,6 +131,16 @@ def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
     return what if step == 1 else f"{what}, step {step}"
 
 
+def described(value: object) -> str:
+    """What somebody has passed, for the sentence on what is accepted: "None", "the class Linear", "an int", "a DataLoader"."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
 def suggestion(typed: object, known: Iterable[str]) -> str:
     """What to write in place of a name that does not exist: the nearest one, or all that there are."""
     import difflib

@@ -19,6 +19,7 @@ from precheck.input_search import literals
 from precheck.measurement import job_of, measure
 from precheck.observe.job import InputError, Job
 from precheck.precisions import Precision
+from precheck.words import described
 
 _SHOWN = 20  # the most lines of code in the text; `code()` has all
 _WIDTH = 110  # of prose in a test file
@@ -147,7 +148,7 @@ def _loaded(word: str, what: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise InputError(f"{what}={word!r} cannot be imported: {error}; pass it {example}") from None
     if not callable(found):
-        raise InputError(f"{what}={word!r} is a {type(found).__name__}; pass a function, {example}")
+        raise InputError(f"{what}={word!r} is {described(found)}; pass a function, {example}")
     made: Callable[..., Any] = found
     return made
 

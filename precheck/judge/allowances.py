@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from precheck.findings import RULES, Finding, Report
 from precheck.observe.job import InputError
-from precheck.words import suggestion
+from precheck.words import described, suggestion
 
 EXAMPLE = 'allow={"lost-update": "the weights are rounded once, at the end"}'
 
@@ -17,7 +17,7 @@ def checked(allow: Mapping[str, str] | None) -> dict[str, str]:
     if allow is None:
         return {}
     if not isinstance(allow, Mapping):
-        raise InputError(f"allow is a {type(allow).__name__}; pass a dict of rules, each with the reason, as in {EXAMPLE}")
+        raise InputError(f"allow is {described(allow)}; pass a dict of rules, each with the reason, as in {EXAMPLE}")
     for rule, reason in allow.items():
         if rule not in RULES:
             raise InputError(f"allow: there is no rule {rule!r}; {suggestion(rule, RULES)}")

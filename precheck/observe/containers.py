@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from precheck.torch_internals import AccumulateGrad
+from precheck.words import described
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -69,9 +71,53 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
             return model(*inputs)
         return model(inputs)
     except TypeError as refused:
-        kind = type(inputs).__name__
-        _note(refused, f"inputs is a {kind}; a tuple is passed as positional arguments, a dict as keyword arguments, anything else as one argument")
+        targets = (
+            "; targets go into the loss, as in loss=lambda out: criterion(out, targets)"
+            if isinstance(inputs, (tuple, list)) and len(inputs) > 1
+            else ""
+        )
+        if not _note(refused, f"inputs is {_described(inputs)}; {_PASSED}{targets}"):
+            _note_no_tensor(refused, inputs)
         raise
+    except AttributeError as refused:
+        _note_no_tensor(refused, inputs)
+        raise
+
+
+_PASSED = "a tuple is passed as positional arguments, a dict as keyword arguments, anything else as one argument"
+_WANTS_TENSOR = r"must be Tensor, not (\w+\.)?{0}\b|^'{0}' object has no attribute"
+"""The words of torch and Python for an argument of another type where a tensor is needed."""
+
+
+def _described(given: Any) -> str:
+    kind = type(given).__name__
+    if isinstance(given, Mapping) and given:
+        return f"a {kind} with the keys {', '.join(map(str, given))}"
+    if isinstance(given, (tuple, list, Mapping)):
+        return f"a {kind} of {len(given)}" if given else f"an empty {kind}"
+    return described(given)
+
+
+def _note_no_tensor(refused: Exception, inputs: Any) -> None:
+    """Adds a note to an error that names the type of an argument which is no tensor, where the model wants one. Each argument is looked at."""
+    if isinstance(inputs, Mapping):
+        given = [(f"inputs[{name!r}]", each) for name, each in inputs.items()]
+    elif isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
+        given = [(f"inputs[{place}]", each) for place, each in enumerate(inputs)]
+    else:
+        given = [("inputs", inputs)]
+    for name, each in given:
+        if not isinstance(each, torch.Tensor) and re.search(_WANTS_TENSOR.format(re.escape(type(each).__name__)), str(refused)):
+            _add(refused, f"{name} is {_described(each)}, and the model uses it as a tensor; {_instead(name, each)}")
+            return
+
+
+def _instead(name: str, each: Any) -> str:
+    """What to pass instead of an argument that is no tensor."""
+    if not any(True for _ in tensors(each)):
+        return "pass a tensor" if each is None or isinstance(each, str) else f"pass a tensor, as in torch.as_tensor({name})"
+    several = f", or tuple({name}) if its items are several arguments" if isinstance(each, list) and name == "inputs" else ""
+    return f"pass the tensor itself{several}: {_PASSED}"
 
 
 def scored(loss: Callable[[Any], torch.Tensor], result: Any) -> torch.Tensor:
@@ -83,10 +129,26 @@ def scored(loss: Callable[[Any], torch.Tensor], result: Any) -> torch.Tensor:
         raise
 
 
-def _note(refused: TypeError, words: str) -> None:
-    """Adds `words` to the error, if the call itself did not fit the signature of what was called."""
+def made(optimizer: Callable[..., Any], parameters: list[torch.nn.Parameter]) -> Any:
+    """Calls the user's function that makes an optimizer."""
+    try:
+        return optimizer(parameters)
+    except TypeError as refused:
+        _note(refused, "optimizer is called with a list of parameters, alone; write optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)")
+        raise
+
+
+def _note(refused: TypeError, words: str) -> bool:
+    """Adds `words` to the error, if the call itself did not fit the signature of what was called. Returns whether that was so."""
     frames, outside = traceback.walk_tb(refused.__traceback__), (__file__, torch.nn.modules.module.__file__)
-    if all(frame.f_code.co_filename in outside for frame, _ in frames) and hasattr(refused, "add_note"):  # from Python 3.11
+    misfit = all(frame.f_code.co_filename in outside for frame, _ in frames)
+    if misfit:
+        _add(refused, words)
+    return misfit
+
+
+def _add(refused: Exception, words: str) -> None:
+    if hasattr(refused, "add_note"):  # from Python 3.11
         refused.add_note(words)
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from precheck.observe.containers import named_items, tensors
-from precheck.words import dtype_name
+from precheck.observe.containers import made, named_items, tensors
+from precheck.words import described, dtype_name
 
 Depth = Literal["ops", "boundaries"]
 """What a run records: every op beside float32, or only modules, gradients and weights."""
@@ -26,7 +26,7 @@ class InputError(ValueError):
 def check_arguments(model: Any, inputs: Any, loss: Any, steps: Any, seed: Any) -> None:
     """Raises InputError for arguments of another kind than those that a measurement takes."""
     if not callable(model):
-        raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or a function of tensors")
+        raise InputError(f"model is {described(model)}; pass a torch.nn.Module, or a function of tensors")
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise InputError(f"model is the class {model.__name__}; pass an instance, as in {model.__name__}(...)")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
@@ -34,11 +34,10 @@ def check_arguments(model: Any, inputs: Any, loss: Any, steps: Any, seed: Any) -
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed={seed!r}; pass a whole number")
     if loss is not None and (not callable(loss) or isinstance(loss, type)):
-        found = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
-        raise InputError(f"loss is {found}; pass a function of the model's output, as in loss=lambda out: out.mean()")
+        raise InputError(f"loss is {described(loss)}; pass a function of the model's output, as in loss=lambda out: out.mean()")
     if isinstance(model, torch.nn.Module) and isinstance(inputs, (torch.utils.data.DataLoader, torch.utils.data.Dataset)):
         batches = "loader" if isinstance(inputs, torch.utils.data.DataLoader) else "DataLoader(dataset, batch_size=8)"
-        raise InputError(f"inputs is a {type(inputs).__name__}, and the model is called with it; pass one batch, as in next(iter({batches}))")
+        raise InputError(f"inputs is {described(inputs)}, and the model is called with it; pass one batch, as in next(iter({batches}))")
 
 
 def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
@@ -55,7 +54,7 @@ def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
             raise InputError(f"{name} is a tensor on the meta device, which has a shape but no numbers to compare; {real}")
         if isinstance(each, Iterator):
             raise InputError(
-                f"{name} is a {type(each).__name__}, which is empty once the model has gone through it, and a measurement runs the model several "
+                f"{name} is {described(each)}, which is empty once the model has gone through it, and a measurement runs the model several "
                 "times; pass what can be gone through again, as in list(...)"
             )
 
@@ -88,7 +87,7 @@ def made_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimi
             "no parameter of the model requires a gradient, so an optimizer has nothing to step; leave the optimizer and steps out, or train some: "
             "requires_grad_(True)"
         )
-    optimizer = make(list(parameters))
+    optimizer = made(make, list(parameters))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"optimizer returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer, as in optimizer={EXAMPLE}")
     own = {id(param) for param in parameters}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from precheck.observe.job import InputError
+from precheck.words import described
 
 _WRAPPED = re.compile(r"\b_orig_mod\.|\._orig_mod\b|^_orig_mod$")
 
@@ -74,8 +75,10 @@ def as_module(given: Any, name: str) -> torch.nn.Module:
         return _exported(given)
     if _is_session(given):
         return Called(functools.partial(_asked, given))
+    if isinstance(given, type) and issubclass(given, torch.nn.Module):
+        raise InputError(f"{name} is {described(given)}; pass an instance, as in {given.__name__}(...)")
     if not callable(given):
-        raise InputError(f"{name} is a {type(given).__name__}; pass a torch.nn.Module, a function of tensors, or a compiled or exported model")
+        raise InputError(f"{name} is {described(given)}; pass a torch.nn.Module, a function of tensors, or a compiled or exported model")
     return Called(given)
 
 

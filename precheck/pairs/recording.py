@@ -22,6 +22,7 @@ from precheck.observe.job import InputError
 from precheck.observe.recording.sketch import sketch
 from precheck.pairs.capture import COMPARED, Captured, Key
 from precheck.pairs.module_dataflow import Passage, sketched
+from precheck.words import described
 
 VERSION = 1
 WHOLE = 1 << 20
@@ -72,7 +73,7 @@ def captured(given: Mapping[str, Any]) -> tuple[Captured, list[Passage]]:
         try:
             tensor = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError):
-            raise InputError(f"{name} is a {type(value).__name__}, which is no tensor; pass one, or what torch.as_tensor takes") from None
+            raise InputError(f"{name} is {described(value)}, which is no tensor; pass one, or what torch.as_tensor takes") from None
         if kind is None:
             module = name.removeprefix(MODULE)
             passages.append(Passage("out", module, 1, 0, sketched(tensor), module, shape=tuple(tensor.shape)))

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from precheck.observe.job import InputError
 from precheck.pairs.altered_calls import Aligned, Ask, Language, Step, cropped, in_reverse, in_rows, plainly, rows, turned_round
 from precheck.pairs.packing import Packing
-from precheck.words import counted
+from precheck.words import counted, suggestion
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 DEFAULT = ("repeat", "order", "batch", "threads")
@@ -67,10 +67,12 @@ def variations_of(over: Any, asking: Asking) -> list[Variation]:
         except TypeError:
             example = 'over=("batch", "padding"), or amounts by name, as in over={"padding": 8}'
             raise InputError(f"over={over!r}; pass names, as in {example}") from None
+    if not wanted:
+        raise InputError(f"over={over!r} names no variation, so nothing would be compared; leave it out, or pass some, as in over=\"batch\"")
     found = []
     for name, amount in wanted.items():
         if name not in WAYS:
-            raise InputError(f"over: there is no variation {name!r}; there are {', '.join(WAYS)}")
+            raise InputError(f"over: there is no variation {name!r}; {suggestion(name, WAYS)}")
         if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int) or amount < 1):
             raise InputError(f"over: {name} takes a whole number from 1, not {amount!r}")
         found += WAYS[name](asking, amount)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import NoReturn
 
 import pytest
 import torch
@@ -44,6 +45,12 @@ class WatchPrecision(Verdicts):
     ) -> contextlib.AbstractContextManager[Report]:
         self.left_out += 1
         return self._block(model, allow)
+
+    def __enter__(self) -> NoReturn:
+        __tracebackhide__ = True
+        self.misuse("watch_precision stands in a `with` without its parentheses; write `with watch_precision() as report:`")
+
+    def __exit__(self, *raised: object) -> None: ...
 
     def at_end(self) -> None:
         """Fails a test that has called the fixture and entered no block, in which nothing would be watched."""

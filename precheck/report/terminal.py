@@ -206,14 +206,15 @@ def _cure(report: Report) -> list[str]:
     if report.cure:
         return ["with this the check passes (tried):", *(f"    {line}".rstrip() for line in report.cure.splitlines())]
     reason = report.facts.get("remedy")
-    return [f"no modules found to keep in float32: {reason}"] if reason else []
+    cured = any(finding.source for finding in report.errors)  # with a cure for this line
+    return [f"to search longer for modules to keep in float32: {reason}"] if reason and not cured else []
 
 
 def _rows(report: Report, rows: Sequence[Row]) -> list[str]:
-    """The table of these rows, without those whose r a finding says in its text."""
+    """The table of these rows, without those whose r a finding says in its text. Beside errors a table of healthy tensors alone helps nobody."""
     told = {(finding.measured, finding.limit) for finding in report.findings if f"(r = {digits(finding.measured or 0, 3)}, " in finding.message}
     rows = [row for row in rows if (row.r, row.allowed) not in told]
-    if not rows:
+    if not rows or (report.errors and not any(row.failed for row in rows)):
         return []
     why = reasons.Reasons(report)
     plain = [_plain_row(why, row) for row in rows]

@@ -7,7 +7,10 @@ import dataclasses
 import torch
 
 from precheck import interrupts
-from precheck.analysis.unrepresentable.exceptions import MixedFormats, Unstorable
+from precheck.analysis.facts import Fact
+from precheck.analysis.propagation.provenance import placed
+from precheck.analysis.unrepresentable.exceptions import Misindexed, MixedFormats, Unstorable, about_an_index
+from precheck.analysis.unrepresentable.nonfinite import Broken
 from precheck.judge import watched_runs
 from precheck.observe.job import Job
 from precheck.observe.run import run
@@ -32,22 +35,27 @@ def refused(job: Job, precision: Precision) -> str:
     try:
         run(job, low(precision))
     except Exception as error:
-        told = _line_and_message(error)
+        told, indexed = _line_and_message(error), about_an_index(type(error).__name__, str(error))
     else:
         return ""
     try:
         run(job, reference(torch.float32))
     except Exception:
         return ""
-    return told + _cure(job, precision)
+    return told + _cure(job, precision, (Misindexed, Broken) if indexed else (MixedFormats, Unstorable))
 
 
-def _cure(job: Job, precision: Precision) -> str:
+def _cure(job: Job, precision: Precision, kinds: tuple[type[Fact], ...]) -> str:
     """What the rule says that explains the exception. "" if none does. The second run is for a pass that the search for a loss scale makes, without
-    the shadow, before the first step."""
+    the shadow, before the first step.
+
+    `kinds`: the facts that explain it. torch's words on an index do not say that rounding, or an overflow, made it: these are told with the op.
+    """
     for tried in (job, dataclasses.replace(job, loss=None, optimizer=None)):
-        if told := [each for each in _candidates(tried, precision) if isinstance(each.fact, (MixedFormats, Unstorable))]:
-            return f"; cure: {told[0].advice}"
+        for each in _candidates(tried, precision):
+            if isinstance(each.fact, kinds):
+                cause = f"; by {each.rule}: {placed(each.operation)}: {each.message}" if isinstance(each.fact, (Misindexed, Broken)) else ""
+                return f"{cause}; cure: {each.advice}"
     return ""
 
 

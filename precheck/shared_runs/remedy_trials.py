@@ -134,8 +134,8 @@ class Trials:
         """Counts a trial. Raises SpentError where there is no trial or no time left."""
         late = self.ends is not None and time.perf_counter() > self.ends
         if late or self.made >= self.most:
-            ended = f"after {counted(self.made, 'trial')} time was up; to make more: -o remedy_trials={self.most}"
-            self.spent = ended if late else f"none in {counted(self.made, 'trial')}; to make more: -o remedy_trials={2 * self.most}"
+            more = self.most if late else 2 * self.most
+            self.spent = f"pytest -o remedy_trials={more} (found none in {counted(self.made, 'trial')})"
             raise SpentError
         self.made += 1
 

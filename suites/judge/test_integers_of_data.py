@@ -80,7 +80,8 @@ def told(wide: list[float], made: list[float], step: Callable[[torch.Tensor], to
 
 
 def test_the_figures() -> None:
-    assert told([10.2, 20.4, 30.3], [10.0, 21.0, 31.0]) == Recut(2, 3, 20.0, 21.0, pytest.approx(20.3, rel=0.06), frozenset({1, 2}))
+    changes = Recut(2, 3, 20.0, 21.0, pytest.approx(20.3, rel=0.06), frozenset({1, 2}), (30.0, 31.0, 30.0))
+    assert told([10.2, 20.4, 30.3], [10.0, 21.0, 31.0]) == changes
 
 
 @pytest.mark.parametrize("made", [20.0, 21.0])

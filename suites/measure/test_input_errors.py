@@ -6,6 +6,7 @@ import re
 import sys
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -25,7 +26,7 @@ def sgd(params: Any) -> torch.optim.Optimizer:
 
 STRANGER = nn.Linear(3, 5)
 CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "no model": ({"model": 3}, "model is a int; pass a torch.nn.Module, or a function of tensors"),
+    "no model": ({"model": 3}, "model is an int; pass a torch.nn.Module, or a function of tensors"),
     "a class": ({"model": nn.Linear}, "model is the class Linear; pass an instance, as in Linear(...)"),
     "a lazy module": ({"model": nn.LazyLinear(2)}, "weight has no shape yet; call the model once on its inputs, which gives its lazy modules"),
     "no whole seed": ({"seed": "0"}, "seed='0'; pass a whole number"),
@@ -208,3 +209,63 @@ def test_a_call_that_does_not_fit_is_told_how_arguments_are_passed() -> None:
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given") as inside:
         precheck.measure(Keywords(), {"x": torch.ones(4)}, precision="bf16-mixed")
     assert not hasattr(inside.value, "__notes__")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ([torch.ones(2, 4)], r"inputs is a list of 1, and the model uses it as a tensor; pass the tensor itself, or tuple\(inputs\) if"),
+        ({"input": [[1.0] * 4]}, r"inputs\['input'\] is a list of 1, and the model uses it as a tensor; pass a tensor, as in torch.as_tensor"),
+        (((torch.ones(2, 4),),), r"inputs\[0\] is a tuple of 1, and the model uses it as a tensor; pass the tensor itself: a tuple is passed as pos"),
+        (numpy.ones((2, 4)), r"inputs is a ndarray, and the model uses it as a tensor; pass a tensor, as in torch.as_tensor\(inputs\)"),
+        (None, "inputs is None, and the model uses it as a tensor; pass a tensor$"),
+        ((torch.ones(2, 4), torch.ones(2)), "inputs is a tuple of 2; a tuple is passed as positional arguments, .*; targets go into the loss"),
+        ({"x": torch.ones(2, 4)}, "inputs is a dict with the keys x; a tuple is passed as positional arguments, a dict as keyword arguments"),
+    ],
+)
+def test_what_is_no_tensor_is_told_beside_torchs_words(inputs: Any, told: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        precheck.measure(nn.Linear(4, 4), inputs, precision="bf16-mixed")
+    (note,) = refused.value.__notes__
+    assert re.match(told, note), note
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+def test_the_models_own_mistakes_with_lists_get_no_note() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu([x])  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="must be Tensor, not list") as refused:
+        precheck.measure(model, torch.ones(2, 4), precision="bf16-mixed")
+    assert not hasattr(refused.value, "__notes__")
+
+
+LAYERS = nn.Sequential(nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda x: precheck.measure(LAYERS, x, loss=mean, optimizer="adamw"), "optimizer is a str; pass a function that makes one"),
+        (lambda x: precheck.measure(None, x), "model is None; pass a torch.nn.Module"),
+        (lambda x: precheck.check(LAYERS, x, golden=None), "golden is None; pass the path of the file, as in golden="),
+        (lambda x: precheck.compare(LAYERS, nn.Linear, x), r"other is the class Linear; pass an instance, as in Linear\(\.\.\.\)"),
+        (lambda x: precheck.vary(LAYERS, x, over="batchs"), "over: there is no variation 'batchs'; do you mean batch"),
+        (lambda x: precheck.vary(LAYERS, x, over=()), r"over=\(\) names no variation, so nothing would be compared; leave it out, or pass some"),
+        (lambda x: precheck.in_float32(None, ["0"]), "model is None; pass a torch.nn.Module"),
+        (lambda x: precheck.in_float32(LAYERS, [LAYERS[0]]), r"names holds a Linear; pass names of modules, as in \['0'\]"),
+        (lambda x: precheck.layers_in(LAYERS, "0", "bf16"), r"names='0' is a str; pass a list: \['0'\]"),
+        (lambda x: precheck.layers_in(LAYERS, ["O"], "bf16"), "Sequential has no module 'O'; it has 0"),
+    ],
+)
+def test_each_public_function_says_what_it_was_given_and_what_it_takes(call: Any, told: str) -> None:
+    with pytest.raises((InputError, TypeError, AttributeError), match=told):
+        call(torch.ones(2, 4))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+def test_an_optimizer_of_no_arguments_is_told_how_it_is_called() -> None:
+    with pytest.raises(TypeError, match="takes 0 positional arguments but 1 was given") as refused:
+        precheck.measure(LAYERS, torch.ones(2, 4), loss=mean, optimizer=lambda: sgd(LAYERS.parameters()))
+    assert refused.value.__notes__[0].startswith("optimizer is called with a list of parameters, alone; write optimizer=lambda params: ")

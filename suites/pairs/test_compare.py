@@ -264,8 +264,8 @@ def test_the_report_is_told_and_saved() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"other": 3}, "other is a int; pass a torch.nn.Module"),
-        ({"model": None}, "model is a NoneType"),
+        ({"other": 3}, "other is an int; pass a torch.nn.Module"),
+        ({"model": None}, "model is None"),
         ({"match": ["a"]}, "pass a mapping of names of other to names of model"),
         ({"match": {"layerz": "layers"}}, "match names 'layerz', which other has not; it has embedding.weight"),
         ({"match": {"layers": "h"}}, "match names 'h', which model has not"),

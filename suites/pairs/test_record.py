@@ -118,10 +118,10 @@ def test_another_process_gives_the_same_bits(tmp_path: Path) -> None:
     [
         (("run.json", torch.nn.Linear(2, 2), torch.ones(1, 2)), "a recording ends in .safetensors"),
         (("run.safetensors", {"logits": torch.ones(2)}), "'logits' is no name of a recorded tensor; there are output"),
-        (("run.safetensors", {"output": object()}), "output is a object, which is no tensor"),
+        (("run.safetensors", {"output": object()}), "output is an object, which is no tensor"),
         (("run.safetensors", {}), "nothing to record"),
         (("run.safetensors", {"output": torch.ones(2)}, torch.ones(2)), "leave inputs and loss out"),
-        (("run.safetensors", 3, torch.ones(2)), "model is a int"),
+        (("run.safetensors", 3, torch.ones(2)), "model is an int"),
     ],
 )
 def test_what_cannot_be_recorded(tmp_path: Path, arguments: tuple[Any, ...], said: str) -> None:

@@ -142,7 +142,7 @@ def test_a_step_of_ones_own_decodes_where_there_is_no_past() -> None:
         ({"over": ("batch",), "inputs": {"input_ids": tokens(1)}}, "inputs have 1 row"),
         ({"over": ("checkpointing",), "model": nn.Linear(3, 3), "inputs": torch.ones(2, 3)}, "checkpointing needs blocks"),
         ({"reduction": "max"}, "reduction='max'"),
-        ({"step": 3}, "step is a int"),
+        ({"step": 3}, "step is an int"),
     ],
 )
 def test_what_cannot_be_asked(given: dict[str, Any], said: str) -> None:

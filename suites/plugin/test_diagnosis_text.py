@@ -123,3 +123,29 @@ def test_a_failure_at_a_helper_names_the_line_that_called_it(project: Project, p
         f"*test_it.py:{call}  |  to_low(torch.arange(600).float()).sin()  # faulty",
         f"*cure: leave out this cast for the call at test_it.py:{call}: *",
     ])  # fmt: skip
+
+
+ROUTER = '''
+class Router(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Linear(32, 8)
+
+    def forward(self, x):
+        chosen = (self.gate(x) * 1e-3 + 5).topk(2).indices
+        return torch.nn.functional.one_hot(chosen, 8).sum(1) * self.gate.weight.sum()
+
+
+def test_router(check_precision):
+    torch.manual_seed(0)
+    check_precision(Router(), torch.randn(256, 32), loss=lambda out: out.float().square().mean())
+'''
+
+
+def test_a_decision_flip_ends_with_its_cure_and_not_with_tensors_that_are_right(pytester: pytest.Pytester, project: Project) -> None:
+    project(ROUTER)
+    result = pytester.runpytest_inprocess("--precision=bf16", "-o", "remedy_trials=0")
+    lines = result.stdout.lines
+    end = next(n for n, line in enumerate(lines) if line.startswith("to see this again"))
+    assert any(line.startswith("decision-flip: aten.topk") for line in lines[:end])
+    assert lines[end - 1].startswith("    cure: compare in float32")

@@ -162,3 +162,29 @@ def test_a_pair_that_runs_nowhere_keeps_its_exception(pytester: pytest.Pytester,
     pair = "\ndef test_port(check_parity):\n    check_parity(torch.nn.Linear(8, 8), Raises(), torch.randn(4, 8))\n"
     project(RAISES.partition("def test_raises")[0], pair, record=False)
     pytester.runpytest_inprocess("--precision=bf16-true").stdout.fnmatch_lines(["E * LookupError: whatever the precision"])
+
+
+INDEXED = """
+class Places(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.table = torch.nn.Linear(8, 1), torch.nn.Embedding(10, 8)
+        torch.nn.init.ones_(self.gate.weight)
+
+    def forward(self, x):
+        score = self.gate(x * {by}).squeeze(-1)
+        return self.table((score / (score.abs().max() + 1) * 4 + 5).long())
+
+def test_places(check_precision):
+    torch.manual_seed(0)
+    check_precision(Places(), torch.rand(4, 8) * 10 + 10)
+"""
+
+
+def test_an_index_that_inf_became_is_told_with_the_overflow(pytester: pytest.Pytester, project: Project) -> None:
+    project(INDEXED.format(by=2000))
+    told = (
+        "does not run in 16-mixed: test_it.py:* IndexError: index out of range in self; by overflow: aten.addmm.default at test_it.py:*: * in the "
+        "reference is beyond the largest float16, 65504; cure: run module gate in float32*"
+    )
+    pytester.runpytest_inprocess("--precision=16-mixed").stdout.fnmatch_lines([told])

@@ -176,7 +176,7 @@ def test_quiet_runs_say_nothing_of_their_own(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("gpu_benchmark(3, 4)", "gpu_benchmark: model is a int; pass a torch.nn.Module, or a function of tensors"),
+        ("gpu_benchmark(3, 4)", "gpu_benchmark: model is an int; pass a torch.nn.Module, or a function of tensors"),
         ("gpu_benchmark(torch.exp, torch.ones(4), precisions=['bf17'])", "gpu_benchmark: unknown precision 'bf17'; do you mean bf16? *"),
         ("gpu_benchmark(torch.exp, torch.ones(4), precisions='bf16')", "gpu_benchmark: precisions='bf16' is one word; pass a list of names*"),
         ("[gpu_benchmark(torch.exp, torch.ones(4), precisions=['16-true']) for _ in 'ab']", "gpu_benchmark, like benchmark, is for one call*"),

@@ -223,3 +223,10 @@ def test_a_call_without_with_fails_since_it_watches_nothing(pytester: pytest.Pyt
     result = pytester.runpytest_inprocess("--precision=bf16")
     result.stdout.fnmatch_lines(["watch_precision() was called without `with`, so nothing was watched: write `with watch_precision():`"])
     assert result.ret == 1
+
+
+def test_without_parentheses_it_says_so(pytester: pytest.Pytester, project: Project) -> None:
+    project("def test_it(watch_precision):\n    with watch_precision:\n        torch.ones(2)\n", record=False)
+    result = pytester.runpytest_inprocess("--precision=bf16")
+    result.stdout.fnmatch_lines(["watch_precision stands in a `with` without its parentheses; write `with watch_precision() as report:`"])
+    assert result.ret == 1

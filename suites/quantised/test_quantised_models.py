@@ -153,7 +153,7 @@ def test_scales_and_zero_points_of_the_neighbouring_row_are_told_apart(name: str
 def test_models_that_are_not_quantised_are_refused() -> None:
     with pytest.raises(precheck.InputError, match=r"none of the 2 nn\.Linear of original is quantised in model"):
         precheck.quantised(model(), model(), X)
-    with pytest.raises(precheck.InputError, match=r"model is a int; pass a torch\.nn\.Module"):
+    with pytest.raises(precheck.InputError, match=r"model is an int; pass a torch\.nn\.Module"):
         precheck.quantised(model(), 3, X)  # type: ignore[arg-type]
 
 

@@ -91,12 +91,19 @@ def test_out_of_time_it_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(remedy_trials, "PATIENCE", 0.0)
     monkeypatch.setattr(remedy_trials, "LEAST", 0.0)
     assert searched(it, resolve("16-true"), report, most=12, patient=False) is None
-    assert report.facts["remedy"] == "after 0 trials time was up; to make more: -o remedy_trials=12"
-    assert report.summary().endswith("no modules found to keep in float32: after 0 trials time was up; to make more: -o remedy_trials=12")
+    assert report.facts["remedy"] == "pytest -o remedy_trials=12 (found none in 0 trials)"
+
+
+def test_what_to_type_for_a_longer_search_stands_where_no_line_has_a_cure() -> None:
+    report = precheck.Report(facts={"remedy": "pytest -o remedy_trials=12 (found none in 0 trials)"})
+    report.add([precheck.Finding("accumulated-drift", "error", "off")])
+    assert report.summary().endswith("to search longer for modules to keep in float32: pytest -o remedy_trials=12 (found none in 0 trials)")
+    report.findings = [precheck.Finding("accumulated-drift", "error", "off", source="model.py:7")]
+    assert "remedy_trials" not in report.summary()
 
 
 def test_out_of_trials_it_says_so() -> None:
     it = job(lambda: Stack([0, 1, 3]))
     report = measured(it, "16-true")
     assert searched(it, resolve("16-true"), report, most=1) is None
-    assert report.facts["remedy"] == "none in 1 trial; to make more: -o remedy_trials=2"
+    assert report.facts["remedy"] == "pytest -o remedy_trials=2 (found none in 1 trial)"

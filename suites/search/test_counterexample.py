@@ -164,7 +164,7 @@ def test_nothing_is_written_over(tmp_path: Path, models: str) -> None:
         ("test_it.py", {"model": "make"}, r"model='make' names no function of a module; pass it as in model=\"package.module:function\""),
         ("test_it.py", {"model": "{}:nothing"}, r"nothing' cannot be imported: .*has no attribute 'nothing'"),
         ("test_it.py", {"model": "no_such_module:make"}, r"cannot be imported: No module named 'no_such_module'"),
-        ("test_it.py", {"model": "{}:number"}, r"number' is a int; pass a function"),
+        ("test_it.py", {"model": "{}:number"}, r"number' is an int; pass a function"),
         ("test_it.py", {"model": "{}:mended"}, r"this input does not break \(overflow\) what .*:mended makes"),
         ("nowhere/test_it.py", {"model": "{}:make"}, r"there is no folder .*nowhere"),
     ],

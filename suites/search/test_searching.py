@@ -257,14 +257,14 @@ def test_when_the_time_is_up_nothing_more_is_tried() -> None:
     ("arguments", "message"),
     [
         ({"strategy": torch.ones(2)}, r"strategy is a Tensor; pass a strategy of hypothesis, as in precheck.strategies.tensors"),
-        ({"model": 3}, r"model is a int; pass a torch.nn.Module"),
+        ({"model": 3}, r"model is an int; pass a torch.nn.Module"),
         ({"most": 0}, r"most=0; pass how many inputs may be tried"),
         ({"seconds": -1}, r"seconds=-1; pass how long may be searched"),
         ({"rules": "overflw"}, r"rules='overflw': no such rule; pass one or several of overflow, nan"),
         ({"rules": ["lost-update"]}, r"rules=\['lost-update'\]: watch\(\) or training steps find that"),
         ({"rules": []}, r"rules=\[\]: none is named"),
         ({"precision": "64"}, r"search\(precision='64-true'\) has nothing more exact to compare with"),
-        ({"loss": 3}, r"loss is a int; pass a function"),
+        ({"loss": 3}, r"loss is an int; pass a function"),
     ],
 )
 def test_what_is_no_argument_is_refused(arguments: dict[str, Any], message: str) -> None:

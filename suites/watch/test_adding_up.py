@@ -117,3 +117,22 @@ def test_a_scattering_kernel_may_err_as_its_largest_rows_do() -> None:
     if not report.errors:
         pytest.skip("this build of torch adds up in float32 there")
     assert report.errors[0].op == "aten.embedding_dense_backward.default"
+
+
+def averaged(counted: torch.dtype) -> precheck.Report:
+    """A running mean in bfloat16, whose counter is counted in this format."""
+    data = torch.randn(400, 16, generator=torch.Generator().manual_seed(0)) + 3
+    count, mean = torch.zeros((), dtype=counted), torch.zeros(16, dtype=LOW)
+    with precheck.watch() as report:
+        for row in data:
+            count += 1
+            step = (row - mean.float()) * 2 / count.float()
+            mean = (mean + step.to(LOW) / 2).to(LOW)
+    return report
+
+
+def test_what_an_accumulator_that_stands_still_makes_wrong_is_told_once() -> None:
+    """The quotient by the counter has not a digit either, and no single op made that error: it is the counter's."""
+    of_counter, of_mean = averaged(LOW).errors, averaged(WIDE).errors
+    assert {finding.rule for finding in [*of_counter, *of_mean]} == {"absorption"}
+    assert len(of_counter) == len(of_mean) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -182,3 +183,34 @@ def test_a_number_that_python_reads_is_no_cause_if_the_exception_does_not_compar
     with pytest.raises(Refused, match="no"), precheck.watch() as report:
         read(2131, Refused(why))
     assert not report.errors
+
+
+def looked_up(table: torch.Tensor, learned: list[float]) -> torch.Tensor:
+    """Places come from a weight, so that single integers may differ."""
+    return table[(torch.nn.Parameter(torch.tensor(learned)).bfloat16() * 999).long()]
+
+
+def test_an_index_out_of_range_is_told_with_the_rounding_that_made_it() -> None:
+    with pytest.raises(IndexError, match="index 1000 is out of bounds"), precheck.watch() as report:
+        looked_up(torch.zeros(1000), [0.0, 0.5, 0.9999, 1.0])
+    (finding,) = [each for each in report.errors if each.rule == "integer-rounding"]
+    assert re.search(r"998 becomes 1000, beyond all integers of the reference, since .*; then an index .*IndexError", finding.message)
+    assert finding.op == "aten.mul.Tensor"
+
+
+def test_an_index_out_of_range_in_the_reference_too_is_the_users_own() -> None:
+    with pytest.raises(IndexError), precheck.watch() as report:
+        looked_up(torch.zeros(100), [0.3, 0.6001, 8.0])
+    assert not report.errors
+
+
+def test_rounded_integers_within_the_table_do_not_explain_an_index_out_of_range() -> None:
+    with pytest.raises(IndexError, match="index 7 is out of bounds"), precheck.watch() as report:
+        torch.zeros(3)[torch.tensor([7]) + looked_up(torch.zeros(1001), [0.0, 0.5, 0.9999, 1.0]).long()]
+    assert not report.errors
+
+
+def test_where_torch_does_not_say_how_large_the_table_is_a_rounded_index_is_a_warning() -> None:
+    with pytest.raises(IndexError, match="index out of range in self"), precheck.watch() as report:
+        torch.nn.functional.embedding((torch.nn.Parameter(torch.tensor([0.5, 1.0])).bfloat16() * 999).long(), torch.zeros(1000, 2))
+    assert [(each.rule, each.severity) for each in report.findings] == [("integer-rounding", "warning")]

@@ -16,6 +16,7 @@ from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes, output_impact, provenance
+from precheck.analysis.propagation.accumulators import standing_still
 from precheck.analysis.propagation.attribution import Attribution
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, given_back, iterations, rms, underflowed, zero_origin
@@ -59,6 +60,7 @@ class Misrounded(Fact):
     shown: Operation  # the op with this result; the cause may be an earlier op
     value: Value
     gain: float = 1.0  # the factor by which the op amplifies the error
+    lines: frozenset[str] = frozenset()  # of "gradual": where an accumulator that stands still brought the error in
 
     @property
     def healed(self) -> bool:
@@ -269,7 +271,8 @@ class Misroundings:
             self.resting[line] = self.healed(value, FAR)
         severity: Severity = "error" if repeats and not self.resting[line] else "note"
         made = max(causes.before_joins(value), key=provenance.absolute_error).maker  # a join has computed nothing
-        return self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
+        fact = self._fact("gradual", operation, value, value.dead, GARBAGE, cause=made, severity=severity)
+        return dataclasses.replace(fact, lines=standing_still(value))
 
     def _flushed(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         """The fact on underflowed zeros that make a result wrong. None if the result has its digits, or is itself too small."""

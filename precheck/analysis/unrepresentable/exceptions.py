@@ -23,6 +23,9 @@ from precheck.observe.shadow.places.source import shortened
 REFUSALS = frozenset({"ZeroDivisionError", "ValueError", "AssertionError", "FloatingPointError", "OverflowError"})
 """Exceptions that Python code raises for a number that it has read and cannot use. Other exceptions may have other causes."""
 
+_NO_INDEX = r"(?i)\bindex\b.*\bout of (range|bounds)|\bindices element is out of|class values must be"
+"""torch's words for an index or a class outside of a table, where it raises RuntimeError."""
+
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Unstorable(Fact):
@@ -50,6 +53,17 @@ class Counted(Fact):
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Misindexed(Fact):
+    """An integer beyond all that the reference has, since the number that it was made of was rounded, and an index that torch refuses after it."""
+
+    converted: Operation
+    was: float
+    became: float
+    dtype: str
+    raised: str
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class MixedFormats(Fact):
     """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
 
@@ -67,7 +81,7 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
     """
     if not observation.raised or not observation.operations:
         return []
-    if counted := _counted(observation):
+    if counted := _counted(observation) or _misindexed(observation):
         return [counted]
     last = observation.operations[-1]
     if last.packet == ops.REFUSING:
@@ -111,6 +125,41 @@ def _counted(observation: Observation) -> Counted | None:
                 raised=observation.raised,
             )  # fmt: skip
     return None
+
+
+def about_an_index(raised: str, complaint: str) -> bool:
+    """Whether an exception is about an integer that is no index of a table, no class and no target."""
+    return raised == "IndexError" or (raised == "RuntimeError" and re.search(_NO_INDEX, complaint) is not None)
+
+
+def _misindexed(observation: Observation) -> Misindexed | None:
+    """The fact on integers that became too large or too small, since numbers were rounded before the cast that made them, for an index that torch
+    refuses.
+
+    Which tensor is the index is not followed. But an index that is refused lies outside of the table. If the message says how large that is, the
+    integer must be outside of it, and all integers of the reference inside. Otherwise the reference may be outside too: a warning.
+    """
+    if not about_an_index(observation.raised, observation.complaint):
+        return None
+    size = re.search(r"with size (\d+)", observation.complaint)
+    for operation in reversed(observation.operations):
+        seen, value = operation.recut, operation.inputs[0] if operation.inputs else None
+        if seen is None or seen.beyond is None or value is None:
+            continue
+        was, became, end = seen.beyond
+        if size is not None and (_inside(became, size[1]) or not _inside(end, size[1])):
+            continue
+        cause = op_that_moved_argument(operation, observation) or operation
+        dtype = next((each.dtype for each in (*cause.outputs, value) if each.low), value.dtype)
+        return Misindexed(
+            rule="integer-rounding", operation=cause, measured=abs(became - was), limit=0.0, severity="warning" if size is None else "error",
+            converted=operation, was=was, became=became, dtype=dtype, raised=observation.raised,
+        )  # fmt: skip
+    return None
+
+
+def _inside(index: float, size: str) -> bool:
+    return -int(size) <= index < int(size)
 
 
 def _refused_matrix(observation: Observation) -> list[Fact]:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode, get_overridable_functions
 
 from precheck.observe import state
 from precheck.torch_support.dense_parts import address
+from precheck.words import described
 
 
 def each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -73,10 +74,15 @@ class InFloat32(torch.nn.Module):
 
 def modules_named(model: torch.nn.Module, names: Sequence[str]) -> list[torch.nn.Module]:
     """The modules with these names."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {described(model)}; pass a torch.nn.Module")
     if isinstance(names, str):
         raise TypeError(f"names={names!r} is a str; pass a list: [{names!r}]")
     found = []
     for name in names:
+        if not isinstance(name, str):
+            own = next((f"[{each!r}]" for each, module in model.named_modules() if module is name), '["layers.0"]')
+            raise TypeError(f"names holds {described(name)}; pass names of modules, as in {own}")
         try:
             found.append(model.get_submodule(name))
         except AttributeError:
@@ -96,10 +102,11 @@ def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
 
     Raises:
         AttributeError: There is no module of that name.
-        TypeError: `names` is a str.
+        TypeError: `names` is a str, or `model` is no module.
     """
+    modules = modules_named(model, names)
     around = next((param.dtype for param in model.parameters() if param.is_floating_point()), torch.float32)
-    for module in modules_named(model, names):
+    for module in modules:
         module.float()
         kind = type(module)
         known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by which some libraries know their own

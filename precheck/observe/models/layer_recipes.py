@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from precheck.observe.job import InputError
+from precheck.observe.models.float32_parts import modules_named
 from precheck.precisions import Precision, resolve
 from precheck.recipes import RECIPES, Recipe
 from precheck.recipes.products import OWN
@@ -26,11 +27,12 @@ def layers_in(model: torch.nn.Module, names: Sequence[str], precision: str | Pre
 
     Raises:
         AttributeError: There is no module of that name.
+        TypeError: `names` is a str, or `model` is no module.
         InputError: `precision` is neither, or a module has no weight that a product reads.
     """
     recipe = recipe_for(precision)
-    for name in names:
-        weights = _weights(model.get_submodule(name))
+    for name, module in zip(names, modules_named(model, names), strict=True):
+        weights = _weights(module)
         if not weights:
             raise InputError(f"{name or 'the model'} has no weight of two dimensions that a product could read; name linear layers")
         for weight in weights:

@@ -58,6 +58,7 @@ class Recut:
     became: float
     size: float = 0.0  # of whole numbers the mean |number|: rounded once to u, so many times u of them become another
     places: frozenset[int] = frozenset()  # which elements of the sample they are
+    beyond: tuple[float, float, float] | None = None  # the one furthest beyond all of the reference: was, became, the reference's end there
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -64,10 +64,10 @@ class AccumulatedDrift(Rule):
         return super().advice(candidate, readers, wide)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """Drops the states of loops whose additions `absorption` reports."""
+        """Drops the states of loops whose additions `absorption` reports, and errors that came in from such an accumulator."""
         lines = {each.operation.blamed for each in found if each.rule == "absorption" and each.severity == "error"}
         gradients = {each.operation.blamed for each in found if isinstance(each, GradientSums)} & lines
-        carried = (each for each in found if not (isinstance(each.fact, Carried) and each.fact.lines & lines))
+        carried = (each for each in found if not (isinstance(each.fact, (Carried, Misrounded)) and each.fact.lines & lines))
         return [each for each in carried if not (isinstance(each, GradientSums) and each.operation.blamed in gradients)]
 
     def beside(self, run: Compared) -> Iterator[Finding]:

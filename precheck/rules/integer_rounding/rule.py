@@ -9,7 +9,7 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import placed
-from precheck.analysis.unrepresentable.exceptions import Counted
+from precheck.analysis.unrepresentable.exceptions import Counted, Misindexed
 from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, MadeInteger, RoundedWholes
 from precheck.observe.shadow.op_notes import Recut, Renumbered
 from precheck.observe.shadow.places.source import shortened
@@ -40,6 +40,9 @@ class IntegerRounding(Rule):
             return (f"{fact.measured:.0f} becomes {fact.became:.0f} in {fact.read.inputs[0].dtype}, which holds every whole number only up to "
                     f"{fact.limit:.0f}; Python reads it at {shortened(fact.read.blamed)}, and the block raised {fact.raised}, whose message has both "
                     f"numbers")  # fmt: skip
+        if isinstance(fact, Misindexed):
+            return (f"{fact.was:.0f} becomes {fact.became:.0f}, beyond all integers of the reference, since the number was rounded to {fact.dtype} "
+                    f"before {placed(fact.converted)} makes an integer of it; then an index is out of range ({fact.raised})")  # fmt: skip
         if not isinstance(fact, MadeInteger):
             return super().words(fact)
         changes = fact.changes

@@ -121,8 +121,19 @@ def note_recut(
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
         places = moved.reshape(-1).nonzero().flatten().tolist()
-        example = float(step(shadow)[places[0]]), float(became[places[0]])
-        setattr(operation, into, Recut(len(places), moved.numel(), *example, _density(step, shadow), frozenset(places)))
+        was = step(shadow)
+        example = float(was.reshape(-1)[places[0]]), float(became.reshape(-1)[places[0]])
+        note = Recut(len(places), moved.numel(), *example, _density(step, shadow), frozenset(places), _beyond(was, became, moved))
+        setattr(operation, into, note)
+
+
+def _beyond(was: torch.Tensor, became: torch.Tensor, moved: torch.Tensor) -> tuple[float, float, float] | None:
+    """Of the integers that differ the one that is furthest above or below all of the reference: what it was and became, and the reference's end."""
+    finite, flat, now = was[was.isfinite()], was.reshape(-1), became.reshape(-1)
+    over = torch.where(moved, torch.maximum(became - finite.max(), finite.min() - became), torch.zeros((), dtype=was.dtype)).reshape(-1)
+    place = int(over.argmax())
+    end = finite.max() if now[place] > finite.max() else finite.min()
+    return (float(flat[place]), float(now[place]), float(end)) if float(over[place]) > 0 else None
 
 
 def _density(step: Callable[[torch.Tensor], torch.Tensor], numbers: torch.Tensor) -> float:
