@@ -215,12 +215,21 @@ def _asked(made: Attribution) -> bool:
 
     It does if the call has a product, unless the author has turned autocast off around it, or if an op gets a low number from elsewhere. It does
     not if another operand of that op is a wide number that the author has cast: of a low and a wide number torch makes a wide one.
+    A number that the author has cast in the call is not from elsewhere, even if the cast loses nothing.
     """
     passed = made.through.keys()
     own = {each.outputs[0] for each in passed if causes.casts_wide(each) and each.inputs and attribution.written(each) and not each.implicit}
-    given = (each for each in passed if any(source.low and source.maker not in passed for source in each.inputs))
+    calls = {each.call for each in passed}
+    given = (each for each in passed if any(source.low and not (source.maker in passed or _cast_here(source, calls)) for source in each.inputs))
     products = any(each.base in ops.PRODUCTS and not each.autocast_left for each in passed)
     return products or any(own.isdisjoint(each.inputs) for each in given)
+
+
+def _cast_here(value: Value, calls: Set[int]) -> bool:
+    """Whether a call's author has cast a number there. Nothing passes such a cast if the format happens to have the number, as it has small whole
+    ones. It is not from elsewhere."""
+    maker = value.maker
+    return maker is not None and maker.base in ops.CASTS and maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
 
 
 def _coarse_addition(made: Attribution, value: Value) -> Operation | None:

@@ -73,7 +73,7 @@ BUGS = [
         precisions=BF16,
         part="function:arc",
         rules=(*DRIFTS, "vanished-constant"),
-        why="The cosine of a few kilometres of the globe is one.",
+        why="The cosine of two hundred kilometres of the globe is nearly one.",
         source="https://github.com/esheldon/smatch/pull/21",
     ),
 ]

@@ -100,13 +100,13 @@ def batch():
         "heading": (whole(0, 3600, PLANES, 1) + whole(-30, 30, PLANES, FIXES).cumsum(-1)) % 3600,
         "pascal": whole(94_000, 97_000, PLANES, FIXES),
         "runway": whole(99_500, 101_500, PLANES, 1),
-        "airport": torch.stack([latitude[:, -1] + whole(20_000, 90_000, PLANES), longitude[:, -1] + whole(20_000, 90_000, PLANES)]),
+        "airport": torch.stack([latitude[:, -1] + whole(900_000, 4_000_000, PLANES), longitude[:, -1] + whole(900_000, 4_000_000, PLANES)]),
     }
 
 
 def loss(output):
     wrong = (output["ahead"].float() - output["step"][:, -1]).square().mean()
-    told = output["high"].mean() / 1000 + output["left"].mean() / 10 + output["turn"].square().mean() / 10
+    told = output["high"].mean() / 1000 + output["left"].mean() / 100 + output["turn"].square().mean() / 10
     return wrong + 0.1 * output["near"].mean() + 1e-2 * told + 1e-3 * output["pause"].mean()
 
 

@@ -48,7 +48,7 @@ BUGS = [
     Planted(
         name="likelihoods-underflow",
         healthy=PRUNED,
-        planted="    up = below.exp().half()[:, :, :, None] * matrix.exp().half()[:, :, None]\n"
+        planted="    up = below.exp().half()[:, :, :, None] * matrix.exp().half()[:, :, None]  # culprit\n"
         "    return up.sum(-1).prod(1).float().log()  # culprit\n",
         precisions=("16-mixed",),
         part="function:pruned",
