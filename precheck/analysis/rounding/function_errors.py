@@ -21,6 +21,8 @@ from precheck.analysis.propagation.attribution import Attempts, Attribution, Spl
 from precheck.analysis.propagation.output_impact import dropped_values
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, rms, share_left_by_cancellation, smallest_normal
 from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding import function_loops
+from precheck.analysis.rounding.asked_low import asked, given_low, has_product
 from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.function_results import Results
 from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
@@ -46,6 +48,7 @@ class OwnError(Fact):
     shown: Operation  # the op whose result leaves the function
     off: float
     own: float  # the error of the blamed op itself
+    turns: int = 0  # of a loop, in each of which it made one
 
     @property
     def found(self) -> str:
@@ -74,6 +77,8 @@ class Calls:
         `given`: the run's inputs, as the precision stores them, explain all other errors. An amplified rounding in an optimizer's step does not
         count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
+        if operation.base in function_loops.JOINS:
+            return self._of_turns(operation, value)
         line = operation.call, operation.name, operation.blamed
         if not self._its_own(operation, value, 0.0 if given else MADE_BY_FUNCTION) or not self.attempts.due(line):
             return None
@@ -104,6 +109,21 @@ class Calls:
         if not self._results(operation).include(value):
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(value)
+
+    def _of_turns(self, operation: Operation, value: Value) -> OwnError | None:
+        """The error of what a loop has joined, if one line rounds in each turn. Each part may have so few elements that its error is chance."""
+        own, unit = value.call_error**2 >= MADE_BY_FUNCTION * value.drift**2 and determined(value), effective_roundoff(value)
+        if not own or operation.in_optimizer or value.call_error <= ADDED * unit or not self._results(operation).include(value):
+            return None
+        splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
+        found = function_loops.judged(operation, value, lambda each: Attribution(each, self.operations[operation.call], splits))
+        if found is None or value.call_error <= found.limit * unit:
+            return None
+        cause, place = found.cause, self.functions.get(operation.blamed)
+        return OwnError(
+            rule=_RULE["a rounding"], operation=cause, measured=value.call_error / unit, limit=found.limit, function=place.name if place else "",
+            made="a rounding", shown=operation, off=value.call_error, own=attribution.own_error(cause, cause.outputs[0]), turns=found.turns,
+        )  # fmt: skip
 
     def _owner(self, operation: Operation, made: Attribution, *, added: bool) -> Operation | None:
         """The op whose line made the error of what `operation` made. None if the user wrote no such line. Nor does rounding to codes count: what it
@@ -145,7 +165,7 @@ class Calls:
         if causes.casts_wide(cause):
             return ADDED
         unamplified = FAIL * ONE_ROUNDING * math.sqrt(sum(share > 0 for share in made.shares.values()))
-        gain = math.inf if _has_product(made) else self._gain(value) if _given_low(made) else 1.0
+        gain = math.inf if has_product(made) else self._gain(value) if given_low(made) else 1.0
         return min(ROUNDED, max(ADDED, unamplified * max(1.0, gain)))
 
     def _gain(self, value: Value) -> float:
@@ -176,7 +196,7 @@ class Calls:
         again = [each for each in shares if runs[each.line, each.name, each.instruction] > 1]
         helped = {(each.line, each.name) for each in again if self.functions.get(each.blamed) != mine}
         own = any(self.functions.get(each.blamed) == mine for each in again)
-        return not (_asked(made) or own or any(_computes_with_its_own(line, name, made) for line, name in helped))
+        return not (asked(made) or own or any(_computes_with_its_own(line, name, made) for line, name in helped))
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Exemption: only its own function reads the value after all, or makes nothing wrong of its sums."""
@@ -224,36 +244,6 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
         return cause is not None
     theirs = (share for each, share in made.shares.items() if attribution.written(each) and attribution.same_function(each, cause, functions))
     return cause.blamed in functions and sum(theirs) >= MADE_BY_FUNCTION
-
-
-def _asked(made: Attribution) -> bool:
-    """Whether the precision asks for low numbers in a call. Otherwise its author's own casts made all of them."""
-    return _has_product(made) or _given_low(made)
-
-
-def _has_product(made: Attribution) -> bool:
-    """Whether an error passed a product that autocast makes low, unless the author has turned autocast off around it."""
-    return any(each.base in ops.PRODUCTS and not each.autocast_left for each in made.through)
-
-
-def _given_low(made: Attribution) -> bool:
-    """Whether an op gets a low number from elsewhere.
-
-    It does not count if another operand of that op is a wide number that the author has cast: of a low and a wide number torch makes a wide one.
-    A number that the author has cast in the call is not from elsewhere, even if the cast loses nothing.
-    """
-    passed = made.through.keys()
-    own = {each.outputs[0] for each in passed if causes.casts_wide(each) and each.inputs and attribution.written(each) and not each.implicit}
-    calls = {each.call for each in passed}
-    given = (each for each in passed if any(source.low and not (source.maker in passed or _cast_here(source, calls)) for source in each.inputs))
-    return any(own.isdisjoint(each.inputs) for each in given)
-
-
-def _cast_here(value: Value, calls: Set[int]) -> bool:
-    """Whether a call's author has cast a number there. Nothing passes such a cast if the format happens to have the number, as it has small whole
-    ones. It is not from elsewhere."""
-    maker = value.maker
-    return maker is not None and maker.base in ops.CASTS and maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
 
 
 def _coarse_addition(made: Attribution, value: Value) -> Operation | None:
