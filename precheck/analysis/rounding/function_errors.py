@@ -19,7 +19,10 @@ from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import dropped_values
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, rms, share_left_by_cancellation, smallest_normal
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, rms, share_left_by_cancellation, smallest_normal
+from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.rounding import function_loops
+from precheck.analysis.rounding.asked_low import asked, given_low, has_product
 from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.function_results import Results
 from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
@@ -45,6 +48,7 @@ class OwnError(Fact):
     shown: Operation  # the op whose result leaves the function
     off: float
     own: float  # the error of the blamed op itself
+    turns: int = 0  # of a loop, in each of which it made one
 
     @property
     def found(self) -> str:
@@ -73,6 +77,8 @@ class Calls:
         `given`: the run's inputs, as the precision stores them, explain all other errors. An amplified rounding in an optimizer's step does not
         count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
+        if operation.base in function_loops.JOINS:
+            return self._of_turns(operation, value)
         line = operation.call, operation.name, operation.blamed
         if not self._its_own(operation, value, 0.0 if given else MADE_BY_FUNCTION) or not self.attempts.due(line):
             return None
@@ -83,7 +89,7 @@ class Calls:
         if cause is None or cut_off(cause):
             self.attempts.failed(line)
             return None
-        off, limit, unit = value.call_error, self._limit(cause, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
+        off, limit, unit = value.call_error, self._limit(cause, value, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
         constant = constant if of_small_numbers(cause) else None
         if off <= limit * (max(unit, COARSE) if of_small_numbers(cause) and constant is None else unit):
             return None
@@ -103,6 +109,21 @@ class Calls:
         if not self._results(operation).include(value):
             return False
         return value.call_error**2 >= least * value.drift**2 and determined(value)
+
+    def _of_turns(self, operation: Operation, value: Value) -> OwnError | None:
+        """The error of what a loop has joined, if one line rounds in each turn. Each part may have so few elements that its error is chance."""
+        own, unit = value.call_error**2 >= MADE_BY_FUNCTION * value.drift**2 and determined(value), effective_roundoff(value)
+        if not own or operation.in_optimizer or value.call_error <= ADDED * unit or not self._results(operation).include(value):
+            return None
+        splits = self.splits.setdefault(operation.call, Splits(error_in(operation.call)))
+        found = function_loops.judged(operation, value, lambda each: Attribution(each, self.operations[operation.call], splits))
+        if found is None or value.call_error <= found.limit * unit:
+            return None
+        cause, place = found.cause, self.functions.get(operation.blamed)
+        return OwnError(
+            rule=_RULE["a rounding"], operation=cause, measured=value.call_error / unit, limit=found.limit, function=place.name if place else "",
+            made="a rounding", shown=operation, off=value.call_error, own=attribution.own_error(cause, cause.outputs[0]), turns=found.turns,
+        )  # fmt: skip
 
     def _owner(self, operation: Operation, made: Attribution, *, added: bool) -> Operation | None:
         """The op whose line made the error of what `operation` made. None if the user wrote no such line. Nor does rounding to codes count: what it
@@ -135,16 +156,31 @@ class Calls:
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
-    def _limit(self, cause: Operation, made: Attribution) -> float:
+    def _limit(self, cause: Operation, value: Value, made: Attribution) -> float:
         """How many unit roundoffs the result of a call may be off by. A call that amplifies none of its n roundings is off by √n of them, times the
-        limit of any boundary (`FAIL`). It may be off by more if the precision asks for low numbers: sharp scores in a softmax amplify in correct code
-        too."""
+        limit of any boundary (`FAIL`). A stable one amplifies them as those of the numbers that it was given. It may be off by more if it has a
+        product, which the precision asks for: sharp scores in a softmax amplify in correct code too."""
         if any(reader.base in ops.PRODUCTS and not reader.autocast_left for reader in self.readers.get(cause.outputs[0], ())):
             return ROUNDED
         if causes.casts_wide(cause):
             return ADDED
         unamplified = FAIL * ONE_ROUNDING * math.sqrt(sum(share > 0 for share in made.shares.values()))
-        return ROUNDED if _asked(made) else min(ROUNDED, max(ADDED, unamplified))
+        gain = math.inf if has_product(made) else self._gain(value) if given_low(made) else 1.0
+        return min(ROUNDED, max(ADDED, unamplified * max(1.0, gain)))
+
+    def _gain(self, value: Value) -> float:
+        """How many times a call has amplified the errors of the numbers that it was given. Infinite if some low ones, other than weights, have none:
+        what a rounding of these would do is not known. The smallest of the errors counts, so that the gain is rather too large."""
+        maker = value.maker
+        errors, walk = list[float](), Walk([value], NEARBY)
+        for held in walk:
+            if held.maker is not None and maker is not None and held.maker.call == maker.call:
+                walk.follow(held.maker.inputs)
+            elif held.drift > 0:
+                errors.append(held.drift)
+            elif (held.low or held.kept_low) and elements(held) > 1 and not held.weight:
+                return math.inf
+        return value.given_error / min(errors) if errors and walk.whole else math.inf
 
     def _together(self, operation: Operation, made: Attribution) -> bool:
         """Whether all roundings of a call are judged together, by how many they are: if all are the author's, and no loop rounds.
@@ -160,7 +196,7 @@ class Calls:
         again = [each for each in shares if runs[each.line, each.name, each.instruction] > 1]
         helped = {(each.line, each.name) for each in again if self.functions.get(each.blamed) != mine}
         own = any(self.functions.get(each.blamed) == mine for each in again)
-        return not (_asked(made) or own or any(_computes_with_its_own(line, name, made) for line, name in helped))
+        return not (asked(made) or own or any(_computes_with_its_own(line, name, made) for line, name in helped))
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """Exemption: only its own function reads the value after all, or makes nothing wrong of its sums."""
@@ -208,19 +244,6 @@ def owns(cause: Operation | None, made: Attribution, functions: Mapping[str, Fun
         return cause is not None
     theirs = (share for each, share in made.shares.items() if attribution.written(each) and attribution.same_function(each, cause, functions))
     return cause.blamed in functions and sum(theirs) >= MADE_BY_FUNCTION
-
-
-def _asked(made: Attribution) -> bool:
-    """Whether the precision asks for low numbers in a call. Otherwise its author's own casts made all of them.
-
-    It does if the call has a product, unless the author has turned autocast off around it, or if an op gets a low number from elsewhere. It does
-    not if another operand of that op is a wide number that the author has cast: of a low and a wide number torch makes a wide one.
-    """
-    passed = made.through.keys()
-    own = {each.outputs[0] for each in passed if causes.casts_wide(each) and each.inputs and attribution.written(each) and not each.implicit}
-    given = (each for each in passed if any(source.low and source.maker not in passed for source in each.inputs))
-    products = any(each.base in ops.PRODUCTS and not each.autocast_left for each in passed)
-    return products or any(own.isdisjoint(each.inputs) for each in given)
 
 
 def _coarse_addition(made: Attribution, value: Value) -> Operation | None:

@@ -81,6 +81,8 @@ class AmplifiedRounding(Rule):
 
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
+        if fact.turns:
+            return f"{fact.turns} turns of a loop round to {rounded} here ({percents(fact.own)} each), and later turns enlarge what they lose"
         if fact.shown.base in ops.MOVING:
             return (f"a rounding to {rounded} here ({percents(fact.own)}) is {short(fact.off / fact.own)} times as large in the part that "
                     f"{placed(fact.shown)} takes")  # fmt: skip
