@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Set
 
 from precheck import ops
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.causes import ADDING, before_copies, computed_from, only_moved
+from precheck.analysis.propagation.causes import ADDING, computed_from, only_moved
 from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.misroundings import FELT
 from precheck.analysis.rounding.remainders import remainder_of
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.signed_terms import takes_back
 
 SCALING = ops.SCALING | ops.BLENDS
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
@@ -129,18 +128,7 @@ def _key(operation: Operation) -> Key:
 def _with_remainder(operation: Operation) -> bool:
     """Whether an op makes a remainder, or has one as an operand. A program may select one of two, as Neumaier's sum does."""
     given = [source.maker for value in operation.inputs for source in causes.before_joins(value)]
-    return _remainder(operation) or any(maker is not None and (_remainder(maker) or remainder_of(maker) is not None) for maker in given)
-
-
-def _remainder(operation: Operation) -> bool:
-    """Whether an op subtracts one of its terms from a sum, or its own rounding from a number.
-
-    (A sum of n parts of one storage adds parts of the same value again and again, but subtracts nothing.)
-    """
-    if operation.base not in ops.SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
-        return False
-    terms = {before_copies(value) for value in operation.inputs}
-    return takes_back(operation) or (len(operation.inputs) == 2 and len(terms) == 1)
+    return any(maker is not None and remainder_of(maker) is not None for maker in (operation, *given))
 
 
 def _handed(operation: Operation, size: int) -> Iterator[Value]:
