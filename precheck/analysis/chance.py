@@ -13,8 +13,7 @@ those with which they were computed. A model of a thousand tensors that is compa
 DEVIATIONS = Limit(6.0, "standard errors")
 """The largest deviation of a mean, or of a fitted factor, that chance explains: one in 10^9 is larger."""
 LUCK = Limit(1.5, "times")
-"""The largest factor that chance explains. It is the margin of the small samples of `analysis.noise`: FAIL is 1.5 times the largest r of healthy
-tensors."""
+"""The largest factor that chance explains. `noise.FAIL` has the same margin: it is 1.5 times the largest r of healthy tensors."""
 SPARED = Limit(2.0**-8, "probability")
 """The chance that a fault which few numbers have spares all rows of a kernel's result. Below it, a size is at fault where another one is right. Only
 the class depends on it."""

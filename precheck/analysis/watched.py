@@ -22,7 +22,7 @@ class RunAnalysis:
     """
 
     def __init__(self) -> None:
-        self.origins, self.spread, self.floods = Origins(), nonfinite.Spread(), zeros.Floods()
+        self.origins, self.spread, self.lost_tensors = Origins(), nonfinite.Spread(), zeros.LostTensors()
         self.errors, self.recurrence = Errors(self.origins), Recurrence()
 
     def part(self, observation: Observation, *, last: bool = False) -> Part:
@@ -30,9 +30,9 @@ class RunAnalysis:
         readers = observation.consumers()
         roots = self.spread.roots(observation, readers)
         spoiled = self.spread.spoiled  # values that follow from Inf and NaN have no fault of their own
-        floods = self.floods.found(observation, spoiled, readers)
+        lost = self.lost_tensors.found(observation, spoiled, readers)
         wrong = self.errors.facts(observation, spoiled, readers)  # also traces the origins
-        found: list[Fact] = [*(self._traced(nonfinite.fact_on_root(root, observation), wrong) for root in roots), *floods, *wrong]
+        found: list[Fact] = [*(self._traced(nonfinite.fact_on_root(root, observation), wrong) for root in roots), *lost, *wrong]
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += quantisers.facts(observation)
         if last:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from precheck.observe.profiling import UncompiledMode
+from precheck.observe.shadow.replaying.replay import with_items
 from precheck.ops import base_name
 from precheck.torch_internals import once_an_op, schema
 
@@ -20,13 +21,11 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def widened(value: Any) -> Any:
     """Tensors in float64 and dtypes as float64, also those in lists."""
-    if isinstance(value, torch.Tensor):
-        return value.to(wide_dtype(value.dtype))
-    if isinstance(value, torch.dtype):
-        return wide_dtype(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(widened(each) for each in value)
-    return value
+    return with_items(value, _widened)
+
+
+def _widened(item: Any) -> Any:
+    return item.to(wide_dtype(item.dtype)) if isinstance(item, torch.Tensor) else wide_dtype(item) if isinstance(item, torch.dtype) else item
 
 
 @once_an_op

@@ -15,6 +15,7 @@ from precheck.observe.decisions.log import outputs_of
 from precheck.observe.decisions.natures import nature
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.shadow.places.source import Frames, shortened
+from precheck.observe.shadow.replaying.replay import tensors_in
 from precheck.torch_internals import in_backward, no_dispatch, schema, storage_key
 from precheck.torch_support.dense_parts import continuous
 
@@ -111,7 +112,7 @@ class Intermediates(UncompiledMode):
         reads: list[int] = []
         views: list[View] = []
         makers: list[int | None] = []
-        for each in _tensors(args):
+        for each in tensors_in(*args):
             if not continuous(each) or each.layout is not torch.strided:
                 continue
             writer = self.writers.get(storage_key(each))
@@ -211,14 +212,6 @@ def _written(func: Any, args: Any) -> list[torch.Tensor]:
     if not schema(func).is_mutable:
         return []
     return [each for each in args[:1] if isinstance(each, torch.Tensor)]
-
-
-def _tensors(args: Any) -> Iterator[torch.Tensor]:
-    for each in args:
-        if isinstance(each, torch.Tensor):
-            yield each
-        elif isinstance(each, (list, tuple)):
-            yield from (item for item in each if isinstance(item, torch.Tensor))
 
 
 def ingredients(made: Sequence[Made], tensor: torch.Tensor) -> set[str]:

@@ -11,7 +11,7 @@ from graph import Graph, given
 from scenario import finds, passes
 
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.attribution import OFTEN, Attempts, Attribution, Splits
+from precheck.analysis.propagation.attribution import FAILURES, Attempts, Attribution, Splits
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.places.source import Function
 
@@ -29,7 +29,7 @@ def test_a_line_of_a_long_loop_is_asked_about_ever_more_rarely() -> None:
         if asked.due(("line",)):
             walks.append(turn)
             asked.failed(("line",))
-    assert walks[:OFTEN] == list(range(OFTEN))
+    assert walks[:FAILURES] == list(range(FAILURES))
     assert sum(walks) < 3 * 10_000
 
 

@@ -89,6 +89,17 @@ def amplified_in(phase: str, module: str = "") -> Graph:
     return graph
 
 
+@pytest.mark.parametrize(("own", "severity"), [(0.7, "note"), (0.71, "error")])
+def test_noise_does_not_explain_what_a_function_makes_itself_of_what_torch_has_rounded(own: float, severity: str) -> None:
+    """A difference takes away what neighbours share of an input's error, but not a rounding in the function, which is another one in each."""
+    graph, drift = Graph(), 40 * ROUNDED
+    scores = graph.op("mm.default", given("float32"), makes={"drift": ROUNDED}, plain=True)
+    stored = graph.op("mul.Tensor", scores, given("float32"), makes={"drift": 1.4 * ROUNDED, "stored": ROUNDED}, call=1)
+    graph.op("sin.default", stored, makes={"drift": drift, "call_error": own * drift, "dead": 0.1, "alive": True}, call=1)
+    (found,) = concluded(graph, [])
+    assert (found.rule, found.source, found.severity) == ("amplified-rounding", "model.py:2", severity)
+
+
 def compared(kind: str, tensor: str, r: float) -> Row:
     return Row(tensor, kind, 1, (64,), "bfloat16", r, 3.0, 0.0, 0.0, 0.0, 0)
 

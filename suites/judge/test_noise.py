@@ -40,9 +40,7 @@ def test_the_integral_is_right_where_the_answer_is_known() -> None:
 @pytest.mark.parametrize("numel", [1, 2, 3, 5, 10, 16])
 def test_a_tensor_of_few_elements_exceeds_its_limit_by_luck_once_in_a_million(numel: int, samples: int) -> None:
     limit = noise.allowed(numel, samples)
-    low, high = ((limit + step) / 1.5 for step in (-0.051, 0.051))  # the table is rounded to 0.1
-    if samples == 2 and numel == 1:
-        low, high = 0.999 * limit / 1.5, 1.001 * limit / 1.5  # and this entry to four digits
+    low, high = 0.998 * limit / 1.5, 1.002 * limit / 1.5
     assert survival(low**2, numel, numel * samples) > CHANCE > survival(high**2, numel, numel * samples)
 
 
@@ -52,15 +50,15 @@ def test_limits_fall_with_size_and_end_at_three(samples: int) -> None:
     assert limits == sorted(limits, reverse=True)
     assert limits[-1] == noise.allowed(10**6, samples) == noise.FAIL == 3.0
     end = next(place for place, limit in enumerate(limits, start=1) if limit == 3.0)
-    assert survival((3.05 / 1.5) ** 2, end, end * samples) < CHANCE  # where the table ends, its next entry would round to 3.0 or below
+    assert survival((3.01 / 1.5) ** 2, end, end * samples) < CHANCE < survival((2.99 / 1.5) ** 2, end - 1, (end - 1) * samples)
 
 
-@pytest.mark.parametrize(("samples", "like"), [(1, 2), (3, 2), (5, 4), (7, 4), (9, 8), (100, 8)])
-def test_sample_counts_between_those_of_the_table_take_the_smaller(samples: int, like: int) -> None:
+@pytest.mark.parametrize(("samples", "like"), [(1, 2), (9, 8), (100, 8)])
+def test_one_noise_run_counts_as_two_and_more_than_eight_as_eight(samples: int, like: int) -> None:
     assert [noise.allowed(n, samples) for n in (1, 5, 20)] == [noise.allowed(n, like) for n in (1, 5, 20)]
 
 
-def test_luck_is_what_the_table_says_in_a_simulation_too() -> None:
+def test_luck_is_what_fishers_distribution_says_in_a_simulation_too() -> None:
     """Ratios of root mean squares of normal errors to those of K samples, at the odds that 400000 draws can show: 1e-3."""
     generator = numpy.random.default_rng(0)
     for numel, samples in ((1, 8), (4, 4)):

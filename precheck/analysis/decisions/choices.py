@@ -50,7 +50,7 @@ def made_equal(scores: Value) -> Value | None:
     of low logits. Equal numbers stay equal there, and two computed in float32 are equal once in 2^24 times only. None if no such tensor is low. The
     precision asks for the low result of a product or of torch's own module, and code that widens it before it chooses has done its part."""
     value = scores
-    for _ in range(NEAR):
+    for _ in range(SEARCHED):
         maker = value.maker
         if value.low or maker is None or len(maker.inputs) != 1 or maker.base not in ops.KEEPING_TIES:
             break
@@ -109,15 +109,15 @@ PASSED_ON = ops.MOVING | ops.SCATTERING | ops.FILLING | {"sqrt"}
 """Ops that move numbers, or replace some of them."""
 DIVIDING = ops.RECIPROCALS | ops.LOGARITHMS | {"rsqrt"}
 """Ops with a pole where their last operand is zero."""
-NEAR = 16
-"""The most values that a search for a divisor visits."""
+SEARCHED = 16
+"""The most ops, or values, that a search in this file visits."""
 
 
 def divided_by(guard: Operation, readers: Readers) -> Operation | None:
     """The op that divides by a number which a comparison let through, if it is noise that the reference's own comparison would reject."""
     if guard.let_through is None or guard.let_through.apart < CLEAR or not guard.inputs:
         return None
-    walk = Walk(guard.inputs[:1], NEAR)
+    walk = Walk(guard.inputs[:1], SEARCHED)
     for value, reader in walk.with_readers(readers):
         if reader.base in DIVIDING and reader.inputs[-1] is value and reader.phase == "forward":
             return reader

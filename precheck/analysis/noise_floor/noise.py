@@ -6,11 +6,10 @@ rounding, the third the spacing eta of values near zero (uniform error of one st
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
-from precheck.analysis.chance import independent_errors
+from precheck.analysis.chance import LUCK, independent_errors, largest_ratio_by_chance
 from precheck.analysis.limit import Limit
 from precheck.formats import FP16, ONE_ROUNDING, Format
 from precheck.observe.recording.sketch import distance
@@ -32,23 +31,15 @@ VANISHING = Limit(2.0**-20, "share of what the run gives")
 """A tensor that float64 leaves at most this share of is zero in exact arithmetic. It is its own rounding, and float64's is 2^-29 of float32's: nine
 powers of two are left for amplification."""
 
-_SMALL_SAMPLE = {
-    2: (1500.0, 67.0, 24.1, 14.4, 10.5, 8.5, 7.3, 6.5, 5.9, 5.4, 5.1, 4.8, 4.6, 4.4, 4.2, 4.1, 3.9, 3.8, 3.7, 3.6,
-        3.6, 3.5, 3.4, 3.4, 3.3, 3.3, 3.2, 3.2, 3.1, 3.1),
-    4: (74.2, 16.6, 9.9, 7.5, 6.3, 5.6, 5.0, 4.7, 4.4, 4.2, 4.0, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
-    8: (19.9, 9.1, 6.7, 5.6, 5.0, 4.6, 4.2, 4.0, 3.8, 3.7, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
-}  # fmt: skip
-"""The limits max(3, 1.5 sqrt F^-1(1 - 1e-6; n, nK)) for n = 1, 2, ...: the ratio of the mean square of n errors to that of K n noise samples
-follows Fisher's F. So a tensor of few elements may exceed 3 by luck. Computed with scipy.stats.f.isf(1e-6, n, n * K)."""
-
-
 _TWO_DRAWS = (0.032, 0.151, 0.252, 0.327, 0.385, 0.430, 0.466, 0.496, 0.522, 0.544, 0.563, 0.580, 0.596, 0.609, 0.622, 0.633, 0.643, 0.652,
               0.661, 0.669, 0.677, 0.684, 0.690, 0.697, 0.702, 0.708, 0.713, 0.718, 0.723, 0.727)  # fmt: skip
 """sqrt(X^-1(1e-3; 2n) / 2n) for n = 1, 2, ...: the mean square of two draws of n errors follows a chi-squared distribution, and once in a thousand
 times its root is no more than this share of what it is on average. Computed with scipy.stats.chi2.ppf."""
 
-MOST = max(_SMALL_SAMPLE)
+MOST = 8
 """The largest number of noise runs. After two, a single number may be off by 1500 floors by chance; after so many, by 20."""
+FEW = 40
+"""The fewest elements whose mean square is by chance at most four times that of the noise, after two runs and after more."""
 
 
 def roundoff(precision_roundoff: float) -> float:
@@ -56,11 +47,10 @@ def roundoff(precision_roundoff: float) -> float:
     return max(precision_roundoff, REASSOCIATED)
 
 
-@functools.cache
 def allowed(numel: int, samples: int) -> float:
-    """The limit of r for a tensor of `numel` elements after `samples` noise runs."""
-    table = _SMALL_SAMPLE[max((k for k in _SMALL_SAMPLE if k <= samples), default=2)]
-    return table[numel - 1] if 0 < numel <= len(table) else FAIL
+    """The limit of r for a tensor of `numel` elements after `samples` noise runs. A tensor of few elements may exceed 3 by luck: r² is the mean
+    square of n errors over that of n errors in each noise run, and follows Fisher's F."""
+    return max(FAIL, LUCK * largest_ratio_by_chance(numel, min(max(samples, 2), MOST), 1)) if numel < FEW else FAIL
 
 
 def least_estimate(numel: int) -> float:

@@ -33,8 +33,8 @@ SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
 UNCHANGING = SIZED | ops.SCALING | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
-OFTEN = 8
-"""Walks without an answer for one line, after which only some of its ops are walked from."""
+FAILURES = 8
+"""So many walks without an answer for one line, and only some of its ops are walked from."""
 Errors = Callable[[Value], float]
 """The relative error of a value."""
 
@@ -59,14 +59,14 @@ class Attempts:
 
     def due(self, line: tuple[object, ...]) -> bool:
         """Whether to walk: always at first. After eight walks without an answer, only when the number of iterations has doubled."""
-        if self.waits[line] < OFTEN:
+        if self.waits[line] < FAILURES:
             return True
         self.passed[line] += 1
         return self.passed[line] >= self.waits[line]
 
     def failed(self, line: tuple[object, ...]) -> None:
         """Notes that a walk for this line found no cause."""
-        self.waits[line] = 2 * self.waits[line] if self.waits[line] >= OFTEN else self.waits[line] + 1
+        self.waits[line] = 2 * self.waits[line] if self.waits[line] >= FAILURES else self.waits[line] + 1
         self.passed[line] = 0
 
 

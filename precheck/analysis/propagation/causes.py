@@ -132,7 +132,7 @@ def shares_operand(operation: Operation) -> bool:
     return one is other or _made_of(one, other) or _made_of(other, one)
 
 
-def lost_between(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
+def rounding_shown(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
     """The op whose rounding such a difference shows. A rounding of both terms cancels, so only a rounding of `term` alone counts."""
     other = next((value for value in operation.inputs if value is not term), term)
     if before_copies(term) is before_copies(other):
@@ -273,11 +273,11 @@ def stored_too_soon(operation: Operation, value: Value) -> bool:
     stored = [source for source in operation.inputs if source.kept_low]
     at_hand = any(source.maker is None and not source.low for source in operation.inputs)
     garbage = elements(value) >= RESULTS and value.dead >= GARBAGE and len({before_copies(source) for source in operation.inputs}) == 1
-    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(value) and all(map(stored_here, stored))
+    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(value) and all(map(cast_from_given, stored))
 
 
-def stored_here(value: Value) -> bool:
-    """Whether a cast in the user's code made the value from a wide tensor that was made from no low one. It may have been moved since."""
+def cast_from_given(value: Value) -> bool:
+    """Whether a cast in the user's code made the value from a wide tensor that the block was given. It may have been moved since."""
     maker = value.maker
     while maker is not None and maker.base in ops.MOVING and maker.inputs and not (maker.base == "_to_copy" and not maker.inputs[-1].low):
         maker = maker.inputs[-1].maker

@@ -37,7 +37,7 @@ in e4m3."""
 MEAN_ERROR = Limit(0.1, "steps")
 """The largest mean error of a quantiser. Rounding to nearest has up to 0.02, towards zero or away from it (Gaussian data over 7 steps). Stochastic
 rounding has none."""
-MOST = 64
+COUNTED = 64
 """The largest number of records with a probability of its own. A hundred thousand calls have 30 or more with a probability below `CHANCE`."""
 REPEATED = Limit(2.0, "times the square of independent errors")
 """The largest square of the sum of several calls' errors. For independent errors it is 1. If n calls use the same noise it is up to n, and (n + 1) /
@@ -111,16 +111,16 @@ def chance_of_records(calls: int, records: int, history: int = 1024) -> float:
     theorem on records). With a shorter history it is the largest of history + 1 numbers. Two such calls within a history exclude each other in part,
     so that many are rarer than independence says. If the probability is below `CHANCE`, the scale of earlier calls is at fault.
     """
-    return sum(_numbers_of_records(calls, history)[min(records, MOST) :])
+    return sum(_numbers_of_records(calls, history)[min(records, COUNTED) :])
 
 
 @functools.cache
 def _numbers_of_records(calls: int, history: int) -> list[float]:
-    """The probabilities of 0, 1, 2 … records. The last is that of `MOST` or more."""
-    chances = [1.0] + [0.0] * MOST
+    """The probabilities of 0, 1, 2 … records. The last is that of `COUNTED` or more."""
+    chances = [1.0] + [0.0] * COUNTED
     for call in range(2, calls + 2):
         share = 1 / min(call, history + 1)
         more = [chance * share for chance in chances]
         chances = [chance - gone + come for chance, gone, come in zip(chances, more, [0.0, *more], strict=False)]
-        chances[MOST] += more[MOST]
+        chances[COUNTED] += more[COUNTED]
     return chances

@@ -81,7 +81,7 @@ def amplified_in_all(operation: Operation, value: Value, known: dict[Value, Oper
     few = operation.base in ops.REDUCTIONS and reduction_is_difference(operation, value) and determined(value)
     # a loss that subtracts is small near zero as it should be; but what was cast just before could have been subtracted before the cast
     sums = operation.base in ops.SUMS or (operation.base in ops.ADDED_INTO and len(operation.inputs) > 1 and not _summed_low(value))
-    subtracts = sums or few or (operation.base in ops.DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
+    subtracts = sums or few or (operation.base in ops.DIFFERENCES and all(map(causes.cast_from_given, operation.inputs)))
     if not subtracts or not stored_low(operation):
         return 0.0
     gain = amplification(operation, value)
@@ -93,7 +93,7 @@ def _amplified_before(operation: Operation, value: Value, known: dict[Value, Ope
     term = causes.worst_term(operation)
     first = difference_before(term, known) if value.dead >= GARBAGE else None
     if first is None:
-        return _shrunk(term)
+        return _times_larger_before(term)
     before = amplification(first, first.outputs[0])
     return before if before >= DIGITS else 1.0
 
@@ -178,10 +178,10 @@ def subtracts_loop_state(operation: Operation, stored: Operation, term: Value) -
     the state, whatever is subtracted from it: of two or more at least half is the loop's."""
     others = (source for source in operation.inputs if source is not term)
     apart = all(absolute_error(other) < causes.MADE_BY_OP * absolute_error(term) for other in others)
-    return apart and term.drift >= 2 * term.rounded > 0 and _turns(stored, term) >= RECURRENT
+    return apart and term.drift >= 2 * term.rounded > 0 and _times_on_the_way(stored, term) >= RECURRENT
 
 
-def _turns(stored: Operation, term: Value) -> int:
+def _times_on_the_way(stored: Operation, term: Value) -> int:
     """How often the line of an op made the largest error on the way back from a term, up to `RECURRENT`. In sums absolute errors add up."""
     turns, value = 0, term
     for _ in range(FAR):
@@ -193,7 +193,7 @@ def _turns(stored: Operation, term: Value) -> int:
     return turns
 
 
-def _shrunk(term: Value) -> float:
+def _times_larger_before(term: Value) -> float:
     """How many times larger than a term it was before sums took parts of it away. The walk back ends where a sum has less than half of its error.
 
     A sum of sums is one sum. What is taken off step by step loses as many digits as if it were taken off at once.

@@ -36,7 +36,7 @@ DIGIT = Limit(2.0**-11, "relative error")
 ZERO_SUM = Limit(2.0**-20, "norm of a sum over that of its terms")
 """A sum of at most this size is zero in theory, such as that of a softmax's gradient. The disturbance of the second shadow is as large, so such a sum
 is rounding error whatever its terms are."""
-NEAR = 8
+OPS_FROM_CONSTANT = 8
 """The most ops between a constant and the op that shows its rounding: a power, a product, a cast."""
 
 
@@ -277,7 +277,7 @@ def _of_constant(fact: Misrounded | None) -> Misrounded | None:
 
 def _only_cause(value: Value | None) -> Operation | None:
     """The constant that makes the whole error of a value: no other input on the way has half as much error."""
-    for _ in range(NEAR):
+    for _ in range(OPS_FROM_CONSTANT):
         maker = None if value is None else value.maker
         if maker is None or fills_constant(maker):
             return maker

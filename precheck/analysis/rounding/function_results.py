@@ -48,13 +48,13 @@ class Results:
                     return True
                 wrong = [made for made in reader.outputs if made.call_error > ADDED * effective_roundoff(made)]
                 sums = [made for made in wrong if reader.base in summed and made not in self.unread]
-                if sums and (self._differentiated(value) or any(self._felt(made, decides=plainly) for made in sums)):
+                if sums and (self._differentiated(value) or any(self._sum_does_harm(made, decides=plainly) for made in sums)):
                     return True
                 inside = not stepping and reader.depth > self.operation.depth
                 walk.follow(wrong if inside or reader.base in ops.MOVING else ())
         return False
 
-    def _felt(self, total: Value, *, decides: bool) -> bool:
+    def _sum_does_harm(self, total: Value, *, decides: bool) -> bool:
         """Whether a wrong sum, or what is computed from it and wrong as well, leaves the function, is read by Python, or is compared. (`decides`: a
         comparison counts, since more than rounding in low arithmetic decides.) If not, the function has made the sum right again, or has added it
         to numbers beside which its error is small."""

@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Set
 
 from precheck import ops
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.causes import ADDING, before_copies, computed_from, only_moved
+from precheck.analysis.propagation.causes import ADDING, computed_from, only_moved
 from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.misroundings import FELT
 from precheck.analysis.rounding.remainders import remainder_of
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.signed_terms import takes_back
 
 SCALING = ops.SCALING | ops.BLENDS
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
@@ -77,7 +76,7 @@ class Iterations:
 
     def _end_iteration(self, operation: Operation, value: Value) -> None:
         """An op has made a state again. Notes what the iteration did to it, if it is made from the state before."""
-        way = _back(operation, value)
+        way = _state_before(operation, value)
         if way is None:
             return
         last, between = way
@@ -129,21 +128,10 @@ def _key(operation: Operation) -> Key:
 def _with_remainder(operation: Operation) -> bool:
     """Whether an op makes a remainder, or has one as an operand. A program may select one of two, as Neumaier's sum does."""
     given = [source.maker for value in operation.inputs for source in causes.before_joins(value)]
-    return _remainder(operation) or any(maker is not None and (_remainder(maker) or remainder_of(maker) is not None) for maker in given)
+    return any(maker is not None and remainder_of(maker) is not None for maker in (operation, *given))
 
 
-def _remainder(operation: Operation) -> bool:
-    """Whether an op subtracts one of its terms from a sum, or its own rounding from a number.
-
-    (A sum of n parts of one storage adds parts of the same value again and again, but subtracts nothing.)
-    """
-    if operation.base not in ops.SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
-        return False
-    terms = {before_copies(value) for value in operation.inputs}
-    return takes_back(operation) or (len(operation.inputs) == 2 and len(terms) == 1)
-
-
-def _handed(operation: Operation, size: int) -> Iterator[Value]:
+def _made_from(operation: Operation, size: int) -> Iterator[Value]:
     """The inputs of an op with at least `size` elements, from which it makes a state. Only the first one if the op adds a product to it. Of the
     factors of a product, those that have the result's shape."""
     inputs = operation.inputs[:1] if operation.base in ADDED_TO else computed_from(operation)
@@ -151,10 +139,10 @@ def _handed(operation: Operation, size: int) -> Iterator[Value]:
     return (source for source in inputs if elements(source) >= size and (not turned or source.shape == operation.outputs[0].shape))
 
 
-def _back(operation: Operation, value: Value) -> tuple[Value, tuple[Operation, ...]] | None:
+def _state_before(operation: Operation, value: Value) -> tuple[Value, tuple[Operation, ...]] | None:
     """The result of the same op in the iteration before, and the ops from there to a value. None if the value is not made from it."""
     size, key = elements(value), _key(operation)
-    ways: dict[Value, tuple[Operation, ...]] = dict.fromkeys(_handed(operation, size), (operation,))
+    ways: dict[Value, tuple[Operation, ...]] = dict.fromkeys(_made_from(operation, size), (operation,))
     walk = Walk(ways, NEARBY)
     for each in walk:
         maker = each.maker
@@ -163,7 +151,7 @@ def _back(operation: Operation, value: Value) -> tuple[Value, tuple[Operation, .
         if _key(maker) == key and elements(each) == size:
             return each, ways[each]
         if _direct(maker):
-            for source in _handed(maker, size):
+            for source in _made_from(maker, size):
                 ways.setdefault(source, (*ways[each], maker))
                 walk.follow([source])
     return None

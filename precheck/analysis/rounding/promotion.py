@@ -63,34 +63,27 @@ def _widened(operation: Operation) -> WidenedProduct | None:
     # weights that the block was given, or that a conversion of the model made; a cast to float32 keeps the low values
     weights = [value for value in operation.inputs if value.dtype in LOW and (value.maker is None or value.maker.converts)]
     others = [value for value in operation.inputs if value not in weights]
-    cause = next((found for value in others if (found := _promoted(value))), None) if weights else None
-    if cause is None:
+    found = next((found for value in others if (found := _promoted(value))), None) if weights else None
+    if found is None:
         return None
-    low, wide = (next(value for value in cause.inputs if (value.dtype in LOW) is which) for which in (True, False))
+    cause, low, wide = found
     return WidenedProduct(
         rule="dtype-leak", operation=cause, measured=32, limit=16, severity="warning", product=operation, low=low, wide=wide
     )
 
 
-def _promoted(value: Value) -> Operation | None:
-    """The earlier op in which a low tensor met a smaller wide one that is no weight. None if the wide type was asked for."""
+def _promoted(value: Value) -> tuple[Operation, Value, Value] | None:
+    """The earlier op in which a low tensor met a smaller wide one, a table, a mask or a scale, and both. None if the wide type was asked for."""
     walk = Walk([value], NEARBY)
     for each in walk:
         maker = each.maker
         if maker is None or maker.phase not in ("forward", "data") or maker.outputs[0].dtype not in WIDE:
             continue
-        low = [source for source in maker.inputs if source.dtype in LOW and source.shape]
-        wide = [source for source in maker.inputs if source.dtype in WIDE]
-        if maker.mixed and low and wide and not maker.parameter and _fewer(wide, low):
-            return maker
-        walk.follow(wide)
+        operands = _mixed_operands(maker)
+        if operands is not None and elements(operands[1]) < elements(operands[0]):
+            return maker, *operands
+        walk.follow(source for source in maker.inputs if source.dtype in WIDE)
     return None
-
-
-def _fewer(wide: list[Value], low: list[Value]) -> bool:
-    """Whether the wide tensors have dimensions, were given to the block, and are smaller than the low one: a table, a mask, a scale."""
-    size = max(elements(value) for value in low)
-    return all(value.shape and value.maker is None and elements(value) < size for value in wide)
 
 
 WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLESS_DTYPE))
@@ -117,7 +110,8 @@ def islands(observation: Observation, readers: Readers) -> list[Island]:
     made = sum(elements(operation.outputs[0]) for operation in forward if not operation.parameter)
     found, grouped = list[Island](), set[Operation]()
     for operation in forward:
-        operands = _mixed_operands(operation) if operation.autocast and operation not in grouped else None
+        apart = operation.autocast and operation.base not in GATHERING and operation not in grouped
+        operands = _mixed_operands(operation) if apart else None
         island = _cast_back(operation, readers) if operands is not None else None
         if operands is None or island is None:
             continue
@@ -138,7 +132,7 @@ def _mixed_operands(operation: Operation) -> tuple[Value, Value] | None:
     wide = next((value for value in operation.inputs if value.dtype in WIDE and value.shape), None)
     if low is None or wide is None or not operation.mixed or operation.parameter or operation.outputs[0].dtype not in WIDE:
         return None
-    return (low, wide) if wide.maker is None and operation.base not in GATHERING and elements(wide) <= elements(low) else None
+    return (low, wide) if wide.maker is None and elements(wide) <= elements(low) else None
 
 
 def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], Operation] | None:

@@ -138,7 +138,7 @@ def carries_a_remainder(state: LoopState) -> bool:
 )  # fmt: skip
 def right_exponent(value: Value, states: Mapping[Value, LoopState], readers: Readers) -> bool:
     """A state that is only read as an exponent, and whose exponentials, all together, are right up to a few roundings."""
-    walk, powers = Walk(_turns(value, states), FAR), list[Value]()
+    walk, powers = Walk(_with_earlier(value, states), FAR), list[Value]()
     for _, reader in walk.with_readers(readers):
         if reader.base in ops.EXPONENTIALS:
             powers += reader.outputs
@@ -157,7 +157,7 @@ def right_exponent(value: Value, states: Mapping[Value, LoopState], readers: Rea
 def right_quotient(value: Value, states: Mapping[Value, LoopState], readers: Readers) -> bool:
     """A state that is only divided by another one of its loop, or divides it, and whose quotients are right up to a few roundings."""
     quotients, known = list[Value](), {*states, *(state.before for state in states.values())}
-    for held in _turns(value, states):
+    for held in _with_earlier(value, states):
         reading = [reader for reader in readers.get(held, ()) if reader.blamed not in states[value].lines]
         if held.alive or not all(reader.base == "div" and len(reader.inputs) == 2 and known.issuperset(reader.inputs) for reader in reading):
             return False
@@ -165,7 +165,7 @@ def right_quotient(value: Value, states: Mapping[Value, LoopState], readers: Rea
     return bool(quotients) and all(_right([made]) for made in quotients)
 
 
-def _turns(value: Value, states: Mapping[Value, LoopState]) -> list[Value]:
+def _with_earlier(value: Value, states: Mapping[Value, LoopState]) -> list[Value]:
     """A state and what it was in all iterations before, the latest first."""
     turns = [value]
     while turns[-1] in states:

@@ -1,4 +1,4 @@
-"""Finds zeros that the reference does not have: lost numbers, tensors that became mostly zero (floods), gradients without a loss scale."""
+"""Finds zeros that the reference does not have: lost numbers, tensors that became mostly zero, gradients without a loss scale."""
 
 from __future__ import annotations
 
@@ -49,31 +49,31 @@ def fact_on_lost_number(zero: Value, then: str) -> Missed:
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Flooded(Fact):
+class LostTensor(Fact):
     """A tensor that became mostly zero, and does harm."""
 
     value: Value
 
 
-class Floods:
+class LostTensors:
     """Collects tensors that became mostly zero, if a result made from them is wrong, or nothing reads them."""
 
     def __init__(self) -> None:
         self.unread: list[tuple[Operation, Value]] = []
 
-    def found(self, observation: Observation, spoiled: Collection[Value], readers: Readers) -> list[Flooded]:
-        """The floods that are known now. A tensor that exists and is not read yet waits for a later part."""
-        fresh = [(operation, value) for operation in observation.judged for value in operation.outputs if _flooded(operation, value, spoiled)]
+    def found(self, observation: Observation, spoiled: Collection[Value], readers: Readers) -> list[LostTensor]:
+        """Those that are known now. A tensor that exists and is not read yet waits for a later part."""
+        fresh = [(operation, value) for operation in observation.judged for value in operation.outputs if _is_lost(operation, value, spoiled)]
         waiting, self.unread, found = [*self.unread, *fresh], [], []
         for operation, value in waiting:
             if observation.undecided(value) and not readers.get(value):
                 self.unread.append((operation, value))
-            elif _drowns(value, readers):
-                found.append(Flooded(rule="underflow", operation=operation, measured=value.zeroed, limit=LOST_TENSOR, value=value))
+            elif _makes_wrong(value, readers):
+                found.append(LostTensor(rule="underflow", operation=operation, measured=value.zeroed, limit=LOST_TENSOR, value=value))
         return found
 
 
-def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
+def _is_lost(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
     """Whether an op of the forward pass has made a tensor mostly zero, since its format cannot hold the numbers."""
     if not value.low or value.zeroed < LOST_TENSOR or value.maker is not operation or operation.phase != "forward" or value in spoiled:
         return False
@@ -84,7 +84,7 @@ def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> 
     return not any(source.zeros for source in operation.inputs) and determined(value) and zero_origin(value)[0] == "underflow"
 
 
-def _drowns(value: Value, readers: Readers) -> bool:
+def _makes_wrong(value: Value, readers: Readers) -> bool:
     """Whether the lost numbers make a later result wrong that is not mostly zero. Products keep the zeros, and a larger term in a sum hides them: a
     sum without digits for a bias is not wrong because of it. What the program keeps is a result, if nothing is made of the zeros but other zeros."""
     walk, kept, used = Walk([value]), False, False

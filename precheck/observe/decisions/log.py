@@ -28,7 +28,7 @@ from precheck.observe.shadow.memory.stable_ids import is_parameter
 from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.places.source import Frames
 from precheck.observe.shadow.replaying.attention import unseeing_rows
-from precheck.observe.shadow.replaying.replay import OpCall, plan
+from precheck.observe.shadow.replaying.replay import OpCall, plan, tensors_in
 from precheck.torch_internals import in_backward, storage_key
 from precheck.torch_support.dense_parts import continuous
 
@@ -216,11 +216,7 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
 
 
 def _floats(args: Any) -> bool:
-    return any(
-        isinstance(item, torch.Tensor) and item.is_floating_point()
-        for arg in args
-        for item in (arg if isinstance(arg, (list, tuple)) else (arg,))
-    )
+    return any(tensor.is_floating_point() for tensor in tensors_in(*args))
 
 
 def decides(kind: Nature, args: Any, outputs: list[torch.Tensor]) -> bool:

@@ -78,12 +78,11 @@ def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, 
     worst = found[0].record
     count = math.sqrt(worst.numel)
     numbers = StepSizes(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
-    further = share_after_more_steps(aged.get(worst.name), worst.step)
-    text = message_on(worst.name, max(0.0, found[0].arrived), worst.step, numbers, further, len(found), len(every))
+    text = message_on(worst.name, found[0].arrived, worst.step, numbers, aged.get(worst.name), f"{len(found)} of {counted(len(every), 'parameter')}")
     return [
         Finding(
             "lost-update", "error", text, phase="optimizer", module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name,
-            measured=found[0].arrived, limit=LOST_UPDATE, advice="" if numbers.explained else UNEXPLAINED,
+            measured=found[0].arrived, limit=LOST_UPDATE, advice=numbers.cure,
         )
     ]  # fmt: skip
 
@@ -98,12 +97,10 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     if not found:
         return []
     worst = found[0]
-    numbers = StepSizes(worst.dtype, worst.weight, worst.step, worst.rate)
-    share = max(0.0, update_share(worst))
-    further = share_after_more_steps((worst.aged, worst.horizon) if worst.aged is not None else None, worst.steps)
-    text = message_on(worst.parameter, share, worst.steps, numbers, further, len(found), len(observation.updates))
-    advice = "" if numbers.explained else UNEXPLAINED
-    return [Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter, advice=advice)]
+    numbers, share = StepSizes(worst.dtype, worst.weight, worst.step, worst.rate), max(0.0, update_share(worst))
+    aged = (worst.aged, worst.horizon) if worst.aged is not None else None
+    text = message_on(worst.parameter, share, worst.steps, numbers, aged, f"{len(found)} of {counted(len(observation.updates), 'parameter')}")
+    return [Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter, advice=numbers.cure)]
 
 
 def _undecayed(observation: Observation) -> Iterator[Candidate]:
@@ -188,6 +185,10 @@ class StepSizes:
         """Whether rounding may explain that the step is lost."""
         return rounded_away(self.dtype, self.weight, self.step)
 
+    @property
+    def cure(self) -> str:
+        return "" if self.explained else UNEXPLAINED
+
     def __str__(self) -> str:
         """The dead zone in numbers, and the learning rate that would leave it. If the steps are beyond it, the text says that something else has kept
         the weights."""
@@ -201,14 +202,9 @@ class StepSizes:
         return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; an lr of {enough:.1g} would arrive)"
 
 
-def message_on(name: str, share: float, steps: int, numbers: StepSizes, horizon: str, lost: int, parameters: int) -> str:
-    """The message on the worst parameter. `share`: what arrived of its update. `lost` of all `parameters` lost more than half."""
-    return (
-        f"{name or 'a parameter'}: {share:.0%} of the update of {counted(steps, 'step')} arrived{horizon}: {numbers}; "
-        f"{lost} of {counted(parameters, 'parameter')} lost more than half"
-    )
-
-
-def share_after_more_steps(aged: tuple[float, int] | None, steps: int) -> str:
-    """The share that arrives after more than `steps` steps of the optimizer alone, if that was tried."""
-    return "" if aged is None or aged[1] <= steps else f", and {max(0.0, aged[0]):.0%} would arrive after {counted(aged[1], 'step')}"
+def message_on(name: str, share: float, steps: int, numbers: StepSizes, aged: tuple[float, int] | None, lost: str) -> str:
+    """The message on the worst parameter. `share`: what arrived of its update. `aged`: what arrives after how many steps of the optimizer alone, if
+    that was tried. `lost`: how many parameters lost more than half, in words."""
+    later = f", and {max(0.0, aged[0]):.0%} would arrive after {counted(aged[1], 'step')}" if aged is not None and aged[1] > steps else ""
+    return (f"{name or 'a parameter'}: {max(0.0, share):.0%} of the update of {counted(steps, 'step')} arrived{later}: {numbers}; "
+            f"{lost} lost more than half")  # fmt: skip

@@ -18,7 +18,7 @@ from precheck.analysis.rounding.function_limits import ADDED, COARSE, ENLARGED, 
 from precheck.analysis.rounding.misroundings import AMPLIFIED_ROUNDINGS, FAIR, STARVED, Misrounded
 from precheck.analysis.training.displacements import placed_at, worst_states
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
-from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, Flooded
+from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, LostTensor
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened
 from precheck.rules.better_forms import better_form
@@ -49,7 +49,7 @@ class Underflow(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "small divisor":
             return f"a divisor of {fact.measured:.3g} is below its format's smallest normal number: {fact.what}"
-        if isinstance(fact, Flooded):
+        if isinstance(fact, LostTensor):
             lost = fact.value
             return f"{100 * lost.zeroed:.0f}% of this tensor became zero in {lost.dtype}, numbers up to {lost.largest_zeroed:.2g}"
         if isinstance(fact, Misrounded) and fact.how == "flushed":

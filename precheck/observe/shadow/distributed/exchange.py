@@ -15,7 +15,7 @@ from precheck.observe.shadow.comparing.statistics import compare
 from precheck.observe.shadow.distributed import ranks as company
 from precheck.observe.shadow.distributed.ranks import Ranks
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_items
 from precheck.torch_internals import awaited, group_named, located
 from precheck.torch_support.tensor_classes import Mode
 
@@ -117,8 +117,12 @@ class Exchange:
     def _sent(self, group: Any, tensors: dict[int, torch.Tensor], otherwise: dict[int, Any]) -> list[torch.Tensor]:
         program, _ = self._program()
         swapped = {id(program): group.group_name if isinstance(program, str) else group.boxed(), **tensors, **otherwise}
-        kwargs = {name: _changed(value, swapped) for name, value in self.op.kwargs.items()}
-        result = self.op.func(*_changed(self.op.args, swapped), **kwargs)
+
+        def replaced(item: Any) -> Any:
+            return swapped.get(id(item), item)
+
+        kwargs = {name: with_items(value, replaced) for name, value in self.op.kwargs.items()}
+        result = self.op.func(*with_items(self.op.args, replaced), **kwargs)
         for work in works(result):
             work.wait()
         if self.call.written:
@@ -145,13 +149,6 @@ class Exchange:
             for name, figure in zip(_FIGURES, row.tolist(), strict=True):
                 setattr(value, name, type(getattr(value, name))(figure))
         return heard
-
-
-def _changed(value: Any, swapped: dict[int, Any]) -> Any:
-    """An argument with its tensors and group replaced, by id."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_changed(each, swapped) for each in value)
-    return swapped.get(id(value), value)
 
 
 class _Caught(Mode):

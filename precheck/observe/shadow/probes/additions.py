@@ -12,7 +12,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.comparing.statistics import sampled
-from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_written
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_items, with_written
 from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
@@ -31,22 +31,19 @@ def on_samples(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[
     operands = list(tensors_in(*args, *kwargs.values()))
     if call.plan.base not in ops.ELEMENTWISE or not all(_alike(tensor, accumulator, limit) for tensor in operands):
         return None
-    func, planned, args, kwargs = call.op.func, call.plan, _places(args, operands), _places(kwargs, operands)
-    own = [tensor is accumulator for tensor in operands]
-    wide = call.mode.replay.reference
+    others, wide = [tensor for tensor in operands if tensor is not accumulator], call.mode.replay.reference
 
     def made(held: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-        rest = iter(given)
-        samples = [held.clone() if mine else next(rest).to(wide) for mine in own]
-        op = OpCall(func, planned, _filled(args, samples), _filled(kwargs, samples))
-        result = list(tensors_in(func(*op.args, **op.kwargs)))
-        return with_written(result, op.written())[0] if planned.mutable else result[0]
+        samples = {id(tensor): few.to(wide) for tensor, few in zip(others, given, strict=True)} | {id(accumulator): held.clone()}
 
-    return [tensor if tensor.dim() == 0 else sampled(tensor, limit) for tensor, mine in zip(operands, own, strict=True) if not mine], made
+        def sample(item: Any) -> Any:
+            return samples.get(id(item), item)
 
+        op = OpCall(call.op.func, call.plan, with_items(args, sample), {name: with_items(value, sample) for name, value in kwargs.items()})
+        result = list(tensors_in(op.func(*op.args, **op.kwargs)))
+        return with_written(result, op.written())[0] if call.plan.mutable else result[0]
 
-class _Place(int):
-    """The number of an operand. It stands in the operand's place among the arguments."""
+    return [tensor if tensor.dim() == 0 else sampled(tensor, limit) for tensor in others], made
 
 
 def _share(call: Call, accumulator: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -67,19 +64,3 @@ def _alike(tensor: torch.Tensor, accumulator: torch.Tensor, limit: int) -> bool:
     if not continuous(tensor) or tensor.is_complex():
         return False
     return tensor.dim() == 0 or (tensor.shape == accumulator.shape and (tensor.numel() <= limit or tensor.stride() == accumulator.stride()))
-
-
-def _places(value: Any, operands: list[torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return _Place(next(number for number, tensor in enumerate(operands) if tensor is value))
-    if isinstance(value, dict):
-        return {name: _places(each, operands) for name, each in value.items()}
-    return type(value)(_places(each, operands) for each in value) if isinstance(value, (tuple, list)) else value
-
-
-def _filled(value: Any, samples: list[torch.Tensor]) -> Any:
-    if isinstance(value, _Place):
-        return samples[value]
-    if isinstance(value, dict):
-        return {name: _filled(each, samples) for name, each in value.items()}
-    return type(value)(_filled(each, samples) for each in value) if isinstance(value, (tuple, list)) else value

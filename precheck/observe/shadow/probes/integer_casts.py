@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NARROW = 32
 """Bits of the widest integer type that is checked for overflow. No real quantity overflows 64 bits."""
-CHANCE = 10.0
+EVIDENCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
 BESIDE = 2.0**-5
 """How far beside a number its steps are counted: far more than roundings of any format."""
@@ -95,7 +95,7 @@ def note_renumbered(operation: Operation, unit: float, limits: torch.iinfo, run:
     sizes, places = whole.abs().unique(return_inverse=True)
     exact = torch.ones_like(sizes, dtype=torch.bool).index_put_((places[strays > 0],), sizes.new_zeros((), dtype=torch.bool))
     evidence = -torch.log2(torch.finfo(wide.dtype).eps * sizes) - torch.where(exact, 0.0, math.log2(2 * NEARLY))
-    if float(evidence.clamp_min(0).sum()) >= CHANCE:
+    if float(evidence.clamp_min(0).sum()) >= EVIDENCE:
         first = int(moved.reshape(-1).nonzero()[0])
         different = int(wide[moved].round().unique().numel())
         operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -21,7 +21,7 @@ import torch
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.comparing import measuring
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replaying.replay import OpCall, addressable, plan
+from precheck.observe.shadow.replaying.replay import OpCall, addressable, items_in, plan
 from precheck.observe.shadow.torch_wrappers import Wrapped, Wrappers, watching
 from precheck.torch_internals import CAST, active_modes
 
@@ -45,7 +45,7 @@ class _Giving(Wrapped):
         for mode in watchers:
             mode.places.given(args[0])
         known = _thread.known
-        fresh = [number for number in itertools.islice(_flat(numbers), REMEMBERED) if isinstance(number, float) and number % 1]
+        fresh = [number for number in itertools.islice(items_in(numbers), REMEMBERED) if isinstance(number, float) and number % 1]
         known.update(dict.fromkeys(fresh))
         for number in list(itertools.islice(known, max(0, len(known) - REMEMBERED))):
             del known[number]
@@ -82,15 +82,6 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _flat(numbers: Any) -> Iterator[Any]:
-    """The numbers of nested lists."""
-    if isinstance(numbers, (list, tuple)):
-        for each in numbers:
-            yield from _flat(each)
-    else:
-        yield numbers
-
-
 FUNCTIONS: Wrappers = dict.fromkeys(("tensor", "as_tensor", "asarray"), functools.partial(_Taking, place=0))
 METHODS: Wrappers = {
     "new_tensor": functools.partial(_Taking, place=1), "__setitem__": functools.partial(_Taking, place=2),
@@ -120,7 +111,7 @@ def after_entry(mode: Shadow, tensor: torch.Tensor) -> None:
         if wide.shape != tensor.shape or torch.equal(wide.to(tensor.dtype).to(wide.dtype), wide):
             return
         call.prepare()
-        if all(number in _thread.known for number in _flat(numbers) if isinstance(number, float) and number % 1):
+        if all(number in _thread.known for number in items_in(numbers) if isinstance(number, float) and number % 1):
             call.operation.inputs = (_computed(call.operation),)
         value = measuring.fresh(call, tensor)
         measuring.measure_cast(call, value, tensor, wide, None)

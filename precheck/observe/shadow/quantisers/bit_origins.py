@@ -22,7 +22,7 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.memory.storages import Storages, flattened, length, plain, whole
 from precheck.observe.shadow.quantisers.scales.scale_roots import ScaleKind, Source
-from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
+from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_items
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.quantisers.codes import Codes
@@ -71,14 +71,12 @@ def again(op: OpCall, result: torch.Tensor, held: Storages[Held], count: int) ->
     for run in range(count):
 
         def change(value: Any, run: int = run) -> Any:
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(change, value))
             if not isinstance(value, torch.Tensor):
                 return value
             labels = before if value is target else held.get(value) if plain(value) else None
             return value if labels is None else labels.seen(value, run)
 
-        again = op.func(*map(change, op.args), **op.kwargs)
+        again = op.func(*with_items(op.args, change), **op.kwargs)
         if before is None:
             made.append(_bytes(again, result))
     return made if before is None else before.runs

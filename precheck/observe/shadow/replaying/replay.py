@@ -139,13 +139,23 @@ def _has(func: Any, key: str) -> bool:
     return bool(has_kernel(func.name(), key))
 
 
-def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
-    """The tensors among an op's arguments or results, in order, also those in lists."""
+def items_in(*values: Any) -> Iterator[Any]:
+    """The items among an op's arguments or results, in order, also those in lists."""
     for value in values:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, (list, tuple)):
+            yield from items_in(*value)
+        else:
             yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_in(*value)
+
+
+def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
+    """The tensors among them."""
+    return (value for value in items_in(*values) if isinstance(value, torch.Tensor))
+
+
+def with_items(value: Any, change: Callable[[Any], Any]) -> Any:
+    """An argument of an op with `change` applied to it, or to each item if it is a list."""
+    return type(value)(with_items(each, change) for each in value) if isinstance(value, (list, tuple)) else change(value)
 
 
 def floats_in(values: Iterable[Any], found: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -225,40 +235,31 @@ class Replay:
 
     def _call(self, op: OpCall, change: Callable[[Any], Any]) -> list[torch.Tensor]:
         func, planned, args, kwargs = op
-        again = tuple([change(arg) if isinstance(arg, torch.Tensor) else self._changed(arg, change) for arg in args])
-        named = {name: self._changed(value, change) for name, value in kwargs.items()} if kwargs else {}
+
+        def changed(item: Any) -> Any:
+            return change(item) if isinstance(item, torch.Tensor) else self.wide(item) if isinstance(item, torch.dtype) else item
+
+        again = tuple([change(arg) if isinstance(arg, torch.Tensor) else with_items(arg, changed) for arg in args])
+        named = {name: with_items(value, changed) for name, value in kwargs.items()} if kwargs else {}
         if planned.attends and (rows := attention.unseeing_rows(op)) is not None:
             _, _, again, named = attention.without_rows(OpCall(func, planned, again, named), rows)
-        if not planned.special:
-            result = func(*again, **named)
-            results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-            return with_written(results, OpCall(func, planned, again, named).written()) if planned.mutable else results
-        if kwargs.get("found_inf") is not None:
-            named["found_inf"] = kwargs["found_inf"]  # a step that the run skips is skipped here too
-        special = attention.REPLAYED.get(planned.packet)
-        if special is not None:
-            return list(special(OpCall(func, planned, again, named)))
-        if planned.packet == "nextafter":  # depends on the run's own format; used for stochastic rounding
-            return [own.to(self.wide(own.dtype)) for own in tensors_in(func(*args, **kwargs))]
-        if planned.names[2:3] == ("half_to_float",):  # a softmax that also widens: its operand is wide already
-            again = (again[0], again[1], False)
-        if planned.packet == "_amp_foreach_non_finite_check_and_unscale_":
-            for gradient in again[0]:
-                gradient.mul_(again[2])
-            return [*again[0], args[1].clone()]  # the run decides whether a step is skipped, as with `found_inf` above
-        results = list(tensors_in(func(*again, **named)))
-        if planned.mutable:
-            results = with_written(results, OpCall(func, planned, again, named).written())
-        return results
-
-    def _changed(self, value: Any, change: Callable[[Any], Any]) -> Any:
-        if isinstance(value, torch.Tensor):
-            return change(value)
-        if isinstance(value, torch.dtype):
-            return self.wide(value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._changed(item, change) for item in value)
-        return value
+        if planned.special:
+            if kwargs.get("found_inf") is not None:
+                named["found_inf"] = kwargs["found_inf"]  # a step that the run skips is skipped here too
+            special = attention.REPLAYED.get(planned.packet)
+            if special is not None:
+                return list(special(OpCall(func, planned, again, named)))
+            if planned.packet == "nextafter":  # depends on the run's own format; used for stochastic rounding
+                return [own.to(self.wide(own.dtype)) for own in tensors_in(func(*args, **kwargs))]
+            if planned.names[2:3] == ("half_to_float",):  # a softmax that also widens: its operand is wide already
+                again = (again[0], again[1], False)
+            if planned.packet == "_amp_foreach_non_finite_check_and_unscale_":
+                for gradient in again[0]:
+                    gradient.mul_(again[2])
+                return [*again[0], args[1].clone()]  # the run decides whether a step is skipped, as with `found_inf` above
+        result = func(*again, **named)
+        results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
+        return with_written(results, OpCall(func, planned, again, named).written()) if planned.mutable else results
 
 
 def _single(tensor: torch.Tensor) -> torch.Tensor:
