@@ -37,4 +37,4 @@ def _cast_here(value: Value, calls: Set[int]) -> bool:
     """Whether a call's author has cast a number there. Nothing passes such a cast if the format happens to have the number, as it has small whole
     ones. It is not from elsewhere."""
     maker = value.maker
-    return maker is not None and maker.base in ops.CASTS and maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
+    return value.drift == 0 and maker is not None and maker.base in ops.CASTS and maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
