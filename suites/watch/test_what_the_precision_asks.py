@@ -126,7 +126,7 @@ def test_a_helper_that_is_called_twice_is_no_loop() -> None:
 
 
 def apart_by_shares(differing: torch.Tensor, compared: torch.Tensor, low: torch.dtype) -> torch.Tensor:
-    """How far two sequences are apart, of small whole numbers that bfloat16 has, over large ones that it has not."""
+    """How far two sequences are apart, of whole numbers that bfloat16 has."""
     share = differing.to(low) / compared.to(low)
     return -torch.log(1 - share).float()
 
@@ -134,38 +134,5 @@ def apart_by_shares(differing: torch.Tensor, compared: torch.Tensor, low: torch.
 @pytest.mark.parametrize(("low", "rules"), [(LOW, ["amplified-rounding"]), (torch.float32, [])])
 def test_a_cast_that_loses_nothing_is_the_authors_too(low: torch.dtype, rules: list[str]) -> None:
     """No error passes a cast of small whole numbers. They are no numbers that the function was given low."""
-    differing, compared = 15 + torch.arange(40), 901 + 7 * torch.arange(40)
+    differing, compared = 15 + torch.arange(40), 904 + 8 * torch.arange(40)
     assert [error.rule for error in errors(lambda: apart_by_shares(differing, compared, low) * 2)] == rules
-
-
-class Rated(torch.nn.Module):
-    """A function of what a low layer has computed, so that it is given numbers with errors."""
-
-    def __init__(self, rated: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.layer, self.rated = torch.nn.Linear(16, 8, dtype=LOW), rated
-        torch.nn.init.constant_(self.layer.bias, -2.9)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.rated(self.layer(x)) * 2
-
-
-def by_one_and_more(steps: torch.Tensor) -> torch.Tensor:
-    return torch.log(1 + torch.exp(steps)).float()
-
-
-def by_softplus(steps: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.softplus(steps + 0.0).float()
-
-
-def steep(steps: torch.Tensor) -> torch.Tensor:
-    """It errs by as many roundings as the first, and would with an exact sum, since what it is given is known no better."""
-    return torch.exp(6 * (steps + 0.3)).float()
-
-
-@pytest.mark.parametrize(("rated", "rules"), [(by_one_and_more, ["amplified-rounding"]), (by_softplus, []), (steep, [])])
-def test_a_function_of_low_numbers_may_amplify_its_roundings_as_theirs(rated: Callable[..., torch.Tensor], rules: list[str]) -> None:
-    """What it was given has errors, and what they do to its result is known: the same as its own roundings may do, and no more."""
-    model = Rated(rated)
-    assert [error.rule for error in errors(lambda: model(0.3 * seeded(64, 16).to(LOW)))] == rules

@@ -19,10 +19,9 @@ from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
 from precheck.analysis.propagation.output_impact import dropped_values
-from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, rms, share_left_by_cancellation, smallest_normal
-from precheck.analysis.propagation.walks import NEARBY, Walk
+from precheck.analysis.propagation.provenance import determined, effective_roundoff, rms, share_left_by_cancellation, smallest_normal
 from precheck.analysis.rounding import function_loops
-from precheck.analysis.rounding.asked_low import asked, given_low, has_product
+from precheck.analysis.rounding.asked_low import asked
 from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED
 from precheck.analysis.rounding.function_results import Results
 from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
@@ -89,7 +88,7 @@ class Calls:
         if cause is None or cut_off(cause):
             self.attempts.failed(line)
             return None
-        off, limit, unit = value.call_error, self._limit(cause, value, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
+        off, limit, unit = value.call_error, self._limit(cause, made), max(effective_roundoff(value), cause.outputs[0].roundoff)
         constant = constant if of_small_numbers(cause) else None
         if off <= limit * (max(unit, COARSE) if of_small_numbers(cause) and constant is None else unit):
             return None
@@ -156,31 +155,16 @@ class Calls:
             function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
         )  # fmt: skip
 
-    def _limit(self, cause: Operation, value: Value, made: Attribution) -> float:
+    def _limit(self, cause: Operation, made: Attribution) -> float:
         """How many unit roundoffs the result of a call may be off by. A call that amplifies none of its n roundings is off by √n of them, times the
-        limit of any boundary (`FAIL`). A stable one amplifies them as those of the numbers that it was given. It may be off by more if it has a
-        product, which the precision asks for: sharp scores in a softmax amplify in correct code too."""
+        limit of any boundary (`FAIL`). It may be off by more if the precision asks for low numbers: sharp scores in a softmax amplify in correct code
+        too."""
         if any(reader.base in ops.PRODUCTS and not reader.autocast_left for reader in self.readers.get(cause.outputs[0], ())):
             return ROUNDED
         if causes.casts_wide(cause):
             return ADDED
         unamplified = FAIL * ONE_ROUNDING * math.sqrt(sum(share > 0 for share in made.shares.values()))
-        gain = math.inf if has_product(made) else self._gain(value) if given_low(made) else 1.0
-        return min(ROUNDED, max(ADDED, unamplified * max(1.0, gain)))
-
-    def _gain(self, value: Value) -> float:
-        """How many times a call has amplified the errors of the numbers that it was given. Infinite if some low ones, other than weights, have none:
-        what a rounding of these would do is not known. The smallest of the errors counts, so that the gain is rather too large."""
-        maker = value.maker
-        errors, walk = list[float](), Walk([value], NEARBY)
-        for held in walk:
-            if held.maker is not None and maker is not None and held.maker.call == maker.call:
-                walk.follow(held.maker.inputs)
-            elif held.drift > 0:
-                errors.append(held.drift)
-            elif (held.low or held.kept_low) and elements(held) > 1 and not held.weight:
-                return math.inf
-        return value.given_error / min(errors) if errors and walk.whole else math.inf
+        return ROUNDED if asked(made) else min(ROUNDED, max(ADDED, unamplified))
 
     def _together(self, operation: Operation, made: Attribution) -> bool:
         """Whether all roundings of a call are judged together, by how many they are: if all are the author's, and no loop rounds.

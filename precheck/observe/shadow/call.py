@@ -116,7 +116,6 @@ class Call:
         mode, wide = self.mode, self.mode.replay.wide(tensor.dtype)
         cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, measuring.outside(tensor, mode.low))
         cell.parameter = mode.tracker.identity.owner(tensor)
-        cell.value.weight = bool(cell.parameter) or is_parameter(tensor)
         return cell
 
     def described(self) -> Operation:

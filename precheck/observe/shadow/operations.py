@@ -58,7 +58,6 @@ class Value:
     roundoff: float  # of the coarsest format that the content has passed through; 0 if that is the reference's
     low: bool = False  # stored in a low format
     kept_low: bool = False  # stored in a low format, or only moved or widened since
-    weight: bool = False  # a parameter from outside of the block
     drift: float = 0.0  # |run - shadow| / |shadow|, Euclidean
     norm: float = 0.0  # of the shadow
     nonfinite: int = 0  # elements: Inf or NaN in the run, finite in the shadow; or NaN in the run, Inf in the shadow
@@ -78,7 +77,6 @@ class Value:
     peak: float = 0.0  # greatest |shadow|, if whole numbers moved
     enumerates: bool = False  # whether these whole numbers follow each other in equal steps, and neighbours became one
     call_error: float = 0.0  # relative error that the call of a user's function added itself
-    given_error: float = 0.0  # the rest: what the errors of the numbers that the call was given do to it; 0 if call_error is a few roundings
     since: Origin | None = None  # the user's line whose cast or factory has made it low; None if a product, a module of torch's or autograd has
     local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
     stored: float | None = None  # the same of a cast of numbers that were wrong before; None if not measured

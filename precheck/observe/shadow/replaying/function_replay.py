@@ -18,7 +18,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.comparing import measuring
-from precheck.observe.shadow.comparing.statistics import DOUBTFUL, SAMPLE, apart, norm, sampled
+from precheck.observe.shadow.comparing.statistics import SAMPLE, apart, norm, sampled
 from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.places.source import Frames
@@ -143,9 +143,6 @@ class FunctionReplay:
             run, shadow = call.results[0], made[0]
             value.call_error = apart(run, shadow) if run.numel() <= SAMPLE else apart(sampled(run), sampled(shadow))
             value.norm = value.norm or (norm(run) if value.call_error else 0.0)  # behind a rounding on purpose nothing has measured it
-            given = mode.memory.find(run) if value.call_error > DOUBTFUL * value.roundoff > 0 else None
-            if given is not None:
-                value.given_error = apart(sampled(shadow), sampled(mode.memory.view(given, run)))
         return True
 
     def _called(self, depth: int) -> Called | None:
