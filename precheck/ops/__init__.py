@@ -150,6 +150,8 @@ FILLING = where(lambda op: op.name in ("masked_fill", "index_fill"))
 """Ops that put a number into some places of a tensor."""
 CHOOSING_OR_FILLING = COMPARED | where(lambda op: op.name in ("where", "masked_fill") or op.name.startswith("nan"))
 """Ops that test for NaN, leave it out, or replace it."""
+CONCATENATIONS = where(lambda op: op.name in ("cat", "stack"))
+"""Ops that lay tensors beside each other, as a loop may do with what its turns have made."""
 LEAVING_OUT_NAN = where(lambda op: op.name in ("fmax", "fmin", "nanmean", "nanmedian", "nansum"))
 """Ops whose result is that of the other numbers where one is NaN."""
 ASKING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.QUESTION))

@@ -115,7 +115,7 @@ def _shows(value: Value) -> bool:
 def _joins_wrong(value: Value) -> bool:
     """Whether a value joins terms that are off by more than half of themselves. An error is measured of a tensor as a whole, where large terms hide
     that of small ones. But each term is a result of its own. A term that float32 does not determine, such as the cosine of a right angle, is none."""
-    terms = value.maker.inputs if value.maker is not None and value.maker.base in ("stack", "cat") else ()
+    terms = value.maker.inputs if value.maker is not None and value.maker.base in ops.CONCATENATIONS else ()
     wrong = (term for term in terms if term.drift > WRONG_NUMBER and determined(term))
     return sum(map(elements, wrong)) >= DEAD * elements(value) > 0
 

@@ -76,7 +76,7 @@ class Calls:
         `given`: the run's inputs, as the precision stores them, explain all other errors. An amplified rounding in an optimizer's step does not
         count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
         """
-        if operation.base in function_loops.JOINS:
+        if operation.base in ops.CONCATENATIONS:
             return self._of_turns(operation, value)
         line = operation.call, operation.name, operation.blamed
         if not self._its_own(operation, value, 0.0 if given else MADE_BY_FUNCTION) or not self.attempts.due(line):

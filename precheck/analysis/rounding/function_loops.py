@@ -20,8 +20,6 @@ from precheck.analysis.rounding.function_limits import ADDED, OWNED
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Operation, Value
 
-JOINS = frozenset({"stack", "cat"})
-"""Ops that join what the turns of a loop have made."""
 PARTS = 8
 """How many parts of a joined result are looked at: those with the largest errors, of which the result has most of its own."""
 
