@@ -78,7 +78,7 @@ def lost_updates(every: Sequence[Displacement], aged: Mapping[str, tuple[float, 
     worst = found[0].record
     count = math.sqrt(worst.numel)
     numbers = StepSizes(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
-    text = message_on(worst.name, found[0].arrived, worst.step, numbers, aged.get(worst.name), f"{len(found)} of {counted(len(every), 'parameter')}")
+    text = message_on(worst.name, found[0].arrived, worst.step, numbers, aged.get(worst.name), len(found), len(every))
     return [
         Finding(
             "lost-update", "error", text, phase="optimizer", module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name,
@@ -99,7 +99,7 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     worst = found[0]
     numbers, share = StepSizes(worst.dtype, worst.weight, worst.step, worst.rate), max(0.0, update_share(worst))
     aged = (worst.aged, worst.horizon) if worst.aged is not None else None
-    text = message_on(worst.parameter, share, worst.steps, numbers, aged, f"{len(found)} of {counted(len(observation.updates), 'parameter')}")
+    text = message_on(worst.parameter, share, worst.steps, numbers, aged, len(found), len(observation.updates))
     return [Unarrived("lost-update", placed_at(worst), text, share, LOST_UPDATE, tensor=worst.parameter, advice=numbers.cure)]
 
 
@@ -202,9 +202,9 @@ class StepSizes:
         return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; an lr of {enough:.1g} would arrive)"
 
 
-def message_on(name: str, share: float, steps: int, numbers: StepSizes, aged: tuple[float, int] | None, lost: str) -> str:
+def message_on(name: str, share: float, steps: int, numbers: StepSizes, aged: tuple[float, int] | None, lost: int, of: int) -> str:
     """The message on the worst parameter. `share`: what arrived of its update. `aged`: what arrives after how many steps of the optimizer alone, if
-    that was tried. `lost`: how many parameters lost more than half, in words."""
+    that was tried. `lost`: how many `of` all parameters lost more than half."""
     later = f", and {max(0.0, aged[0]):.0%} would arrive after {counted(aged[1], 'step')}" if aged is not None and aged[1] > steps else ""
     return (f"{name or 'a parameter'}: {max(0.0, share):.0%} of the update of {counted(steps, 'step')} arrived{later}: {numbers}; "
-            f"{lost} lost more than half")  # fmt: skip
+            f"{lost} of {counted(of, 'parameter')} lost more than half")  # fmt: skip
