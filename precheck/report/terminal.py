@@ -30,7 +30,7 @@ def summary(report: Report, top: int = 5) -> str:
     rows and inputs that fail."""
     rows, why = worst(report, top), reasons.Reasons(report)
     told = {(row.kind, row.tensor, row.step) for row in rows if why.explained(row)}
-    parts = [*_findings(report), *unjudged(report), *_rows(report, rows), *excused(report, told), *coarse(report)]
+    parts = [*_findings(report), *unjudged(report, beside_findings=True), *_rows(report, rows), *excused(report, told), *coarse(report)]
     parts += [*not_needed(report), *_cure(report), *failing_inputs(report)]
     text = "\n".join([_headline(report), *parts])
     return printable(text)

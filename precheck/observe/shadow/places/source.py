@@ -247,6 +247,11 @@ class Lines:
             del self.forward[number]
 
 
+def installed(line: str) -> bool:
+    """Whether a line, with its number, is in an installed package."""
+    return bool(line) and _kind(line.rpartition(":")[0]) == "installed"
+
+
 def packaged(line: str) -> str:
     """A line of an installed package with its import path: "keras/src/backend/torch/numpy.py:156"."""
     parts = Path(line).parts
