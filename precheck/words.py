@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 LONGEST = 160
 """The most characters of a name. Longer names lose their middle."""
@@ -129,6 +130,13 @@ def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
         plain = kind.removeprefix("parameter-")
         what = plain if tensor in (kind, "output") else f"{plain}{'' if name.startswith('[') else ' of '}{name}"
     return what if step == 1 else f"{what}, step {step}"
+
+
+def in_package(line: str) -> str:
+    """A line of an installed package with its import path: "keras/src/backend/torch/numpy.py:156". Any other line as it is."""
+    parts = Path(line).parts
+    places = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    return Path(*parts[places[-1] + 1 :]).as_posix() if places else line
 
 
 def described(value: object) -> str:

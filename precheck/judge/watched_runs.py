@@ -55,6 +55,8 @@ class RunJudge:
         found = [*self.earliest.values(), *self._among(part), *(_advised(rule, each, part) for rule in self.rules for each in rule.at_end(part))]
         for rule in self.rules:
             found = rule.revised(found, self.analysis.errors.unstable)
+        faults = {each.operation.blamed for each in found if each.severity == "error"}
+        found = [each for each in found if not (_harmless(each) and each.operation.blamed in faults)]
         self.waiting = {f"{each.rule} at {shortened(each.operation.blamed)}": each.needs for each in found if each.needs}
         return sorted(found, key=_when)
 
@@ -88,6 +90,11 @@ def _advised(rule: Rule, candidate: Candidate, part: Part) -> Candidate:
     """The candidate, with what to change on its line."""
     candidate.advice = rule.advice(candidate, part.readers, wide_format(part.observation))
     return candidate
+
+
+def _harmless(candidate: Candidate) -> bool:
+    """Whether a candidate says of a rounding that no result is wrong because of it. Beside an error on the same line that puzzles."""
+    return isinstance(candidate.fact, Misrounded) and candidate.fact.healed and candidate.severity == "note"
 
 
 def _when(candidate: Candidate) -> int:

@@ -65,11 +65,14 @@ def not_needed(report: Report) -> list[str]:
     return [f"{rule} is allowed ({why}), and was not found: leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
 
 
-def unjudged(report: Report) -> list[str]:
-    """A line for each kind of thing that was not judged: for too few steps, or since ops were not watched."""
+def unjudged(report: Report, *, beside_findings: bool = False) -> list[str]:
+    """A line for each kind of thing that was not judged: for too few steps, or since ops were not watched. `beside_findings`: without those that a
+    finding of the report tells."""
     lines, needed = [], report.facts.get("too_few_steps")
-    if isinstance(needed, dict) and needed:
-        lines.append(f"too few steps to tell: {', '.join(f'{where} ({steps} needed)' for where, steps in needed.items())}")
+    told = {f"{finding.rule} at {finding.source}" for finding in report.findings} if beside_findings else set()
+    lacking = [f"{where} ({steps} needed)" for where, steps in needed.items() if where not in told] if isinstance(needed, dict) else []
+    if lacking:
+        lines.append(f"too few steps to tell: {', '.join(lacking)}")
     lost = report.facts.get("without_numbers")
     if isinstance(lost, list) and lost and not report.errors:
         names = ", ".join(map(str, lost[:LISTED])) + (f" and {len(lost) - LISTED} more" if lost[LISTED:] else "")

@@ -16,7 +16,7 @@ from precheck.report.excerpts import line_of, places
 from precheck.report.facts import allowances, coarse, excused, excused_keys, failing_inputs, followed, hidden, not_needed, quantisers, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.words import counted, cut, digits, one_line, op_words, portion, printable, tensor_name
+from precheck.words import counted, cut, digits, in_package, one_line, op_words, portion, printable, tensor_name
 
 _PLACES = 3
 """Lines of code that are shown for a finding: the one to change, and those that show its error."""
@@ -30,7 +30,7 @@ def summary(report: Report, top: int = 5) -> str:
     rows and inputs that fail."""
     rows, why = worst(report, top), reasons.Reasons(report)
     told = {(row.kind, row.tensor, row.step) for row in rows if why.explained(row)}
-    parts = [*_findings(report), *unjudged(report), *_rows(report, rows), *excused(report, told), *coarse(report)]
+    parts = [*_findings(report), *unjudged(report, beside_findings=True), *_rows(report, rows), *excused(report, told), *coarse(report)]
     parts += [*not_needed(report), *_cure(report), *failing_inputs(report)]
     text = "\n".join([_headline(report), *parts])
     return printable(text)
@@ -98,8 +98,8 @@ def op_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[st
         return []
     columns = [
         ("result", "inputs", "calls", "precision", "phase", "dtype", "op", "line", "module", "test"),
-        *((_or_broken(row), portion(row["inherited"]), str(row["calls"]), precision, row["phase"], row["dtype"], op_words(row["op"]), row["source"],
-           row["module"], nodeid) for nodeid, precision, row in shown),
+        *((_or_broken(row), portion(row["inherited"]), str(row["calls"]), precision, row["phase"], row["dtype"], op_words(row["op"]),
+           in_package(row["source"]), row["module"], nodeid) for nodeid, precision, row in shown),
     ]  # fmt: skip
     calls = sum(each.get("calls", 0) for _, each in entries) - sum(row["calls"] for _, _, row in shown)
     lines = [_OPS, *_aligned(columns, right=3)]

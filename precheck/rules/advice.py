@@ -5,7 +5,7 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis.propagation.provenance import placed
 from precheck.observe.shadow.operations import Observation, Operation, Origin
-from precheck.observe.shadow.places.source import shortened
+from precheck.observe.shadow.places.source import installed, shortened
 
 _WIDENING = {"float32": ".float()", "float64": ".double()"}
 
@@ -77,9 +77,11 @@ def added_wide(wide: str) -> str:
 
 
 def since(operation: Operation) -> str:
-    """The earlier line by whose cast or factory an op computes in a low format: of a helper's, the line that calls it. "" if there is none."""
+    """The earlier line by whose cast or factory an op computes in a low format: of a helper's, the line that calls it. "" if there is none, or if it
+    is a library's and the op is the user's, who cannot change it."""
     line = _asked_at(operation.since[1]) if operation.since is not None else ""
-    return "" if line in ("", operation.blamed) else shortened(line)
+    foreign = installed(line) and not installed(operation.blamed)
+    return "" if foreign or line in ("", operation.blamed) else shortened(line)
 
 
 def _asked_at(origin: Origin) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import torch
 
@@ -24,6 +25,9 @@ from precheck.rules.rule import Candidate
 _PLAIN = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 """Exceptions whose message is clear without the name of the class. torch raises these."""
 
+_LACKING = re.compile(r"\"\w+\" not implemented for '(Half|BFloat16|Float8_\w+)'")
+"""torch's words for an op that a device does not have in a low format."""
+
 
 def refused(job: Job, precision: Precision) -> str:
     """Returns line, message and cure of the exception that the job raises under a low precision. "" if it raises none, or one in float32 too.
@@ -42,6 +46,8 @@ def refused(job: Job, precision: Precision) -> str:
         run(job, reference(torch.float32))
     except Exception:
         return ""
+    if _LACKING.search(told):
+        return f"{told}; cure: call .float() on what this line reads, or check on a device that has it (--precision-device)"
     return told + _cure(job, precision, (Misindexed, Broken) if indexed else (MixedFormats, Unstorable))
 
 

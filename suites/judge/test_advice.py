@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from graph import Graph, given
 from torch import Tensor, nn
 from torch.nn import functional
 
 import precheck
 from precheck import ops
 from precheck.findings import Finding
+from precheck.observe.shadow.operations import Origin
+from precheck.rules.advice import since
 
 LOW = torch.bfloat16
 HALF = torch.float16
@@ -208,3 +211,18 @@ def test_the_code_of_the_line_is_shown() -> None:
     assert kept.numel() == 400
     shown = [line for line in report.summary().splitlines() if "  |  " in line]
     assert shown == [f"    {report.errors[0].source}  |  kept = torch.arange(400, dtype=LOW).cos()  # the line that is shown"]
+
+
+@pytest.mark.parametrize(
+    ("op", "cast", "told"),
+    [
+        ("model.py:7", "model.py:3", "model.py:3"),
+        ("model.py:7", "/env/lib/site-packages/keras/core.py:308", ""),  # which the user cannot change
+        ("/env/lib/site-packages/llama/model.py:7", "/env/lib/site-packages/llama/model.py:3", "/env/lib/site-packages/llama/model.py:3"),
+    ],
+)
+def test_the_line_since_which_an_op_is_low_is_one_that_its_author_can_change(op: str, cast: str, told: str) -> None:
+    graph = Graph()
+    graph.op("mul.Tensor", given(), source=op, since=("bfloat16", Origin(cast)))
+    (operation,) = graph.observation.operations
+    assert since(operation) == told

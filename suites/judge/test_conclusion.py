@@ -13,12 +13,15 @@ from graph import Graph, given
 
 import precheck
 from precheck import formats
+from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.findings import Finding, Row
 from precheck.judge import conclusion
 from precheck.judge.watched_runs import RunJudge
 from precheck.observe.records import Trace
 from precheck.observe.shadow.op_notes import Flips
+from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.places.source import Function
+from precheck.rules.rule import Candidate
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U
@@ -234,3 +237,15 @@ def test_what_autograd_does_to_a_step_is_in_the_noise_of_the_next(derived: bool,
     graph.op("sin.default", gradient, makes={"drift": 80 * ROUNDED, "dead": 0.1, "alive": True}, step=step)
     (finding,) = [each for each in graph.found() if each.rule == "amplified-rounding"]
     assert (finding.severity, finding.source) == (severity, "model.py:1")
+
+
+@pytest.mark.parametrize(("error", "told"), [("model.py:1", ["integer-rounding"]), ("model.py:2", ["amplified-rounding", "integer-rounding"])])
+def test_a_note_that_a_rounding_does_no_harm_is_left_out_beside_an_error_on_its_line(error: str, told: list[str]) -> None:
+    graph, judge = Graph(), RunJudge()
+    value = graph.op("mul.Tensor", given())
+    graph.op("mul.Tensor", given(), source=error)
+    (rounds, wrong) = graph.observation.operations
+    fact = Misrounded(rule="amplified-rounding", operation=rounds, measured=1, limit=0, severity="note", how="amplified", shown=rounds, value=value)
+    harmless = Candidate("amplified-rounding", rounds, "does no harm", 1.0, 0.0, "note", fact=fact)
+    judge.earliest = {("one",): harmless, ("other",): Candidate("integer-rounding", wrong, "changed", 1.0, 0.0)}
+    assert sorted(each.rule for each in judge.candidates(Observation())) == told

@@ -164,6 +164,21 @@ def test_a_pair_that_runs_nowhere_keeps_its_exception(pytester: pytest.Pytester,
     pytester.runpytest_inprocess("--precision=bf16-true").stdout.fnmatch_lines(["E * LookupError: whatever the precision"])
 
 
+LACKS = """
+def test_ctc(check_precision):
+    torch.manual_seed(0)
+    labels, lengths = torch.ones(2, 3, dtype=torch.long), torch.full((2,), 8)
+    ctc = torch.nn.CTCLoss()
+    check_precision(torch.nn.Linear(4, 5), torch.randn(8, 2, 4), loss=lambda out: ctc(out, labels, lengths, lengths // 3 + 1))
+"""
+
+
+def test_an_op_that_the_device_lacks_in_a_low_format_is_told_with_a_cure(pytester: pytest.Pytester, project: Project) -> None:
+    project(LACKS)
+    told = "does not run in 16-true: test_it.py:* \"ctc_loss_cpu\" not implemented for 'Half'; cure: call .float() on what this line reads, or*"
+    pytester.runpytest_inprocess("--precision=16-true").stdout.fnmatch_lines([told])
+
+
 INDEXED = """
 class Places(torch.nn.Module):
     def __init__(self):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from projects import HEALTHY, Project
 
+from precheck import Finding, Report
+
 AVERAGES = '''
 class Averages(torch.nn.Module):
     """Keeps a moving average of what it makes."""
@@ -36,6 +38,12 @@ def test_an_average_of_one_step_is_said_to_need_more(dtype: str, told: bool, pyt
         result.stdout.fnmatch_lines(["too few steps to tell: absorption at *test_it.py:* needed) in test_it.py::test_averages*"])
     else:
         result.stdout.no_fnmatch_line("too few steps to tell*")
+
+
+def test_what_a_finding_tells_is_not_told_twice() -> None:
+    report = Report(facts={"too_few_steps": {"absorption at model.py:7": 9, "absorption at model.py:8": 9}})
+    report.add([Finding("absorption", "note", "too few steps", source="model.py:7")])
+    assert "too few steps to tell: absorption at model.py:8 (9 needed)" in report.summary().splitlines()
 
 
 def test_a_check_of_boundaries_says_what_it_did_not_look_at(pytester: pytest.Pytester, project: Project) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from precheck.analysis.labels import label
 from precheck.findings import Report, Row
-from precheck.report.terminal import summary
-from precheck.words import of_norm, op_words, percents, portion, short, tensor_name
+from precheck.report.terminal import op_table, summary
+from precheck.words import in_package, of_norm, op_words, percents, portion, short, tensor_name
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,19 @@ def test_a_huge_r_is_three_digits_and_a_power_of_ten() -> None:
     row = Row("inp.weight", "parameter-gradient", 1, (64, 12), "float32", **far)  # type: ignore[arg-type]
     told = summary(Report(precision="bf16-mixed", boundaries=[row])).splitlines()
     assert any(line.split()[:3] == ["4.17e+10", "3.00", "1.7e+08"] for line in told), told
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/env/lib/python3.11/site-packages/keras/src/backend/torch/numpy.py:2177", "keras/src/backend/torch/numpy.py:2177"),
+        ("models/gpt.py:9", "models/gpt.py:9"),
+        ("", ""),
+    ],
+)
+def test_a_line_of_a_library_has_its_import_path_in_the_table_of_ops(line: str, said: str) -> None:
+    assert in_package(line) == said
+    row = {"nonfinite": 0, "added": 0.1, "drift": 0.2, "inherited": 0.1, "calls": 1, "phase": "forward", "dtype": "float16", "op": "aten.pow"}
+    table = op_table([("test", {"precision": "16-mixed", "ops": [{**row, "source": line, "module": "scale"}], "calls": 1})], 3)
+    assert said in table[2]
+    assert "site-packages" not in "".join(table)

@@ -292,3 +292,18 @@ def test_moments_that_vanish_are_called_by_name() -> None:
 
     report = watched(code)
     assert "exp_avg_sq of a parameter is zero for 100% of its elements" in " ".join(finding.message for finding in report.errors)
+
+
+def test_a_state_that_became_zero_is_told_once() -> None:
+    """Its second moment is zero in float16, so it adds up nothing either. float32 states mend both."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)).half()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-4)
+    with precheck.watch(model) as report:
+        for _ in range(15):
+            (model(torch.randn(32, 16).half()).float().square().mean() * 1e-2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    steps = [finding.rule for finding in report.errors if "optimizer.step()" in report.summary() and finding.phase == "optimizer"]
+    assert "underflow" in {finding.rule for finding in report.errors}
+    assert "absorption" not in steps

@@ -120,7 +120,7 @@ def low_since(operation: Operation) -> str:
 
 def origin_words(origin: Origin) -> str:
     """The line that made a tensor low, with the calls that led there and the setting of FSDP's policy, if any."""
-    return f"{shortened(origin.line)}{called_from(origin.site)}{f' (by {origin.policy} of FSDP)' if origin.policy else ''}"
+    return f"{packaged(origin.line)}{called_from(origin.site)}{f' (by {origin.policy} of FSDP)' if origin.policy else ''}"
 
 
 def called_from(site: CallSite | None) -> str:

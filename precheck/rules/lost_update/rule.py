@@ -33,6 +33,7 @@ from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.training.step_records import OptimizerState, Update
 from precheck.rules.rule import Candidate, Compared, Rule
+from precheck.rules.underflow.rule import EmptiedState
 from precheck.words import counted, percents
 
 
@@ -46,9 +47,11 @@ class LostUpdate(Rule):
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Reports an absorbed addition once: as a lost update if it is a hand-written step, and as `absorption` if it is a moving average that stands
-        still, which is also multiplied by its decay."""
+        still, which is also multiplied by its decay. Where an optimizer's state became zero, `underflow` reports the step."""
         steps = {each.operation.source for each in found if each.rule == "lost-update" and isinstance(each, Unarrived)}
         kept = [each for each in found if each.rule != "absorption" or each.operation.source not in steps]
+        emptied = {each.operation.blamed for each in found if isinstance(each, EmptiedState)}
+        kept = [each for each in kept if not (each.rule == "absorption" and each.operation.in_optimizer and each.operation.blamed in emptied)]
         sums = {each.operation.source for each in kept if each.rule == "absorption"}
         return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
 

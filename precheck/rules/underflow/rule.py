@@ -32,6 +32,10 @@ EMPTIED = Limit(0.01, "share of the elements")
 _SMALL = "numbers become subnormal or zero here"
 
 
+class EmptiedState(Candidate):
+    """A state of an optimizer that became zero."""
+
+
 class Underflow(Rule):
     limits = (
         HARMED, LOST_TENSOR, FAIR, STARVED, GARBAGE, LOSES_FIVE_BITS, AMPLIFIED_ROUNDINGS,
@@ -74,4 +78,4 @@ class Underflow(Rule):
             share = update.states[name].emptied
             text = (f"optimizer state {name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, which in "
                     f"float32 are below the smallest number of {update.dtype}")  # fmt: skip
-            yield Candidate("underflow", placed_at(update, update.states[name]), text, share, EMPTIED, tensor=update.parameter)
+            yield EmptiedState("underflow", placed_at(update, update.states[name]), text, share, EMPTIED, tensor=update.parameter)

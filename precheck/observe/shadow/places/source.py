@@ -24,6 +24,7 @@ from precheck.observe.shadow.places.call_sites import CallSite, CallSites
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
 from precheck.torch_support import autocast
+from precheck.words import in_package
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -247,11 +248,15 @@ class Lines:
             del self.forward[number]
 
 
+def installed(line: str) -> bool:
+    """Whether a line, with its number, is in an installed package."""
+    return bool(line) and _kind(line.rpartition(":")[0]) == "installed"
+
+
 def packaged(line: str) -> str:
     """A line of an installed package with its import path: "keras/src/backend/torch/numpy.py:156"."""
-    parts = Path(line).parts
-    places = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
-    return Path(*parts[places[-1] + 1 :]).as_posix() if places else shortened(line)
+    inside = in_package(line)
+    return inside if inside != line else shortened(line)
 
 
 def shortened(line: str) -> str:
