@@ -9,7 +9,18 @@ import torch
 
 from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds, unmasked
+from precheck.kernels import (
+    contents,
+    hidden_elements,
+    lower_constants,
+    lower_intermediates,
+    masks,
+    number_kinds,
+    other_constants,
+    seen,
+    thresholds,
+    unmasked,
+)
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -147,7 +158,8 @@ class Search:
         words = ", ".join(f"{self._size(name)} {size}" for name, size in trial.sizes)
         longer = max((size / max(self.bench.dimensions.old(name), 1) for name, size in trial.sizes), default=1)
         if judged.fault is not None and judged.fault.kind in ("values", "lost") and self.rounding.explains(judged):
-            if (judged.fault.kind == "lost" and longer > 1) or longer >= _LONGER:
+            cancels = longer >= _LONGER and self.rounding.cancels(trial, judged.fault.subject)
+            if (judged.fault.kind == "lost" and longer > 1) or (longer >= _LONGER and not cancels):
                 return Cause("kernel-accumulation", f"the error grows with the size, and is too large where {words}")
             if self.rounding.grows(judged):
                 return Cause("kernel-accumulation", f"the error grows with the number of terms, and is too large where {words}")
@@ -245,7 +257,8 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", lowered)
-        masked = "" if fault.backward else masks.explains(self.bench, judged) or seen.explains(self.bench, judged)
+        ways = () if fault.backward else (masks, seen, hidden_elements)
+        masked = next((words for each in ways if (words := each.explains(self.bench, judged))), "")
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
         mask = unmasked.masking(self.bench, judged)
