@@ -9,7 +9,7 @@ import torch
 
 from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds, unmasked
+from precheck.kernels import contents, hidden_elements, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -18,6 +18,7 @@ from precheck.kernels.running import SCALED
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import AT_ONCE, Judged
 from precheck.kernels.trials import Made, Trial
+from precheck.kernels.unmasked import masking
 from precheck.kernels.wrong_rows import WrongRows
 
 ROUND = (64, 128, 32, 16, 256)
@@ -147,7 +148,8 @@ class Search:
         words = ", ".join(f"{self._size(name)} {size}" for name, size in trial.sizes)
         longer = max((size / max(self.bench.dimensions.old(name), 1) for name, size in trial.sizes), default=1)
         if judged.fault is not None and judged.fault.kind in ("values", "lost") and self.rounding.explains(judged):
-            if (judged.fault.kind == "lost" and longer > 1) or longer >= _LONGER:
+            cancels = longer >= _LONGER and self.rounding.cancels(trial, judged.fault.subject)
+            if (judged.fault.kind == "lost" and longer > 1) or (longer >= _LONGER and not cancels):
                 return Cause("kernel-accumulation", f"the error grows with the size, and is too large where {words}")
             if self.rounding.grows(judged):
                 return Cause("kernel-accumulation", f"the error grows with the number of terms, and is too large where {words}")
@@ -224,7 +226,7 @@ class Search:
         lowered = "" if trial.family == "scaled" else lower_intermediates.reason(self.bench, judged)  # a lower range tells nothing of a constant
         if lowered:
             return Cause("kernel-rounding", f"{lowered}; with plain numbers it is right, here there are {what}")
-        if masks.explains(self.bench, judged) or unmasked.masking(self.bench, judged):
+        if masks.explains(self.bench, judged) or masking(self.bench, judged):
             return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         for size in self._round(trial.family):
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right; here there are {what}")
@@ -245,10 +247,11 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", lowered)
-        masked = "" if fault.backward else masks.explains(self.bench, judged) or seen.explains(self.bench, judged)
+        ways = () if fault.backward else (masks, seen, hidden_elements)
+        masked = next((words for each in ways if (words := each.explains(self.bench, judged))), "")
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
-        mask = unmasked.masking(self.bench, judged)
+        mask = masking(self.bench, judged)
         if mask:
             return Cause("kernel-mask", f"it is right {mask}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):

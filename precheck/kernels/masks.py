@@ -15,7 +15,7 @@ from precheck.kernels.trials import Made
 from precheck.observe.exact import Exact
 from precheck.torch_internals import overload, schema
 
-_BEHIND = 0.01
+BEHIND = 0.01
 """Share of a mean square error that may be left if another mask explains it."""
 
 
@@ -209,7 +209,7 @@ def asks(bench: Bench, judged: Judged, *ways: str) -> bool:
     return any(mode.changed for mode in modes)
 
 
-def closer(judged: Judged, other: running.Outcome, right: running.Outcome, behind: float = _BEHIND) -> bool:
+def closer(judged: Judged, other: running.Outcome, right: running.Outcome, behind: float = BEHIND) -> bool:
     """Whether the candidate's wrong outputs equal those of `other`. `behind`: the share of a mean square error that may be left."""
     assert judged.outcome is not None
     shown = False

@@ -30,6 +30,8 @@ _STEADY = 4096.0
 sums and far off in large ones leaves terms out."""
 
 
+_SHORT = 16
+"""The size of a dimension with which a sum is short."""
 _FAR = 2.0
 """The least mean of numbers that lie far from zero, in standard deviations. Positive numbers as they are usually drawn have 1.3 to 1.8."""
 
@@ -109,10 +111,10 @@ class RoundingErrors:
         """
         name = judged.fault.subject if judged.fault else "output"
         trial = judged.trial.but(family=family or judged.trial.family, layout="contiguous", laid=-1)  # equal rows have few independent errors
-        costs = {each: cost for each in self.bench.dimensions.sizes if (cost := self.bench.dimensions.elements({each: 1024})) <= PLENTY}
-        for dimension in sorted(costs, key=lambda each: costs[each]):
+        longest = {each: size for each in self.bench.dimensions.sizes if (size := self._longest(each))}
+        for dimension in sorted(longest, key=lambda each: self.bench.dimensions.elements({each: longest[each]})):
             errors, ratio = [], 0.0
-            for size in (16, 1024):
+            for size in (_SHORT, longest[dimension]):
                 taken = None if self.late() else self.bench.takes(trial.but(given=False, seed=trial.seed + 1, sizes=((dimension, size),)))
                 if taken is None:
                     break
@@ -124,11 +126,18 @@ class RoundingErrors:
                 errors.append(found.relative if found is not None else 0.0)
                 ratio = found.ratio if found is not None else 0.0
             most = _STEADY * errors[0] if steady and len(errors) == 2 and errors[0] else math.inf
-            if len(errors) == 2 and ratio > 1 and _GROWS * errors[0] < errors[1] <= most and not (taken and self._cancels(taken, name)):
+            if len(errors) == 2 and ratio > 1 and _GROWS * errors[0] < errors[1] <= most and not (taken and self.cancels(taken, name)):
                 return True
         return False
 
-    def _cancels(self, trial: Trial, name: str) -> bool:
+    def _longest(self, name: str) -> int:
+        """The largest size with which a sum along that dimension has 64 times the terms at least, or 0. Of a dimension that a tensor has twice, as a
+        square, a smaller size has as many."""
+        count = self.bench.dimensions.elements
+        sizes = (size for size in (1024, 512, 256, 128) if size == 1024 or count({name: size}) >= 64 * count({name: _SHORT}))
+        return next((size for size in sizes if count({name: size}) <= PLENTY), 0)
+
+    def cancels(self, trial: Trial, name: str) -> bool:
         """Whether the result is right in that trial with the numbers of one input about zero, which lie far from zero beside their spread.
 
         Then adding up is not what causes the error: sums in a low format round numbers about zero as much. Where squares are taken from squares, as a

@@ -6,21 +6,11 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import (
-    contents,
-    flags,
-    number_kinds,
-    own_derivative,
-    plan,
-    protocol,
-    reference_error,
-    registration,
-    triton_interpreter,
-    unequal_sizes,
-)  # fmt: skip
+from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter, unequal_sizes
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Budget, Clock, Costs
+from precheck.kernels.own_derivative import leaves_out
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Fault, Judged, distances, stored_as, vacuous
 from precheck.kernels.trials import Trial
@@ -208,9 +198,10 @@ class Session:
         if rare := number_kinds.rare(trial.family, trial.number):
             self.told.warnings.append(("kernel-contract", f"{judged.fault.text}; only where {rare}"))
             return False
-        if judged.fault.backward and own_derivative.leaves_out(self.bench, judged):
+        if judged.fault.backward and leaves_out(self.bench, judged):
             reason = "it is the derivative of the reference's values, and the reference's own gradient is not"
-            self.told.warnings.append(("kernel-gradient", f"{judged.fault.text}; {reason}"))
+            if "kernel-gradient" not in dict(self.told.warnings):
+                self.told.warnings.append(("kernel-gradient", f"{judged.fault.text}; {reason}"))
             return False
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))

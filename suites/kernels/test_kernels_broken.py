@@ -32,7 +32,6 @@ MISSED = {
     "softmax with a bias of -Inf: a row of those is zero, with NaN too": "on what -Inf hides no result depends, whatever finite number is there",
     "length of tensors of two formats: all are read in that of the first": "kernel-rounding: in one format for both it is right",
     "cosine of two rows: of a row of zeros it is NaN": "kernel-mask: a guard against a length of zero chooses as a mask does",
-    "shares up to one half, in order: the first is taken from all sums": "kernel-contract: no mask that is tried leaves out so few",
     "attention: a key that is hidden has a score of -10000": "scores below it take numbers more than 64 times the example's",
     "logarithm of a sum of powers: the largest number of all rows is taken out": "kernel-mask: a NaN of one row reaches all rows",
 }

@@ -228,8 +228,9 @@ def is_changed(wrong: bool) -> Any:
     def backward(saved: Any, g: torch.Tensor) -> Any:
         made, spread = saved
         count = max(g.numel(), 1)
-        along = (g * made).sum() * (spread + 1e-3) / spread / count
-        even = made * (spread + 1e-3) / spread
+        over = (spread + 1e-3) * torch.where(spread > 0, 1 / spread, 0)  # of equal numbers there is no spread
+        along = (g * made).sum() * over / count
+        even = made * over
         return (g - g.mean()) / (spread + 1e-3) - even * along / (spread + 1e-3) * spread / (spread + 1e-3)
 
     return function(forward, backward)
