@@ -142,17 +142,34 @@ def _choices(
 
 
 def _stands_for(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A tensor of model's call in the form that this call takes. Truth values may mean the opposite."""
-    there = there.reshape(here.shape) if there.numel() == here.numel() else there
-    if there.dim() != here.dim() or any(1 not in (a, b) and a != b for a, b in zip(there.shape, here.shape, strict=True)):
+    """A tensor of model's call in the forms that this call may take. Truth values may mean the opposite."""
+    for each in _sized(there, here):
+        if continuous(here) and (continuous(each) or each.dtype is torch.bool):
+            yield each.to(here.dtype) if continuous(each) else torch.zeros_like(each, dtype=here.dtype).masked_fill(~each, -1e30)
+        elif here.dtype is torch.bool and (continuous(each) or each.dtype is torch.bool):
+            seen = each if each.dtype is torch.bool else each > -1
+            yield from (seen, ~seen)
+        elif not continuous(here) and not continuous(each) and torch.bool not in (here.dtype, each.dtype):
+            yield each.to(here.dtype)
+
+
+def _sized(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor with as many axes as another one, and sizes that fit: in its shape; without leading axes along which nothing changes, as of a mask
+    that is the same for all rows of a batch; the last or the first part of a table that is longer than the call needs."""
+    if there.numel() == here.numel():
+        yield there.reshape(here.shape)
         return
-    if continuous(here) and (continuous(there) or there.dtype is torch.bool):
-        yield there.to(here.dtype) if continuous(there) else torch.zeros_like(there, dtype=here.dtype).masked_fill(~there, -1e30)
-    elif here.dtype is torch.bool and (continuous(there) or there.dtype is torch.bool):
-        seen = there if there.dtype is torch.bool else there > -1
-        yield from (seen, ~seen)
-    elif not continuous(here) and not continuous(there) and torch.bool not in (here.dtype, there.dtype):
-        yield there.to(here.dtype)
+    while there.dim() > here.dim() and torch.equal(there, there[:1].expand_as(there)):
+        there = there[0]
+    there = there[(None,) * (here.dim() - there.dim())]
+    if there.dim() != here.dim():
+        return
+    longer = [axis for axis in range(here.dim()) if there.shape[axis] > here.shape[axis] > 1]
+    parts = [there]
+    if len(longer) == 1:
+        size = here.shape[longer[0]]
+        parts = [there.narrow(longer[0], begin, size) for begin in (there.shape[longer[0]] - size, 0)]
+    yield from (each for each in parts if all(a == b or 1 in (a, b) for a, b in zip(each.shape, here.shape, strict=True)))
 
 
 def _same(here: torch.Tensor, there: torch.Tensor) -> bool:

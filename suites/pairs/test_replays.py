@@ -16,7 +16,7 @@ MEAN: dict[str, Any] = {"loss": lambda out: out.square().mean()}
 
 
 class Sums(nn.Module):
-    """`model`'s way: what is added to scores for each head, a mask that is added, and places."""
+    """`model`'s way: what is added to scores for each head, by a table of which the last part is read, a mask that is added, and places."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Sums(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, slopes: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         scores, v = self.scores(x, places[0])
-        return self.out(((scores + slopes[None] + mask).softmax(-1) @ v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out(((scores + slopes[None, ..., -N:] + mask).softmax(-1) @ v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class Hides(Sums):
@@ -46,19 +46,19 @@ class Hides(Sums):
 
 
 class Distances(nn.Module):
-    def __init__(self, fault: str = "", axes: int = 3) -> None:
+    def __init__(self, fault: str = "", axes: int = 3, begin: int = 0) -> None:
         super().__init__()
-        self.fault, self.axes = fault, axes
+        self.fault, self.axes, self.begin = fault, axes, begin
 
     def forward(self, heads: int) -> torch.Tensor:
         rates = {"other slopes": [0.5, 0.125], "slopes turned": [0.0625, 0.25]}.get(self.fault, [0.25, 0.0625])
-        return (torch.tensor(rates)[:heads, None, None] * torch.arange(N)).reshape(*[1] * (self.axes - 3), heads, 1, N)
+        return (torch.tensor(rates)[:heads, None, None] * torch.arange(self.begin, N)).reshape(*[1] * (self.axes - 3), heads, 1, -1)
 
 
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.far, self.layers, self.head = Distances(), nn.ModuleList([Sums(), Sums(), Sums()]), nn.Linear(W, 3)
+        self.far, self.layers, self.head = Distances(begin=-N), nn.ModuleList([Sums(), Sums(), Sums()]), nn.Linear(W, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mask = torch.zeros(N, N).masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -1e30)[None, None].expand(len(x), -1, -1, -1)
@@ -75,7 +75,7 @@ class Other(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         fault = self.fault
-        seen = torch.ones(1, 1, N, N, dtype=torch.bool).tril(-1 if fault == "another mask" else 0)
+        seen = torch.ones(N, N, dtype=torch.bool).tril(-1 if fault == "another mask" else 0)
         seen[..., 0] = True
         far = self.table(2)
         for number, layer in enumerate(self.layers):
