@@ -24,7 +24,7 @@ def given_low(made: Attribution) -> bool:
     """Whether an op gets a low number from elsewhere.
 
     It does not count if another operand of that op is a wide number that the author has cast: of a low and a wide number torch makes a wide one.
-    A number that the author has cast in the call is not from elsewhere, even if the cast loses nothing.
+    Nor is a number from elsewhere that the author has cast in the call, though no error passes a cast that loses nothing.
     """
     passed = made.through.keys()
     own = {each.outputs[0] for each in passed if causes.casts_wide(each) and each.inputs and attribution.written(each) and not each.implicit}
@@ -34,7 +34,9 @@ def given_low(made: Attribution) -> bool:
 
 
 def _cast_here(value: Value, calls: Set[int]) -> bool:
-    """Whether a call's author has cast a number there. Nothing passes such a cast if the format happens to have the number, as it has small whole
-    ones. It is not from elsewhere."""
+    """Whether a call's author has cast a number there without loss, as the format has small whole numbers. No error passes such a cast, and yet the
+    number is not from elsewhere."""
     maker = value.maker
-    return value.drift == 0 and maker is not None and maker.base in ops.CASTS and maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
+    if maker is None or value.drift > 0 or maker.base not in ops.CASTS:
+        return False
+    return maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
