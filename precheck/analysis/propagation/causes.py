@@ -37,8 +37,12 @@ def amplified_input(operation: Operation) -> Value | None:
     return max(steep or operation.inputs, key=lambda value: value.drift, default=None)
 
 
-def error_source(value: Value | None, known: dict[Value, Operation] | None = None) -> Operation | None:
-    """The op whose rounding made a value's error, or None if the block was given the value. `known` caches answers for long chains."""
+def error_source(
+    value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None, *, apart: bool = False
+) -> Operation | None:
+    """The op whose rounding made a value's error, or None if the block was given the value. `known` caches answers for long chains.
+    The walk ends at the sum that was made from `since`: the error of `since` itself does not count. If elements are subtracted from each other
+    (`apart`), the error of what was added to all of them does not count either."""
     cause, behind = None, []
     known = {} if known is None else known
     while value is not None and value.maker is not None and value.drift:
@@ -47,8 +51,10 @@ def error_source(value: Value | None, known: dict[Value, Operation] | None = Non
         if value.past is not None:
             cause = value.past.rounding or cause
             break
-        source = _carrier(cause, value)
+        source = _carrier(cause, value, apart=apart)
         if value in known or source is None or cause.opaque or _made_itself(cause, value, source):
+            break
+        if source is since and cause.base in ops.SUMS | ops.MOVING:
             break
         value = source
     known.update((each, cause) for each in behind if cause is not None)
@@ -126,17 +132,30 @@ def shares_operand(operation: Operation) -> bool:
     return one is other or _made_of(one, other) or _made_of(other, one)
 
 
+def rounding_shown(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
+    """The op whose rounding such a difference shows. A rounding of both terms cancels, so only a rounding of `term` alone counts."""
+    other = next((value for value in operation.inputs if value is not term), term)
+    if before_copies(term) is before_copies(other):
+        return error_source(term, apart=True)
+    cause = error_source(term, known)
+    common = cause is not None and other.maker is not None and cause.number <= other.maker.number
+    return error_source(term, since=other) if common else cause
+
+
 def worst_term(operation: Operation) -> Value:
     """The term of a sum with the largest absolute error."""
     return max(operation.inputs, key=absolute_error)
 
 
-def _carrier(operation: Operation, made: Value) -> Value | None:
-    """The input that carries most of the error of the result `made`. None for a random draw, which takes only the shape of its input."""
+def _carrier(operation: Operation, made: Value, *, apart: bool) -> Value | None:
+    """The input that carries most of the error of the result `made`. None for a random draw, which takes only the shape of its input.
+    If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: those with fewer elements do not count."""
     if operation.base in ops.DRAWN:
         return None
-    given, added = computed_from(operation, made), operation.base in ops.SUMS | ops.MOVING
-    source = max(given, key=absolute_error if added else lambda each: each.drift, default=None)
+    given = computed_from(operation, made)
+    if apart and operation.base in ops.SUMS:
+        given = tuple(each for each in given if elements(each) >= elements(operation.outputs[0]))
+    source = max(given, key=absolute_error if operation.base in ops.SUMS | ops.MOVING else lambda each: each.drift, default=None)
     return source if source is not None and source.drift else None
 
 

@@ -163,7 +163,7 @@ class Misroundings:
             return None
         severity: Severity = "error" if shares else self._severity(value)
         term = causes.worst_term(operation)
-        cause = causes.error_source(term, self.causes) if causes.shares_operand(operation) else None
+        cause = causes.rounding_shown(operation, term, self.causes) if causes.shares_operand(operation) else None
         if cause is None and value.low and differences.of_shared_error(operation, term):
             cause = differences.stored_elsewhere(operation, self.observation.functions)
         elif cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
