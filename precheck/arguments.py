@@ -60,8 +60,7 @@ def misused(name: str, signature: inspect.Signature, values: Sequence[Any], give
 
 
 class Block(contextlib.AbstractContextManager[_Given], Generic[_Given]):
-    """What a verb for `with` returns. Entered it is the block of `make`. Any other use raises an error that says how to write it, and a block that
-    is never entered warns, since nothing has been watched then.
+    """What a verb for `with` returns, as a `NewBlock`. Entered it is the block of `make`. Any other use raises an error that says how to write it.
 
     `written`: the line to write, as in "with precheck.watch() as report:".
     """
@@ -75,6 +74,7 @@ class Block(contextlib.AbstractContextManager[_Given], Generic[_Given]):
         if self._inner is not None:
             raise RuntimeError(f"this block has been entered before; make a new one for each: `{self._written}`")
         self._inner = self._make()
+        self.__class__ = Block  # Python drops an interrupt that arrives within `__del__`, so a block that has been entered has none
         return self._inner.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
@@ -96,13 +96,17 @@ class Block(contextlib.AbstractContextManager[_Given], Generic[_Given]):
         __tracebackhide__ = True
         raise TypeError(f"{self._verb} gives nothing to iterate over; write `{self._written}`, and your loop in it")
 
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        if self.__dict__.get("_inner", self) is None:
-            warn(f"{self._verb} was called without `with`, so nothing was watched; write `{self._written}`", RuntimeWarning, stacklevel=2)
-
     @property
     def _verb(self) -> str:
         return self._written.removeprefix("with ").partition("(")[0] + "()"
+
+
+class NewBlock(Block[_Given]):
+    """A block that has not been entered. If it never is, it warns, since nothing has been watched then."""
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if self.__dict__.get("_inner", self) is None:
+            warn(f"{self._verb} was called without `with`, so nothing was watched; write `{self._written}`", RuntimeWarning, stacklevel=2)
 
 
 class BlockFunction:

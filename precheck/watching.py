@@ -58,7 +58,7 @@ def watch(
     chosen = None if precision is None else resolve(precision)
     allowed = allowances.checked(allow)
     check_arguments(model, chosen)
-    return arguments.Block(WRITTEN, lambda: _watched(model, chosen, allowed))
+    return arguments.NewBlock(WRITTEN, lambda: _watched(model, chosen, allowed))
 
 
 @contextlib.contextmanager

@@ -167,6 +167,7 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored.*Block:pytest.PytestUnraisableExceptionWarning")  # an interrupt before a block is entered
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot be told that it handles no exception any more")
 @pytest.mark.parametrize("block", [borrow, watch, keep, cast], ids=lambda block: block.__name__)

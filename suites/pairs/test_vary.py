@@ -133,7 +133,7 @@ def test_a_step_of_ones_own_decodes_where_there_is_no_past() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"over": ("batches",)}, "there is no variation 'batches'; there are repeat, order"),
+        ({"over": ("batches",)}, "there is no variation 'batches'; do you mean batch?"),
         ({"over": {"padding": 0}}, "padding takes a whole number from 1, not 0"),
         ({"over": 3}, "over=3; pass names"),
         ({"over": ("microbatches",)}, "microbatches need a loss"),

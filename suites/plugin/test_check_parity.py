@@ -129,7 +129,7 @@ def test_unknown(check_invariance):
     outcome = pytester.runpytest_inprocess()
     outcome.assert_outcomes(passed=1, failed=2)
     outcome.stdout.fnmatch_lines(
-        ["*different: batch of 1: output: the run in this way computes something*", "*there is no variation 'bach'; there are repeat*"]
+        ["*different: batch of 1: output: the run in this way computes something*", "*there is no variation 'bach'; do you mean batch[?]"]
     )
 
 
