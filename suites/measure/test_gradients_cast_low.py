@@ -67,3 +67,35 @@ def test_noise_on_every_op_reaches_what_reads_it(precision: str) -> None:
     least = max(noisy(number, dataclasses.replace(log, narrowed={})) for number in (1, 2, 3))
     most = max(noisy(number, log) for number in (1, 2, 3))
     assert least < off(seen) / 3 < most
+
+
+class Balanced(torch.nn.Module):
+    """Scores of points and their like, whose rows and columns are balanced in turn where autocast is turned off. `kept` is their format there."""
+
+    def __init__(self, kept: torch.dtype, width: int = 16) -> None:
+        super().__init__()
+        self.kept, self.first, self.last = kept, torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+        torch.nn.init.eye_(self.first.weight)
+        torch.nn.init.eye_(self.last.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, right = self.first(x).float(), self.last(x).float()
+        with torch.autocast("cpu", enabled=False):
+            scores = (4 * left @ right.transpose(1, 2)).to(self.kept)
+            rows, columns = torch.zeros(x.shape[:2]), torch.zeros(x.shape[:2])
+            for _ in range(20):
+                rows = -torch.logsumexp(scores + columns[:, None], 2)
+                columns = -torch.logsumexp(scores + rows[:, :, None], 1)
+            return scores + rows[:, :, None] + columns[:, None]
+
+
+@pytest.mark.parametrize(("kept", "wrong"), [(torch.float16, True), (torch.float32, False)])
+def test_a_cast_that_autocast_does_not_ask_for_explains_no_gradient(kept: torch.dtype, wrong: bool) -> None:
+    """The rows' and columns' gradients cancel. In float16 each read of the scores rounds a gradient, and autograd adds 41 of them up. Runs that round
+    there too are as far off, so they must not: float32 would do without."""
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 24, 16)
+    report = precheck.measure(Balanced(kept), inputs, loss=lambda plan: -plan.diagonal(dim1=1, dim2=2).mean(), precision="16-mixed")
+    found = {(error.rule, error.source.split(":")[-1]) for error in report.errors if error.source}
+    line = Balanced.forward.__code__.co_firstlineno + 3
+    assert found == ({("accumulated-drift", str(line))} if wrong else set()), report.summary()

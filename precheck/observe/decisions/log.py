@@ -29,7 +29,8 @@ from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.places.source import Frames
 from precheck.observe.shadow.replaying.attention import unseeing_rows
 from precheck.observe.shadow.replaying.replay import OpCall, plan, tensors_in
-from precheck.torch_internals import in_backward, storage_key
+from precheck.torch_internals import backward_node, in_backward, next_sequence_number, sequence_number, storage_key
+from precheck.torch_support import cuda_blocks
 from precheck.torch_support.dense_parts import continuous
 
 aten = torch.ops.aten
@@ -91,6 +92,7 @@ class Recording(DecisionMode):
         self.dropout = Dropout(self.frames)
         self.casts: Storages[str] = Storages()  # tensors cast low, and the line
         self.narrow = Marked()  # gradients cast low
+        self.own, self.nodes = Marked(), set[int]()  # low by casts where autocast is off; their readers by sequence number
         self.given, self.entered = Marked(), Marked()  # the model's inputs, also moved by views and copies; inputs cast low
 
     def marked(self) -> Callable[[], None]:
@@ -131,6 +133,8 @@ class Recording(DecisionMode):
             self.log.entries[key] = discrete(kind, outputs)
             if kind.draws:
                 self.log.drawn.add(key)
+        if self.own.entries:
+            self._own(args, outputs[0])
         if not kind.moves and continuous(outputs[0]):
             self._count(kind, args, outputs[0])
             if kind.casts and isinstance(args[0], torch.Tensor) and not in_backward():  # `vmap` hands on a Python number as it is
@@ -167,14 +171,30 @@ class Recording(DecisionMode):
 
     def _narrow(self, source: torch.Tensor, output: torch.Tensor) -> None:
         """Follows a gradient that is cast to a low format. The reference has no such cast, so the noise goes to the op that reads it."""
-        lowered = output.dtype in LOW and source.dtype not in LOW
+        lowered = output.dtype in LOW and source.dtype not in LOW and output not in self.own
         if lowered or source in self.narrow:
             self.narrow.add(output)
+
+    def _own(self, args: Any, output: torch.Tensor) -> None:
+        """Follows numbers that are low only since the author has cast them where autocast is turned off, and the gradients that autograd casts low
+        for them. The precision asks for neither, so noise explains nothing of what the roundings of these gradients do."""
+        low = [tensor in self.own for _, tensor in arguments(args) if tensor.dtype in LOW]
+        if in_backward():
+            node = backward_node()
+            if output.dtype in LOW and (all(low) if low else node is not None and sequence_number(node) in self.nodes):
+                self.own.add(output)
+        elif low and all(low):
+            if torch.is_grad_enabled():  # autograd has just made this op's node
+                self.nodes.add(next_sequence_number() - 1)
+            if output.dtype in LOW:
+                self.own.add(output)
 
     def _cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
         """Notes a cast to a low format and back on one line. The program rounds there on purpose, in any precision."""
         if output.dtype in LOW and source.dtype not in LOW and output.layout is torch.strided:
             self.casts.put(output, self.frames.line(1)[0])
+            if cuda_blocks.left():
+                self.own.add(output)
         elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
             line = self.casts.get(source)
             if line is not None and line == self.frames.line(1)[0] and line not in self.log.imposed and not _no_data(source):
@@ -191,7 +211,7 @@ class Recording(DecisionMode):
             paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
             if paths:
                 self.log.entered[key] = paths
-        if roundings:
+        if roundings and not (in_backward() and output in self.own):
             self.log.rounded.add(key)
             if not in_backward():
                 self.position.count(roundings)
