@@ -23,3 +23,6 @@ less than the noise of gradients from batch to batch. The gradient of a small re
 ENLARGED = Limit(8.0, "times")
 """A number in a function explains an error of a gradient that is at most so many times its own. The derivative of the n-th power of a number has
 n - 1 times its error."""
+
+FUNCTION_ERRORS = (ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED)
+"""The limits of every rule that blames a line or a function for what a user's function returns."""

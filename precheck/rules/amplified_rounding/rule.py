@@ -19,7 +19,7 @@ from precheck.analysis.propagation.provenance import elements, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.rounding.function_errors import OwnError
-from precheck.analysis.rounding.function_limits import ADDED, ENLARGED, MADE_BY_FUNCTION, OWNED, ROUNDED, WRONG_GRADIENT
+from precheck.analysis.rounding.function_limits import ADDED, FUNCTION_ERRORS
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, AMPLIFIED_ROUNDINGS, FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.rounding.steep_functions import TIMES_FEWER, Exponent, Steep
@@ -38,7 +38,7 @@ chance, one or two numbers of a draw may lie there."""
 class AmplifiedRounding(Rule):
     limits = (
         DEAD, AMPLIFICATION, LOSES_FIVE_BITS, ALIKE, AMPLIFIED_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, WRONG_ANSWERS,
-        BRANCHES, PART, GARBAGE, ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED,
+        BRANCHES, PART, GARBAGE, ADDED, *FUNCTION_ERRORS,
         TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from precheck.analysis.propagation.provenance import given_back, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, DIGITS, FEW_TERMS, LOSES_FIVE_BITS
 from precheck.analysis.rounding.errors import UNSTABLE
 from precheck.analysis.rounding.function_errors import OwnError
-from precheck.analysis.rounding.function_limits import ADDED, ENLARGED, MADE_BY_FUNCTION, OWNED, ROUNDED, WRONG_GRADIENT
+from precheck.analysis.rounding.function_limits import ADDED, FUNCTION_ERRORS
 from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.rules.advice import kept
 from precheck.rules.better_forms import better_form
@@ -27,7 +27,7 @@ from precheck.rules.rule import Candidate, Rule, adds, difference
 class Cancellation(Rule):
     limits = (
         LOSES_FIVE_BITS, ROUNDINGS, CHANCE, DIGITS, ALIKE, FEW_TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG_NUMBER, MISLED, WRONG_ANSWERS, BRANCHES,
-        ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED, GROWN, PART,
+        ADDED, *FUNCTION_ERRORS, GROWN, PART,
     )  # fmt: skip
 
     def words(self, fact: Fact) -> str:

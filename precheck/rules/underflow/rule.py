@@ -14,7 +14,7 @@ from precheck.analysis.propagation.output_impact import GARBAGE
 from precheck.analysis.propagation.provenance import percent, placed
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS
 from precheck.analysis.rounding.function_errors import OwnError
-from precheck.analysis.rounding.function_limits import ADDED, COARSE, ENLARGED, MADE_BY_FUNCTION, OWNED, ROUNDED, WRONG_GRADIENT
+from precheck.analysis.rounding.function_limits import ADDED, COARSE, FUNCTION_ERRORS
 from precheck.analysis.rounding.misroundings import AMPLIFIED_ROUNDINGS, FAIR, STARVED, Misrounded
 from precheck.analysis.training.displacements import placed_at, worst_states
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
@@ -39,7 +39,7 @@ class EmptiedState(Candidate):
 class Underflow(Rule):
     limits = (
         HARMED, LOST_TENSOR, FAIR, STARVED, GARBAGE, LOSES_FIVE_BITS, AMPLIFIED_ROUNDINGS,
-        ADDED, ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED, COARSE, EMPTIED,
+        ADDED, *FUNCTION_ERRORS, COARSE, EMPTIED,
     )  # fmt: skip
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:

@@ -10,7 +10,7 @@ from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed, reached_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.function_errors import OwnError, coarse_number
-from precheck.analysis.rounding.function_limits import ENLARGED, MADE_BY_FUNCTION, OWNED, ROUNDED, WRONG_GRADIENT
+from precheck.analysis.rounding.function_limits import FUNCTION_ERRORS
 from precheck.analysis.rounding.misroundings import FELT, Misrounded
 from precheck.analysis.rounding.recurrence import INDEPENDENT, RepeatedFactor
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
@@ -23,7 +23,7 @@ from precheck.words import digits
 
 
 class VanishedConstant(Rule):
-    limits = (HARMED, LOSES_FIVE_BITS, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED)
+    limits = (HARMED, LOSES_FIVE_BITS, ROUNDINGS, FELT, RECURRENT, INDEPENDENT, *FUNCTION_ERRORS)
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         """Bounds that the format of a comparison rounds onto the numbers that are compared with them, and clamps whose bounds it makes one number."""
