@@ -27,7 +27,10 @@ to which it is added: the weight shows such an error only after many steps."""
 PART = Limit(2.0**-10, "roundings of the sum")
 """The error of a term of a low sum goes on from this size on. A thousand smaller ones would have to add up in one direction, or a million by chance,
 to be as much as one rounding of the sum."""
-
+CANCELLED = Limit(0.25, "share of the error")
+"""The errors of the terms of sums have cancelled if less than this share is left. Independent ones leave all of it, as measured by the norm."""
+FEWEST_SUMS = Limit(16, "results")
+"""The fewest sums by which it can be told that errors cancel: the squares of 16 normal numbers have a mean below 1/16 once in 16 million times."""
 
 
 def behind_wrong_ends(observation: Observation, *, infinite: bool) -> set[Value]:
@@ -159,14 +162,24 @@ def wrong_when_averaged(value: Value, readers: dict[Value, list[Operation]], unr
 
     A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
     exponential after a logarithm. Its result is right again, and is not followed. A mean by which the numbers are divided is their unit, and what
-    is left of them is followed.
+    is left of them is followed. Errors that cancel in the sum are gone, such as those of weights that add up to one, over vectors that are nearly the
+    same (`_cancels`).
     """
-    walk, averages = Walk([value] if value.dead >= GARBAGE else []), list[Value]()
+    walk, averages = Walk([value] if value.dead >= GARBAGE else []), list[tuple[Operation, Value]]()
     for _, reader in walk.with_readers(readers):
         if reader.phase == "forward" and not reader.in_optimizer:
-            averages += [made for made in reader.outputs if reader.base in ops.AVERAGES and made not in unread]
+            averages += [(reader, made) for made in reader.outputs if reader.base in ops.AVERAGES and made not in unread]
             walk.follow(made for made in reader.outputs if made.dead >= GARBAGE)
-    return not all(_divides(made, walk.reached, readers) for made in averages)
+    return not all(_cancels(reader, made) or _divides(made, walk.reached, readers) for reader, made in averages)
+
+
+def _cancels(reader: Operation, made: Value) -> bool:
+    """Whether the errors of the terms cancel in their sum. Independent errors of all terms have the norm of the errors of all sums."""
+    if reader.base not in ops.AVERAGING or len(reader.inputs) != 1 or elements(made) < FEWEST_SUMS:
+        return False
+    (terms,) = reader.inputs
+    count = elements(terms) / elements(made) if "mean" in reader.base else 1.0
+    return count * made.drift * made.norm < CANCELLED * terms.drift * terms.norm
 
 
 def _divides(average: Value, numbers: Set[Value], readers: dict[Value, list[Operation]]) -> bool:

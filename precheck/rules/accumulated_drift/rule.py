@@ -16,7 +16,7 @@ from precheck.analysis.labels import label, module_of
 from precheck.analysis.noise_floor.boundaries import TOO_LARGE_TO_HEAL
 from precheck.analysis.noise_floor.drift import ComparedTensor, Sorted, floor_share
 from precheck.analysis.noise_floor.noise import FAIL, REASSOCIATED, WARN
-from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS
+from precheck.analysis.propagation.output_impact import CANCELLED, FEWEST_SUMS, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, read_at
 from precheck.analysis.rounding.differences import RECURRENT
 from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
@@ -38,7 +38,10 @@ SAID = 1e-4
 
 
 class AccumulatedDrift(Rule):
-    limits = (WARN, FAIL, REASSOCIATED, TOO_LARGE_TO_HEAL, GARBAGE, RECURRENT, ADDED, MADE_BY_FUNCTION, INDEPENDENT, chance.CHANCE, ROUNDINGS)
+    limits = (
+        WARN, FAIL, REASSOCIATED, TOO_LARGE_TO_HEAL, GARBAGE, RECURRENT, ADDED, MADE_BY_FUNCTION, INDEPENDENT, chance.CHANCE, ROUNDINGS,
+        CANCELLED, FEWEST_SUMS,
+    )  # fmt: skip
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         """Gradients of one value that autograd adds up in a low format."""

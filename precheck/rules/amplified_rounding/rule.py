@@ -14,7 +14,7 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.attribution import own_error
 from precheck.analysis.propagation.causes import MADE_BY_OP
-from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
+from precheck.analysis.propagation.output_impact import CANCELLED, DEAD, FEWEST_SUMS, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS, RECURRENT
 from precheck.analysis.rounding.errors import DIGIT, SHAKEN, UNSTABLE
@@ -39,7 +39,7 @@ class AmplifiedRounding(Rule):
     limits = (
         DEAD, AMPLIFICATION, LOSES_FIVE_BITS, ALIKE, AMPLIFIED_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, MISLED, WRONG_ANSWERS,
         BRANCHES, PART, GARBAGE, ADDED, *FUNCTION_ERRORS,
-        TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS,
+        TIMES_FEWER, INDEPENDENT, RECURRENT, MISSING_NUMBERS, CANCELLED, FEWEST_SUMS,
     )  # fmt: skip
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:

@@ -12,7 +12,7 @@ from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG_ANSWERS
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.attribution import GROWN
 from precheck.analysis.propagation.causes import RESULTS, before_copies
-from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, PART, ROUNDINGS
+from precheck.analysis.propagation.output_impact import CANCELLED, DEAD, FEWEST_SUMS, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import given_back, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, DIGITS, FEW_TERMS, LOSES_FIVE_BITS
 from precheck.analysis.rounding.errors import UNSTABLE
@@ -27,7 +27,7 @@ from precheck.rules.rule import Candidate, Rule, adds, difference
 class Cancellation(Rule):
     limits = (
         LOSES_FIVE_BITS, ROUNDINGS, CHANCE, DIGITS, ALIKE, FEW_TERMS, RESULTS, DEAD, UNSTABLE, GARBAGE, WRONG_NUMBER, MISLED, WRONG_ANSWERS, BRANCHES,
-        ADDED, *FUNCTION_ERRORS, GROWN, PART,
+        ADDED, *FUNCTION_ERRORS, GROWN, PART, CANCELLED, FEWEST_SUMS,
     )  # fmt: skip
 
     def words(self, fact: Fact) -> str:
