@@ -98,8 +98,12 @@ def hidden(report: Report) -> str:
 
 
 def coarse(report: Report) -> list[str]:
-    """A sentence on the tensors of a passing run that its precision is too coarse for, however correctly it rounds. Empty if there are none."""
+    """A sentence on the tensors of a passing run that its precision is too coarse for, however correctly it rounds. Empty if there are none.
+
+    A tensor beyond its limit is none of them, unless a closer look explained it: the user has allowed its error, and rounding does not explain it."""
     far = [row for row in report.boundaries if row.relative >= COARSE and not row.nonfinite and (row.determined or row.kind == "loss")]
+    why = excused_keys(report.facts)
+    far = [row for row in far if not row.failed or (row.kind, row.tensor, row.step) in why]
     if report.errors or not far:
         return []
     far.sort(key=lambda row: row.relative, reverse=True)
