@@ -62,7 +62,13 @@ def allowances(report: Report, name: str) -> dict[str, str]:
 
 def not_needed(report: Report) -> list[str]:
     """A sentence for each allowance that was not needed."""
-    return [f"{rule} is allowed ({why}), and was not found: leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
+    return [idle(rule, why, report.precision and f"under {report.precision}") for rule, why in allowances(report, "not_needed").items()]
+
+
+def idle(rule: str, why: str, where: str) -> str:
+    """The sentence on an allowance that was not needed in a report or a check. One run cannot say that of other precisions."""
+    place, others = (f" {where}", ", unless another precision needs it") if where else ("", "")
+    return f"{rule} is allowed ({why}), and was not found{place}: leave it out of allow={others}"
 
 
 def unjudged(report: Report, *, beside_findings: bool = False) -> list[str]:
