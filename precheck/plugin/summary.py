@@ -192,6 +192,7 @@ def write(results: Results, start: Path, selftest: list[dict[str, Any]] | None =
     tests = [
         {
             "nodeid": check.nodeid, "line": check.line, "precision": check.precision, "failed": check.failed, "tolerated": check.tolerated,
+            **({"again": check.again} if check.again else {}),
             **({"does_not_run": True} if check.does_not_run else {}),
             **({"error": check.error} if check.error else {"report": check.report}),
         }
