@@ -71,6 +71,16 @@ def idle(rule: str, why: str, where: str) -> str:
     return f"{rule} is allowed ({why}), and was not found{place}: leave it out of allow={others}"
 
 
+def given_nan(report: Report) -> str:
+    """A sentence on inputs and weights that hold NaN, of which nothing can be said where it goes. "" if none does."""
+    found = report.facts.get("given_nan")
+    if not isinstance(found, dict) or not found:
+        return ""
+    named = ", ".join(f"{count} elements of {name}" for name, count in list(found.items())[:LISTED])
+    more = f" and some of {_counted(len(found) - LISTED, 'more tensor')}" if len(found) > LISTED else ""
+    return one_line(f"{named}{more} are NaN, so what they reach is not judged")
+
+
 def unjudged(report: Report, *, beside_findings: bool = False) -> list[str]:
     """A line for each kind of thing that was not judged: for too few steps, or since ops were not watched. `beside_findings`: without those that a
     finding of the report tells."""
@@ -82,7 +92,8 @@ def unjudged(report: Report, *, beside_findings: bool = False) -> list[str]:
     lost = report.facts.get("without_numbers")
     if isinstance(lost, list) and lost and not report.errors:
         names = ", ".join(map(str, lost[:LISTED])) + (f" and {len(lost) - LISTED} more" if lost[LISTED:] else "")
-        lines.append(f"not judged: {names}: Inf or NaN in float32 too, in all elements; look for NaN in the inputs and weights")
+        look = "" if given_nan(report) else "; look for Inf in the inputs and weights, Inf - Inf and 0/0"
+        lines.append(f"not judged: {names}: Inf or NaN in float32 too, in all elements{look}")
     if report.facts.get("no_results"):
         lines.append("not looked at: what the model returns, since it holds no floating-point tensor (tuples, lists, dicts and dataclasses may)")
     if report.facts.get("depth") == "boundaries":
@@ -140,7 +151,8 @@ def in_words(report: Report) -> list[tuple[str, str]]:
 
 def _titled(report: Report) -> Iterator[tuple[str, str]]:
     facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed", "layers", "too_few_steps", "depth", "diagnosis"}
-    yield "not judged", "; ".join(unjudged(report))
+    known.add("given_nan")
+    yield "not judged", "; ".join([*filter(None, [given_nan(report)]), *unjudged(report)])
     yield "passed on a closer look", " ".join(excused(report))
     yield "too coarse", " ".join(coarse(report))
     yield "allowed", "; ".join(f"{rule}: {why}" for rule, why in allowances(report, "allowed").items())
