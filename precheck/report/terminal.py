@@ -55,7 +55,7 @@ def session_text(session: Session) -> str:
     lost = [test for test in session["tests"] if test.get("error")]
     errors = sum(bool(report.errors) for _, report in reports)
     warned = sum(not report.errors and bool(reasons.warnings(report.findings)) for _, report in reports)
-    counts = f"{len(session['tests'])} checks: {errors} with errors" + (f", {warned} without errors and with warnings" if warned else "")
+    counts = f"{counted(len(session['tests']), 'check')}: {errors} with errors" + (f", {warned} without errors and with warnings" if warned else "")
     refused = sum(bool(test.get("does_not_run")) for test in lost)
     counts += (f", {refused} of a model that does not run" if refused else "") + f", {len(lost) - refused} without a verdict"
     lines = [f"{one_line(test['nodeid'])}: {test['error']}" for test in lost]
