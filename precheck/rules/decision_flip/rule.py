@@ -69,7 +69,9 @@ class DecisionFlip(Rule):
             yield from _choice(operation, operation.flips, part.origins)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
-        return f"compare in {wide}: {widened(candidate.operation, wide)}"
+        operation = candidate.operation  # the comparison or choice, or what stored its operands low
+        decides = operation.flips is not None or operation.base in ops.COMPARED
+        return f"{f'compare in {wide}: ' * decides}{widened(operation, wide)}"
 
 
 def _meant(operation: Operation, flips: Flips) -> bool:
@@ -129,7 +131,7 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
 
 def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
     """The candidate for whole numbers that the format moved, so that comparisons of them give other answers."""
-    text = f"by this rounding {placed(operation)} compares other whole numbers than the reference, and {count} of its answers differ"
+    text = f"its rounding changes whole numbers that {placed(operation)} compares, and {count} of its answers differ"
     return Candidate("decision-flip", cause, text, count, BRANCHES)
 
 

@@ -52,7 +52,8 @@ class Underflow(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "small divisor":
-            return f"a divisor of {fact.measured:.3g} is below its format's smallest normal number: {fact.what}"
+            dtype = fact.operation.inputs[-1].dtype
+            return f"a divisor of {fact.measured:.3g} is below {dtype}'s smallest normal number, {fact.limit:.2g}: {fact.what}"
         if isinstance(fact, LostTensor):
             lost = fact.value
             return f"{100 * lost.zeroed:.0f}% of this tensor became zero in {lost.dtype}, numbers up to {lost.largest_zeroed:.2g}"
