@@ -137,9 +137,18 @@ def silent_row(cured: bool) -> Tensor:
     return (rows / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale.float()
 
 
+def units(cured: bool) -> Tensor:
+    """What a network tells, in the units of its user, channel by channel and in place."""
+    told = uniform(32, 2).to(HALF)
+    told = told.float() if cured else told.clone()
+    told[:, 1] = told[:, 1].float() * 9500 + 96_000 if cured else told[:, 1] * 9500 + 96_000
+    return told.float()
+
+
 EVERY = (
     Told("integer-rounding", "do not create them in bfloat16: keep whole numbers in torch.long or float32", positions),
     Told("overflow", "stay in float32 from ", norm),
+    Told("overflow", "and let it write into a float32 tensor, not into one that is float16 since ", units),
     Told("vanished-constant", "give a constant that float16 holds (at least 6e-08, ", unit),
     Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2 without this difference", variance),
     Told("absorption", "make the accumulator float32 ", counter),
