@@ -66,7 +66,7 @@ def _stored(operation: Operation, made: str, wide: str) -> str:
 
 
 def within_range(operation: Operation, readers: Readers, wide: str) -> str:
-    """How to compute an op in the format `wide` for its range. What its line writes into a low tensor is out of range there, however it was computed."""
+    """How to compute an op in the format `wide` for its range. What its line writes into a low tensor is beyond that tensor's range all the same."""
     how, results = widened(operation, wide), frozenset(operation.outputs)
     writers = (reader for value in operation.outputs for reader in readers.get(value, ()) if reader.in_place and reader.blamed == operation.blamed)
     low = (reader for reader in writers if reader.inputs and reader.inputs[0] not in results and any(value.low for value in reader.outputs))
