@@ -28,6 +28,8 @@ def widened(operation: Operation, wide: str) -> str:
     if (operation.implicit and not operation.plain) or operation.cuda_off:
         return uncast(operation, wide)
     of_module = operation.implicit and operation.plain and operation.module  # autocast's own, which no line of the user's has
+    if operation.base in ops.CASTS and made != wide and operation.derived:  # without the cast in the forward pass the gradient is as low
+        return f"the gradient of a {made} tensor is {made}: keep the tensor that this line casts in {wide}, from where it is made on"
     if operation.base in ops.CASTS and made != wide and not of_module:
         return _stored(operation, made, wide) if operation.in_place else left_out(operation)
     if operation.plain and operation.module:

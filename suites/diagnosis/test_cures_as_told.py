@@ -145,10 +145,21 @@ def units(cured: bool) -> Tensor:
     return told.float()
 
 
+def steep_loss(cured: bool) -> Tensor | None:
+    """Its gradient is beyond half, in which the answers are."""
+    weight = nn.Parameter(torch.full((4, 4), 0.5))
+    x = uniform(8, 4)
+    with torch.autocast("cpu", dtype=HALF, enabled=not cured):
+        out = x @ weight
+    (1e6 * out.float().square()).sum().backward()
+    return weight.grad
+
+
 EVERY = (
     Told("integer-rounding", "do not create them in bfloat16: keep whole numbers in torch.long or float32", positions),
     Told("overflow", "stay in float32 from ", norm),
     Told("overflow", "and let it write into a float32 tensor, not into one that is float16 since ", units),
+    Told("overflow", "keep the tensor that this line casts in float32, from where it is made on", steep_loss),
     Told("vanished-constant", "give a constant that float16 holds (at least 6e-08, ", unit),
     Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2 without this difference", variance),
     Told("absorption", "make the accumulator float32 ", counter),
