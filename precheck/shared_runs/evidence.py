@@ -156,10 +156,7 @@ def record_nan(report: Report, job: Job, reference: Trace) -> None:
 
     A model may be made for NaN, as one that fills in missing values is. Then its results hold none, and nothing is said.
     """
-    if not any(record.nan for record in reference.records.values()):
-        return
-    found = {name: f"{count} of {each.numel()}" for name, each in named(job.model, job.inputs) if (count := _nan(each))}
-    if not found:
+    if not any(record.nan for record in reference.records.values()) or not (found := given_nan(job)):
         return
     report.facts["given_nan"] = found
     first = next(iter(found))
@@ -167,6 +164,11 @@ def record_nan(report: Report, job: Job, reference: Trace) -> None:
     cure = f"take the NaN out of {first} first, {how}"
     told = [dataclasses.replace(each, advice=cure) if (each.rule, each.severity) == ("nan", "warning") else each for each in report.findings]
     report.findings = told
+
+
+def given_nan(job: Job) -> dict[str, str]:
+    """Each input, weight and buffer that holds NaN, with how many of its elements are: "1 of 32"."""
+    return {name: f"{count} of {each.numel()}" for name, each in named(job.model, job.inputs) if (count := _nan(each))}
 
 
 def _nan(value: Any) -> int:

@@ -94,3 +94,9 @@ def test_an_error_comes_first_and_then_the_nan() -> None:
     first, *others = report.summary().splitlines()
     assert first.startswith("overflow: ")
     assert "1 of 32 elements of inputs are NaN, so what they reach is not judged" in others
+
+
+@pytest.mark.parametrize(("given", "said"), [(inputs(), f"1 of 32 elements of inputs {REST} under"), (inputs(None), "no errors under 32-true")])
+def test_two_models_that_agree_on_nan_have_shown_nothing(given: torch.Tensor, said: str) -> None:
+    """It is equal bit for bit, whatever they compute."""
+    assert precheck.compare(model(), model(), given).summary().startswith(said)
