@@ -138,7 +138,8 @@ def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
 def _tied(operation: Operation, flips: Flips, stored: Value) -> Candidate:
     """The candidate for equal scores. For a full sort, and for wide scores, the op that stored them low is named: there their order was lost. Scores
     that are equal since they became zero were lost where they did: no format of the choice brings them back."""
-    text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {stored.dtype} makes distinct scores equal"
+    share = "" if flips.total == 1 else f"{percents(flips.ties / flips.total)} "
+    text = f"{_changed(flips)}, {share}because {stored.dtype} makes distinct scores equal"
     earlier = operation.base in ops.ORDERED or not operation.inputs[0].low
     cause = ((causes.before_copies(stored).maker or stored.maker) if earlier else None) or operation
     rule, flushing = zero_origin(operation.inputs[0]) if 2 * flips.flushed > flips.ties else ("", operation)
@@ -161,7 +162,9 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
 
 
 def _changed(flips: Flips) -> str:
-    return f"{percents(flips.changed / flips.total)} of {flips.total} rows choose differently from the reference"
+    one = flips.total == 1
+    who = "the one row chooses" if one else f"{percents(flips.changed / flips.total)} of {flips.total} rows choose"
+    return f"{who} differently from the reference"
 
 
 def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
