@@ -83,7 +83,8 @@ def check(
         raise InputError(f"golden is {described(golden)}; pass the path of the file, as in golden=\"golden/test_model/test_model.safetensors\"")
     report = Checking(job, chosen, read(Path(golden)), depth=depth_of(depth)).report(str(golden), whole=ops)
     record_depth(report, depth, chosen)
-    allowances.apply(report, allowed)
+    stale = any(finding.rule == "golden-stale" for finding in report.findings)
+    allowances.apply(report, allowed, judged=chosen.is_low and not stale)
     if not report.ops and (report.errors or ops):
         diagnose(job, chosen, report)
     listeners.judged(job, chosen, golden, report)
@@ -123,7 +124,11 @@ class Checking:
         if strided and sum(each.nbytes for each in given.values()) <= _SMALL and lifecycle.digest(given) == self.golden.provenance.get("inputs"):
             return []
         recorded = {each.record.name: each.record for each in self.golden.records if each.record.kind == "input"}
-        return staleness.inputs(recorded, {each.record.name: each.record for each in lifecycle.inputs_of(self.job)})
+        now = {each.record.name: each.record for each in lifecycle.inputs_of(self.job)}
+        if not staleness.inputs(recorded, now):
+            return []
+        weights = lifecycle.digest(dict(self.job.model.state_dict()))
+        return staleness.inputs(recorded, now, weights_differ=weights != self.golden.provenance.get("weights"))
 
     def _float32(self) -> Report:
         report = Report(precision=self.precision.name)

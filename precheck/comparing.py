@@ -22,6 +22,7 @@ from precheck.pairs.recorded_side import Against
 from precheck.pairs.recording import read
 from precheck.pairs.sides import Planted, Side
 from precheck.precisions import Precision, resolve
+from precheck.shared_runs.evidence import given_nan
 
 
 @arguments.explained
@@ -71,8 +72,12 @@ def compare(
         Exception: Whatever the models themselves raise.
     """
     allowed = allowances.checked(allow)
-    comparison = Pair(model, other, inputs, precision, match, {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}).comparison()
+    pair = Pair(model, other, inputs, precision, match, {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed})
+    comparison = pair.comparison()
     report = reporting.report(comparison, comparison.judged())
+    made = comparison.model.low().captured.of("result").values() if isinstance(comparison, Comparison) else ()
+    if any(bool(tensor.isnan().any()) for tensor in made) and (found := given_nan(pair.ours)):
+        report.facts["given_nan"] = found
     allowances.apply(report, allowed)
     return report
 

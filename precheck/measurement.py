@@ -40,7 +40,7 @@ from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import by_selections
 from precheck.shared_runs.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, CloserLook, is_early, settled, suspicious
-from precheck.shared_runs.evidence import Evidence, added_up, concluded, depth_of, diagnose, gathered, record_depth
+from precheck.shared_runs.evidence import Evidence, added_up, concluded, depth_of, diagnose, gathered, record_depth, record_nan
 from precheck.shared_runs.other_references import OtherReferences
 from precheck.torch_internals import no_class_code
 from precheck.words import described
@@ -174,6 +174,7 @@ class Measurement:
         unasked, excused = closer.unasked if fails else (), {"explained": closer.explained, "unstable": closer.unstable}
         report = report_on(self.low, self.reference, rows, self.precision, unasked=unasked, **excused)
         report.facts |= {"unasked": sorted(closer.unasked)} if closer.unasked else {}  # beyond their limits after an error: no closer look
+        record_nan(report, self.job, self.reference)
         if self.brief:
             return report
         report.add(flipped(self._flips(), self.precision))

@@ -16,6 +16,7 @@ from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
 from precheck.judge.watched_runs import merged
 from precheck.observe.job import InputError
+from precheck.observe.listeners import doing
 from precheck.observe.models.uncompiled import uncompiled
 from precheck.observe.shadow.distributed.ranks import Ranks, distributed, meet
 from precheck.observe.shadow.mode import Shadow
@@ -75,7 +76,7 @@ def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: M
         with without_modes():
             shadow.collectives.ranks, apart = meet(shadow.replay.reference)
         try:
-            with _policy(chosen, where), uncompiled(), where.followed(), shadow.watched(), shadow:
+            with doing("running the block beside its reference"), _policy(chosen, where), uncompiled(), where.followed(), shadow.watched(), shadow:
                 yield report
             ended = True
         except Exception as error:
@@ -94,7 +95,7 @@ def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: M
 def _finish(report: Report, shadow: Shadow, verdict: watched_runs.RunJudge, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
     """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks
-    with without_modes(), torch.no_grad():
+    with doing("judging the block"), without_modes(), torch.no_grad():
         filled(report, shadow.finish(), shadow.tracker, verdict)
         if ranks is None and not apart and distributed():
             apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"

@@ -10,7 +10,7 @@ import numpy
 
 from precheck.goldens.file import PLACEMENTS, Golden, GoldenRecord
 from precheck.observe.records import Record
-from precheck.words import one_line
+from precheck.words import one_line, tensor_name
 
 STILL = 2.0**-20
 """A tensor has not moved if its distance is at most this share of its norm, by which float32 may differ between machines
@@ -95,7 +95,8 @@ def _nonfinite(record: Record) -> tuple[int, int, int]:
 
 
 def _place(record: Record) -> str:
-    return f"{record.kind} {_name(record)}" + (f", step {record.step}" if record.step > 1 else "")
+    """The tensor as reports name it: "output of lin in call 2"."""
+    return one_line(tensor_name(record.kind, record.name, record.step))
 
 
 def _name(record: Record) -> str:

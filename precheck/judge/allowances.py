@@ -26,15 +26,19 @@ def checked(allow: Mapping[str, str] | None) -> dict[str, str]:
     return {rule: " ".join(reason.split()) for rule, reason in allow.items()}
 
 
-def apply(report: Report, allow: Mapping[str, str]) -> None:
-    """Turns the findings that `allow` names into notes. Writes into `report.facts` which allowances were needed and which were not."""
+def apply(report: Report, allow: Mapping[str, str], *, judged: bool = True) -> None:
+    """Turns the findings that `allow` names into notes. Writes into `report.facts` which allowances were needed and which were not.
+
+    `judged`: whether the run was judged in a low precision. A check of float32 or of a stale golden finds no such rule, so it needs no allowance and
+    says nothing of them.
+    """
     if not allow:
         return
     needed = {finding.rule for finding in report.findings if finding.severity != "note" and finding.rule in allow}
     findings, report.findings = report.findings, []
     report.add(_with_notes(findings, allow))
     for name, rules in (("allowed", needed), ("not_needed", allow.keys() - needed)):
-        if rules:
+        if rules and (judged or name == "allowed"):
             report.facts[name] = {rule: reason for rule, reason in allow.items() if rule in rules}
 
 

@@ -31,6 +31,7 @@ LARGE = 2**26
 """The most work of one verdict in larger sizes than the failing ones: some two seconds."""
 _SAME_NUMBERS = {"expanded": "equal", "transposed": "random", "columns of a wider tensor": "random"}
 """Incoming gradients with other strides, and those with the same numbers that are contiguous."""
+_LEFT = "an intermediate leaves the range of its format"
 _FULL = 0.5
 """The error, as a share of the result, from which it has no room to grow."""
 _LONGER = 16.0
@@ -43,6 +44,7 @@ class Cause:
 
     rule: str
     why: str = ""
+    beyond: bool = False  # whether an intermediate leaves the range of its format, which need not be a low one
 
 
 class Search:
@@ -127,7 +129,7 @@ class Search:
         if trial.upstream == "partial" and self.passes(trial.but(upstream="random")):
             return Cause("kernel-gradient", "it is right where all outputs have a gradient; here one alone has")
         if trial.upstream in SCALED and self.passes(trial.but(upstream="random")):
-            return Cause("kernel-rounding", f"an intermediate leaves the range of its format; here the incoming gradient is {trial.upstream}")
+            return Cause("kernel-rounding", f"{_LEFT}; here the incoming gradient is {trial.upstream}", beyond=True)
         if trial.only is not None and self.passes(trial.but(only=None)):
             asked = "no input" if trial.only < 0 else f"inputs{self.bench.example.leaves[trial.only].path} alone"
             return Cause("kernel-gradient", f"it is right where all inputs require a gradient; here {asked} does")
@@ -215,12 +217,12 @@ class Search:
         if self.rounding.explains(judged):
             full = fault.kind == "lost" or (trial.family in number_kinds.LARGE and error_of(judged, fault.subject) > _FULL)
             grows = self.rounding.grows(judged, "plain" if full else "")  # what is not finite, or as large as the result, cannot grow
-            left = "an intermediate leaves the range of its format; " if fault.kind == "lost" and not grows else ""
-            return Cause("kernel-accumulation" if grows else "kernel-rounding", f"{left}with plain numbers it is right; here there are {what}")
+            text, beyond = f"with plain numbers it is right; here there are {what}", fault.kind == "lost" and not grows
+            return Cause("kernel-accumulation" if grows else "kernel-rounding", f"{_LEFT}; {text}" if beyond else text, beyond)
         if trial.family in number_kinds.LARGE and self.rounding.grows(judged, "plain"):
             return Cause("kernel-accumulation", f"with plain numbers the error grows with the number of terms; here there are {what}")
         if fault.kind == "lost" and trial.family in number_kinds.LARGE:
-            return Cause("kernel-rounding", f"an intermediate leaves the range of its format; with plain numbers it is right, here there are {what}")
+            return Cause("kernel-rounding", f"{_LEFT}; with plain numbers it is right, here there are {what}", beyond=True)
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
         lowered = "" if trial.family == "scaled" else lower_intermediates.reason(self.bench, judged)  # a lower range tells nothing of a constant

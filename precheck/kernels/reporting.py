@@ -46,6 +46,21 @@ _TAKE = "take these inputs too; or keep the refusal, and let nobody call the ker
 """The cure for inputs that the candidate refuses."""
 
 
+_IN_RANGE = (
+    "keep the intermediate in range: subtract the largest number before exp, and divide before a square, a product or a sum; or compute it in a "
+    "format with a wider range"
+)
+"""The cure for an intermediate that leaves the range of its format. In float32 it may be as far out as in a low format."""
+
+
+_CONTRACT = {
+    "form": "return what the reference returns: as many tensors, under the same names, in the same shapes and formats",
+    "crash": "mend what raises: the reference takes these inputs",
+    "refusal": "take the example's inputs, as the reference does",
+}
+"""The cures for candidates that give no result to compare, by the kind of the fault."""
+
+
 def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
     found = [Finding(rule, "warning", text) for rule, text in told.warnings]
     if told.unjudged:
@@ -74,7 +89,8 @@ def _error(judged: Judged, cause: Cause, bench: Bench) -> Finding:
     phase: Phase = "backward" if fault.backward else "forward"
     measured = fault.distance.ratio if fault.distance is not None else None
     text = f"{fault.text}{why} (inputs: {described(judged.trial, bench)})"
-    return Finding(cause.rule, "error", text, phase=phase, tensor=fault.subject, measured=measured, limit=1.0)
+    advice = _IN_RANGE if cause.beyond else _CONTRACT.get(fault.kind, "") if cause.rule == "kernel-contract" else ""
+    return Finding(cause.rule, "error", text, phase=phase, tensor=fault.subject, measured=measured, limit=1.0, advice=advice)
 
 
 def described(trial: Trial, bench: Bench) -> str:

@@ -6,6 +6,7 @@ It imports no torch until a check runs, since tests of the plugin fake its check
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,9 @@ class CheckPrecision(Verdicts):
 
             return job_of(**given)
 
+        begun = self.stopwatch.seconds
+        importlib.import_module("precheck.checking")  # which the first check of a session waits for
+        self.stopwatch.add("loading precheck", self.stopwatch.seconds - begun)
         held = golden if self.needs_golden or golden.exists() else None
         wished = {"allow": dict(allow or {}), "golden": self.shown(golden) if held else ""}
         judge = functools.partial(self._judged, golden, given, allow)

@@ -36,6 +36,7 @@ class Check:
     report: dict[str, Any] | None = None
     error: str = ""
     line: int = 0  # the line of the test
+    again: str = ""  # the command that makes this check again
     alone: str = ""  # the node id, if the check needs no golden and has none
     excused: list[str] = dataclasses.field(default_factory=list)  # the known failures that excuse it
     known: dict[str, Any] | None = None  # data for the file of known failures

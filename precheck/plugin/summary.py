@@ -133,9 +133,13 @@ def _worst(checks: list[Check]) -> str:
 
 def _not_needed(checks: list[Check]) -> list[str]:
     """A line for each allowance that no check of its test needed under any precision of the run."""
+    if not any(check.not_needed for check in checks):
+        return []
+    from precheck.report.facts import idle
+
     needed = {(check.golden, rule) for check in checks for rule in check.rules if rule not in check.not_needed}
     told = {
-        (check.golden, rule): f"{rule} is allowed ({why}), and was not found in {check.nodeid}: leave it out of allow="
+        (check.golden, rule): idle(rule, why, f"in {check.nodeid}")
         for check in checks
         for rule, why in check.not_needed.items()
         if (check.golden, rule) not in needed
@@ -188,6 +192,7 @@ def write(results: Results, start: Path, selftest: list[dict[str, Any]] | None =
     tests = [
         {
             "nodeid": check.nodeid, "line": check.line, "precision": check.precision, "failed": check.failed, "tolerated": check.tolerated,
+            **({"again": check.again} if check.again else {}),
             **({"does_not_run": True} if check.does_not_run else {}),
             **({"error": check.error} if check.error else {"report": check.report}),
         }

@@ -74,6 +74,11 @@ class Verdicts:
         """The number of the next check or watched block in the test, from 1."""
         return len(self.item.stash[CHECKS]) + 1
 
+    @property
+    def again(self) -> str:
+        """The command that makes the checks of this test again, under this precision."""
+        return command(self.item, f"--precision={self.precision.name}", self.precision.name)
+
     def verdict(self, report: Report) -> Verdict:
         wishes = expectations(self.item)
         let = wishes.expected | wishes.allowed.keys()
@@ -123,8 +128,7 @@ class Verdicts:
 
     def fail(self, verdict: Verdict) -> NoReturn:
         __tracebackhide__ = True
-        again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
-        text = [*filter(None, [verdict.ruling.worse]), verdict.left.summary(), f"to see this again: {again}"]
+        text = [*filter(None, [verdict.ruling.worse]), verdict.left.summary(), f"to see this again: {self.again}"]
         pytest.fail("\n".join(text), pytrace=False)
 
     def misuse(self, message: str) -> NoReturn:
@@ -146,7 +150,7 @@ class Verdicts:
     def note(self, golden: Path, **facts: Any) -> None:
         line = (self.item.location[1] or 0) + 1
         check = Check(
-            nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, line=line,
+            nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, line=line, again=self.again,
             seconds=self.stopwatch.seconds, parts=self.stopwatch.parts, **facts,
         )  # fmt: skip
         self.item.stash[CHECKS].append(check)

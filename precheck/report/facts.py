@@ -62,7 +62,23 @@ def allowances(report: Report, name: str) -> dict[str, str]:
 
 def not_needed(report: Report) -> list[str]:
     """A sentence for each allowance that was not needed."""
-    return [f"{rule} is allowed ({why}), and was not found: leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
+    return [idle(rule, why, report.precision and f"under {report.precision}") for rule, why in allowances(report, "not_needed").items()]
+
+
+def idle(rule: str, why: str, where: str) -> str:
+    """The sentence on an allowance that was not needed in a report or a check. One run cannot say that of other precisions."""
+    place, others = (f" {where}", ", unless another precision needs it") if where else ("", "")
+    return f"{rule} is allowed ({why}), and was not found{place}: leave it out of allow={others}"
+
+
+def given_nan(report: Report) -> str:
+    """A sentence on inputs and weights that hold NaN, of which nothing can be said where it goes. "" if none does."""
+    found = report.facts.get("given_nan")
+    if not isinstance(found, dict) or not found:
+        return ""
+    named = ", ".join(f"{count} elements of {name}" for name, count in list(found.items())[:LISTED])
+    more = f" and some of {_counted(len(found) - LISTED, 'more tensor')}" if len(found) > LISTED else ""
+    return one_line(f"{named}{more} are NaN, so what they reach is not judged")
 
 
 def unjudged(report: Report, *, beside_findings: bool = False) -> list[str]:
@@ -76,7 +92,8 @@ def unjudged(report: Report, *, beside_findings: bool = False) -> list[str]:
     lost = report.facts.get("without_numbers")
     if isinstance(lost, list) and lost and not report.errors:
         names = ", ".join(map(str, lost[:LISTED])) + (f" and {len(lost) - LISTED} more" if lost[LISTED:] else "")
-        lines.append(f"not judged: {names}: Inf or NaN in float32 too, in all elements; look for NaN in the inputs and weights")
+        look = "" if given_nan(report) else "; look for Inf in the inputs and weights, Inf - Inf and 0/0"
+        lines.append(f"not judged: {names}: Inf or NaN in float32 too, in all elements{look}")
     if report.facts.get("no_results"):
         lines.append("not looked at: what the model returns, since it holds no floating-point tensor (tuples, lists, dicts and dataclasses may)")
     if report.facts.get("depth") == "boundaries":
@@ -98,8 +115,12 @@ def hidden(report: Report) -> str:
 
 
 def coarse(report: Report) -> list[str]:
-    """A sentence on the tensors of a passing run that its precision is too coarse for, however correctly it rounds. Empty if there are none."""
+    """A sentence on the tensors of a passing run that its precision is too coarse for, however correctly it rounds. Empty if there are none.
+
+    A tensor beyond its limit is none of them, unless a closer look explained it: the user has allowed its error, and rounding does not explain it."""
     far = [row for row in report.boundaries if row.relative >= COARSE and not row.nonfinite and (row.determined or row.kind == "loss")]
+    why = excused_keys(report.facts)
+    far = [row for row in far if not row.failed or (row.kind, row.tensor, row.step) in why]
     if report.errors or not far:
         return []
     far.sort(key=lambda row: row.relative, reverse=True)
@@ -130,7 +151,8 @@ def in_words(report: Report) -> list[tuple[str, str]]:
 
 def _titled(report: Report) -> Iterator[tuple[str, str]]:
     facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed", "layers", "too_few_steps", "depth", "diagnosis"}
-    yield "not judged", "; ".join(unjudged(report))
+    known.add("given_nan")
+    yield "not judged", "; ".join([*filter(None, [given_nan(report)]), *unjudged(report)])
     yield "passed on a closer look", " ".join(excused(report))
     yield "too coarse", " ".join(coarse(report))
     yield "allowed", "; ".join(f"{rule}: {why}" for rule, why in allowances(report, "allowed").items())

@@ -40,6 +40,7 @@ class _Check:
 
     def __init__(self, test: dict[str, Any]) -> None:
         self.name, self.precision, self.error = test["nodeid"], test["precision"], test.get("error", "")
+        self.again = test.get("again", "")
         self.does_not_run = bool(test.get("does_not_run"))
         self.tolerated: dict[str, str] = test.get("tolerated", {})
         self.report = Report(precision=self.precision) if self.error else report_of(test["report"])
@@ -69,15 +70,21 @@ def _section(check: _Check) -> str:
     passed = f", passed with {warned} warning{'' if warned == 1 else 's'}" if (warned := check.warnings) and check.rank == 2 else ""
     lines = [f"### {check.mark} {code(check.name)} under {_prose(check.precision) or 'its own precision'}{passed}", ""]
     if check.error:
-        return "\n".join([*lines, _block(check.error), ""])
+        return "\n".join([*lines, _block(check.error), "", *_again(check)])
     for finding in check.report.findings:
         if finding.severity != "note":
             lines += [*_finding(finding, check.tolerated.get(finding.rule, "")), ""]
     if check.report.cure:
         lines += ["With this the check passes (tried):", "", _block(check.report.cure, "python"), ""]
+    lines += _again(check)
     lines += [line for sentence in [*excused(check.report), *coarse(check.report)] for line in (_prose(sentence), "")]
     lines += _losses(check.report)
     return "\n".join([*lines, *_worst_rows(check.report), *_worst_ops(check.report)])
+
+
+def _again(check: _Check) -> list[str]:
+    """The command that repeats a check alone."""
+    return [f"To see this again: {code(check.again)}", ""] if check.again else []
 
 
 def _finding(finding: Finding, tolerated: str) -> list[str]:

@@ -13,7 +13,19 @@ from typing import Any
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
 from precheck.report.excerpts import line_of, places
-from precheck.report.facts import allowances, coarse, excused, excused_keys, failing_inputs, followed, hidden, not_needed, quantisers, unjudged
+from precheck.report.facts import (
+    allowances,
+    coarse,
+    excused,
+    excused_keys,
+    failing_inputs,
+    followed,
+    given_nan,
+    hidden,
+    not_needed,
+    quantisers,
+    unjudged,
+)
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import counted, cut, digits, in_package, one_line, op_words, portion, printable, tensor_name
@@ -30,7 +42,8 @@ def summary(report: Report, top: int = 5) -> str:
     rows and inputs that fail."""
     rows, why = worst(report, top), reasons.Reasons(report)
     told = {(row.kind, row.tensor, row.step) for row in rows if why.explained(row)}
-    parts = [*_findings(report), *unjudged(report, beside_findings=True), *_rows(report, rows), *excused(report, told), *coarse(report)]
+    given = [given_nan(report)] if report.errors and given_nan(report) else []
+    parts = [*_findings(report), *given, *unjudged(report, beside_findings=True), *_rows(report, rows), *excused(report, told), *coarse(report)]
     parts += [*not_needed(report), *_cure(report), *failing_inputs(report)]
     text = "\n".join([_headline(report), *parts])
     return printable(text)
@@ -42,7 +55,7 @@ def session_text(session: Session) -> str:
     lost = [test for test in session["tests"] if test.get("error")]
     errors = sum(bool(report.errors) for _, report in reports)
     warned = sum(not report.errors and bool(reasons.warnings(report.findings)) for _, report in reports)
-    counts = f"{len(session['tests'])} checks: {errors} with errors" + (f", {warned} without errors and with warnings" if warned else "")
+    counts = f"{counted(len(session['tests']), 'check')}: {errors} with errors" + (f", {warned} without errors and with warnings" if warned else "")
     refused = sum(bool(test.get("does_not_run")) for test in lost)
     counts += (f", {refused} of a model that does not run" if refused else "") + f", {len(lost) - refused} without a verdict"
     lines = [f"{one_line(test['nodeid'])}: {test['error']}" for test in lost]
@@ -72,7 +85,7 @@ def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
         "precision": report.precision,
         "errors": [_line(finding) for finding in report.errors],
         "warnings": [_line(finding) for finding in report.findings if finding.severity == "warning"],
-        "remarks": [*unjudged(report), *coarse(report)],
+        "remarks": [*filter(None, [given_nan(report)]), *unjudged(report), *coarse(report)],
         "hidden": hidden(report),
         "tensors": len(report.boundaries),
         "worst": _plain_row(why, closest) if (closest := why.closest()) else None,
@@ -161,10 +174,11 @@ def _with_reason(words: str, row: dict[str, Any]) -> str:
 
 
 def _no_errors(report: Report) -> str:
-    """The text "no errors", with the number of warnings and the allowed rules."""
+    """The text "no errors", with the number of warnings and the allowed rules; behind what could not be judged for NaN in what was given."""
     warned, allowed = reasons.warnings(report.findings), allowances(report, "allowed")
     parts = ["no errors", f"{warned} warning{'' if warned == 1 else 's'}" if warned else "", f"{', '.join(allowed)} allowed" if allowed else ""]
-    return ", ".join(filter(None, parts))
+    given = given_nan(report)
+    return f"{given}; elsewhere " * bool(given) + ", ".join(filter(None, parts))
 
 
 def _line(finding: Finding) -> str:
@@ -177,6 +191,8 @@ def _findings(report: Report) -> list[str]:
     for place, finding in enumerate(report.findings):
         if finding.severity == "note" and finding.rule == "accumulated-drift" and (finding.tensor, finding.step) in healthy:
             continue
+        if finding.severity == "note" and finding.rule == "unstable-reference" and report.errors:
+            continue  # what float32 does not determine helps nobody to mend what it does; the other forms of the report have it
         if not (place == 0 and finding.severity == "error"):
             lines.append(f"{finding.severity}: {_line(finding)}")
         if finding.severity != "note":

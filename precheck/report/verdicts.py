@@ -35,7 +35,7 @@ def totals(verdicts: Sequence[str]) -> list[tuple[str, str]]:
 
 def line(test: dict[str, Any]) -> dict[str, Any]:
     """A check as a line of the list: its verdict, its numbers of findings, and the row closest to its limit or furthest beyond it."""
-    entry: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
+    entry: dict[str, Any] = {name: test[name] for name in ("nodeid", "precision", "again") if name in test}
     plain = whole(test)
     if plain is None:
         return entry | {"verdict": "refused" if test.get("does_not_run") else "none", "error": test["error"]}

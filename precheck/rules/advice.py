@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from precheck import ops
+from precheck.analysis.facts import Readers
 from precheck.analysis.propagation.provenance import placed
 from precheck.observe.shadow.operations import Observation, Operation, Origin
 from precheck.observe.shadow.places.source import installed, shortened
@@ -27,6 +28,8 @@ def widened(operation: Operation, wide: str) -> str:
     if (operation.implicit and not operation.plain) or operation.cuda_off:
         return uncast(operation, wide)
     of_module = operation.implicit and operation.plain and operation.module  # autocast's own, which no line of the user's has
+    if operation.base in ops.CASTS and made != wide and operation.derived:  # without the cast in the forward pass the gradient is as low
+        return f"the gradient of a {made} tensor is {made}: keep the tensor that this line casts in {wide}, from where it is made on"
     if operation.base in ops.CASTS and made != wide and not of_module:
         return _stored(operation, made, wide) if operation.in_place else left_out(operation)
     if operation.plain and operation.module:
@@ -62,6 +65,15 @@ def _stored(operation: Operation, made: str, wide: str) -> str:
         return f"keep the weights and the optimizer's states in {wide}"
     line = since(operation)
     return f"let it write into a {wide} tensor" + (f", not into one that is {made} since {line}" if line else f", not into a {made} one")
+
+
+def within_range(operation: Operation, readers: Readers, wide: str) -> str:
+    """How to compute an op in the format `wide` for its range. What its line writes into a low tensor is beyond that tensor's range all the same."""
+    how, results = widened(operation, wide), frozenset(operation.outputs)
+    writers = (reader for value in operation.outputs for reader in readers.get(value, ()) if reader.in_place and reader.blamed == operation.blamed)
+    low = (reader for reader in writers if reader.inputs and reader.inputs[0] not in results and any(value.low for value in reader.outputs))
+    writer = next(low, None)
+    return how if writer is None or operation.in_place else f"{how}, and {_stored(writer, writer.outputs[0].dtype, wide)}"
 
 
 def uncast(operation: Operation, wide: str) -> str:

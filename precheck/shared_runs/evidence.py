@@ -16,7 +16,7 @@ import torch
 from precheck.findings import Report
 from precheck.judge import conclusion, watched_runs
 from precheck.observe.decisions.log import DecisionLog
-from precheck.observe.job import Depth, InputError, Job
+from precheck.observe.job import Depth, InputError, Job, named
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
 from precheck.observe.run import observed, run
@@ -149,6 +149,32 @@ def facts(observation: Observation) -> dict[str, Any]:
     if observation.each_loss > 1:
         found["losses"] = f"of each {observation.each_loss} backward passes the loss that is furthest from its reference, and the last"
     return found
+
+
+def record_nan(report: Report, job: Job, reference: Trace) -> None:
+    """Writes into the report which inputs, weights and buffers hold NaN, if NaN is in the reference too. A warning of such NaN gets a cure for that.
+
+    A model may be made for NaN, as one that fills in missing values is. Then its results hold none, and nothing is said.
+    """
+    if not any(record.nan for record in reference.records.values()) or not (found := given_nan(job)):
+        return
+    report.facts["given_nan"] = found
+    first = next(iter(found))
+    how = "by torch.nan_to_num, or by leaving out those rows" if first.startswith("inputs") else "by loading or initialising it anew"
+    cure = f"take the NaN out of {first} first, {how}"
+    told = [dataclasses.replace(each, advice=cure) if (each.rule, each.severity) == ("nan", "warning") else each for each in report.findings]
+    report.findings = told
+
+
+def given_nan(job: Job) -> dict[str, str]:
+    """Each input, weight and buffer that holds NaN, with how many of its elements are: "1 of 32"."""
+    return {name: f"{count} of {each.numel()}" for name, each in named(job.model, job.inputs) if (count := _nan(each))}
+
+
+def _nan(value: Any) -> int:
+    """How many elements of a dense tensor of torch's own are NaN. 0 for other values."""
+    own = type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and value.layout == torch.strided
+    return int(torch.isnan(value.detach()).sum()) if own and (value.is_floating_point() or value.is_complex()) and value.element_size() > 1 else 0
 
 
 def record_depth(report: Report, depth: Depth, precision: Precision) -> None:

@@ -128,9 +128,38 @@ def many_batches(cured: bool) -> Tensor | None:
     return total if cured else weight.grad
 
 
+def silent_row(cured: bool) -> Tensor:
+    """Rows in half as codes of eight bits and back, of which one is zero. The format has no 1e-12, by which float32 would be helped."""
+    rows = uniform(8, 32).to(HALF)
+    rows[3] = 0
+    scale = rows.abs().amax(-1, keepdim=True) / 448
+    scale = scale.clamp(min=torch.finfo(scale.dtype).tiny) if cured else scale
+    return (rows / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale.float()
+
+
+def units(cured: bool) -> Tensor:
+    """What a network tells, in the units of its user, channel by channel and in place."""
+    told = uniform(32, 2).to(HALF)
+    told = told.float() if cured else told.clone()
+    told[:, 1] = told[:, 1].float() * 9500 + 96_000 if cured else told[:, 1] * 9500 + 96_000
+    return told.float()
+
+
+def steep_loss(cured: bool) -> Tensor | None:
+    """Its gradient is beyond half, in which the answers are."""
+    weight = nn.Parameter(torch.full((4, 4), 0.5))
+    x = uniform(8, 4)
+    with torch.autocast("cpu", dtype=HALF, enabled=not cured):
+        out = x @ weight
+    (1e6 * out.float().square()).sum().backward()
+    return weight.grad
+
+
 EVERY = (
     Told("integer-rounding", "do not create them in bfloat16: keep whole numbers in torch.long or float32", positions),
     Told("overflow", "stay in float32 from ", norm),
+    Told("overflow", "and let it write into a float32 tensor, not into one that is float16 since ", units),
+    Told("overflow", "keep the tensor that this line casts in float32, from where it is made on", steep_loss),
     Told("vanished-constant", "give a constant that float16 holds (at least 6e-08, ", unit),
     Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2 without this difference", variance),
     Told("absorption", "make the accumulator float32 ", counter),
@@ -141,6 +170,7 @@ EVERY = (
     Told("decision-flip", "compare in float32: stay in float32 on this line", chosen),
     Told("scaler-order", "call scaler.unscale_(optimizer) first", clipped),
     Told("overflow", "give a number that float16 holds, such as torch.finfo(torch.float16).min", masked),
+    Told("wrong-scale", "as by scale.clamp(min=torch.finfo(scale.dtype).tiny)", silent_row),
     Told("missing-gradient", "make this copy in each forward pass", copied),
 )
 

@@ -45,7 +45,7 @@ def test_diff_prints_what_moved_and_ends_with_1(tmp_path: Path, capsys: pytest.C
     write(a, golden(record("head")))
     write(b, golden(record("head", seed=1)))
     assert main(["golden", "diff", str(a), str(b)]) == 1
-    assert capsys.readouterr().out.startswith("output head: moved by ")
+    assert capsys.readouterr().out.startswith("output of head: moved by ")
 
 
 @pytest.mark.parametrize("act", [["show", "{}"], ["diff", "{}", "{}"]])

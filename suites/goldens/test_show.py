@@ -91,25 +91,25 @@ def test_the_worst_comes_first_and_what_only_one_has_before_that() -> None:
     before = golden(record("gone"), *(record(name) for name in "abc"), seed=0)
     now = golden(moved("a", 0.01), moved("b", 0.5), moved("c", 0.1), record("new", step=2), seed=1)
     changes = whats(before, now)
-    assert changes[:2] == ["output gone: gone", "output new, step 2: new"]
-    assert [line.split(":")[0] for line in changes[2:]] == ["output b", "output c", "output a", "seed"]
-    assert changes[2].startswith("output b: moved by 0.5 of its norm (")
+    assert changes[:2] == ["output of gone: gone", "output of new, step 2: new"]
+    assert [line.split(":")[0] for line in changes[2:]] == ["output of b", "output of c", "output of a", "seed"]
+    assert changes[2].startswith("output of b: moved by 0.5 of its norm (")
     assert changes[-1] == "seed: 0 -> 1"
     assert describe(difference(before, now)).splitlines() == changes
 
 
 def test_the_same_name_at_another_step_or_of_another_kind_is_another_tensor() -> None:
     before, now = golden(record("a")), golden(record("a"), record("a", step=2), record("a", kind="gradient"))
-    assert whats(before, now) == ["output a, step 2: new", "gradient a: new"]
+    assert whats(before, now) == ["output of a, step 2: new", "gradient of a: new"]
 
 
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"shape": (8, 4)}, "output a: shape (4, 8) -> (8, 4)"),
-        ({"dtype": "float64"}, "output a: dtype float32 -> float64"),
-        ({"neginf": 2}, "output a: elements NaN, +Inf, -Inf (0, 0, 1) -> (0, 0, 2)"),
-        ({"neginf": 0, "posinf": 1}, "output a: elements NaN, +Inf, -Inf (0, 0, 1) -> (0, 1, 0)"),
+        ({"shape": (8, 4)}, "output of a: shape (4, 8) -> (8, 4)"),
+        ({"dtype": "float64"}, "output of a: dtype float32 -> float64"),
+        ({"neginf": 2}, "output of a: elements NaN, +Inf, -Inf (0, 0, 1) -> (0, 0, 2)"),
+        ({"neginf": 0, "posinf": 1}, "output of a: elements NaN, +Inf, -Inf (0, 0, 1) -> (0, 1, 0)"),
     ],
 )
 def test_another_shape_dtype_or_count_of_infinities_is_a_change_whatever_the_distance(facts: dict[str, Any], said: str) -> None:

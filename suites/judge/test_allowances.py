@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 
 import precheck
 from precheck.findings import Finding, Report
+from precheck.goldens.lifecycle import refresh
 from precheck.judge import allowances
+from precheck.measurement import job_of
 
 REASON = "the weights are rounded on purpose"
 
@@ -76,3 +79,12 @@ def test_what_means_nothing_is_one_clear_error(allow: Any, said: str) -> None:
         precheck.measure(torch.nn.Linear(2, 2), torch.ones(1, 2), allow=allow)
     with pytest.raises(precheck.InputError, match=said):
         precheck.check(torch.nn.Linear(2, 2), torch.ones(1, 2), golden="none.safetensors", allow=allow)
+
+
+def test_a_check_that_judged_no_low_precision_says_nothing_of_what_that_needs(tmp_path: Path) -> None:
+    model, x, path = torch.nn.Linear(8, 8), torch.ones(2, 8), tmp_path / "golden.safetensors"
+    refresh(path, job_of(model, x), "all")
+    for precision, inputs, idle in (("32-true", x, False), ("bf16-true", x + 1, False), ("bf16-true", x, True)):
+        report = precheck.check(model, inputs, golden=path, precision=precision, allow={"overflow": REASON})
+        assert ("not_needed" in report.facts) is idle, (precision, report.summary())
+    assert f"({REASON}), and was not found under bf16-true: leave it out of allow=, unless another precision needs it" in report.summary()

@@ -114,7 +114,7 @@ def test_each_kind_is_found() -> None:
     finds(count, "absorption", says="additions left at least half of the elements unchanged; the accumulator is ")
     finds(updates_in_place, "absorption", says="4 updates left at least half of the elements unchanged, though the average is 50% from")
     finds(stored_again, "absorption", says="0% of what 16 updates in a row should add arrived")
-    finds(difference_taken_off, "absorption", says="0.001 of the difference is less than half a spacing")
+    finds(difference_taken_off, "absorption", says="0.001 of the difference is less than half a spacing of float16 there")
     finds(merged, "absorption", says="89% of what is added is lost: 89% of the elements do not change")
 
 

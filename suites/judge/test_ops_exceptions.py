@@ -124,7 +124,7 @@ def of_wide_formats() -> torch.Tensor:
 def test_formats_that_torch_will_not_mix_are_traced_to_where_one_was_left() -> None:
     """Through what is wide already, to the promotion or the cast; else to where they met."""
     finds(promoted, "dtype-leak", raises=RuntimeError, says="torch refuses to combine float32 and bfloat16 at aten.addmm.default")
-    finds(promoted, "dtype-leak", raises=RuntimeError, says="made float32 at aten.add.Tensor")
+    finds(promoted, "dtype-leak", raises=RuntimeError, says="the float32 operand is made float32 here, from low-precision numbers")
     mixed = finds(cast, "dtype-leak", raises=RuntimeError, says="from low-precision numbers")
     assert mixed.remedy == "cast one of the two: the float32 operand to bfloat16, or the other to float32"
     finds(wide_from_the_start, "dtype-leak", raises=RuntimeError, says="an input of the block, or computed from one")
@@ -163,7 +163,7 @@ def test_formats_that_torch_compares_before_it_runs_an_op_are_traced_as_well() -
     mixed = finds(turned_by_a_wide_table, "dtype-leak", raises=RuntimeError, says="combine float32 and bfloat16 in the call that raised")
     assert mixed.op == "aten.mul.Tensor"
     assert mixed.remedy == "cast one of the two: the float32 operand to bfloat16, or the other to float32"
-    finds(widened_by_a_cast, "dtype-leak", raises=RuntimeError, says="made float32 at")
+    finds(widened_by_a_cast, "dtype-leak", raises=RuntimeError, says="made float32 here")
 
 
 @pytest.mark.parametrize("program", [given_in_two_formats, widened_for_another_use])

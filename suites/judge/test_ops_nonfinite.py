@@ -206,6 +206,13 @@ def test_a_divisor_below_the_smallest_normal_is_to_blame_for_the_quotient(starve
     assert graph.rules() == [(rule, 1)]
 
 
+def test_the_format_and_the_end_that_a_divisor_is_below_are_named() -> None:
+    def inverse() -> torch.Tensor:
+        return 1 / torch.full((8,), 6e-6).half()  # fault
+
+    finds(inverse, "underflow", says="is below float16's smallest normal number, 6.1e-05: Inf, in the reference ")
+
+
 @pytest.mark.parametrize(("guard", "rule"), [(TINIEST / 2, "vanished-constant"), (above(TINIEST / 2), "underflow")])
 def test_a_zero_at_a_pole_is_traced_to_its_guard_or_to_the_flush(guard: float, rule: str) -> None:
     graph = Graph()

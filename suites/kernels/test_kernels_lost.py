@@ -55,3 +55,26 @@ def test_a_sum_of_squares_in_float16_that_overflows_is_one_of_additions() -> Non
         return x * torch.rsqrt(total.float() / x.shape[1] + 1e-6)[:, None].half()
 
     assert _told(chain, lambda x: torch.nn.functional.rms_norm(x, x.shape[1:], eps=1e-6), inputs) == ["kernel-accumulation"]
+
+
+def test_the_cure_for_a_range_that_was_left_is_no_wider_rounding_and_helps() -> None:
+    """The powers are in float32 already."""
+
+    def softmax(x: torch.Tensor, *, shifted: bool = False) -> torch.Tensor:
+        powers = (x - x.amax(-1, keepdim=True) if shifted else x).exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1)
+
+    inputs = torch.linspace(-1, 2, 48).reshape(3, 16).sin()
+    (error,) = precheck.compare_kernels(softmax, reference, inputs, gradients=False, trials=60).errors
+    assert error.rule == "kernel-rounding"
+    assert error.remedy.startswith("keep the intermediate in range: subtract the largest number before exp")
+    assert not precheck.compare_kernels(lambda x: softmax(x, shifted=True), reference, inputs, gradients=False, trials=60).errors
+
+
+def test_an_intermediate_in_a_low_format_is_told_to_be_computed_in_float32() -> None:
+    inputs = torch.linspace(-1, 2, 64).reshape(4, 16).sin()
+    (error,) = precheck.compare_kernels(lambda x: x.bfloat16().exp().float(), lambda x: x.exp(), inputs, gradients=False, trials=40).errors
+    assert error.remedy.startswith("compute in float32 inside")

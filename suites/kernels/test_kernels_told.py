@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from sets import BROKEN_BY_NAME
 
 import precheck
@@ -71,3 +74,23 @@ def test_a_broken_kernel_is_told_in_these_words_and_its_twin_passes(name: str) -
     tried = report.facts["trials"]
     report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), trials=max(tried, 20))
     assert not report.errors, report.summary()
+
+
+def _divides(x: torch.Tensor) -> torch.Tensor:
+    return x / (1 // 0)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "cure"),
+    [
+        (lambda x: None, "return what the reference returns"),
+        (lambda x: x.softmax(-1).sum(-1), "return what the reference returns"),
+        (_divides, "mend what raises: the reference takes these inputs"),
+        (lambda x: 2 * x.softmax(-1), "compare the formula with the reference's"),
+    ],
+    ids=["nothing", "another shape", "an exception", "another formula"],
+)
+def test_a_candidate_that_breaks_its_contract_is_told_how(candidate: Any, cure: str) -> None:
+    (error,) = precheck.compare_kernels(candidate, lambda x: torch.softmax(x, -1), torch.linspace(-1, 2, 12).reshape(3, 4), trials=20).errors
+    assert error.rule == "kernel-contract", error
+    assert error.remedy.startswith(cure)

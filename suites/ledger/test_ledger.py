@@ -48,10 +48,9 @@ def test_without_an_exemption_the_programs_that_need_it_are_accused(name: str) -
 
 
 def test_the_page_has_every_exemption_and_every_limit() -> None:
-    """Type python suites/ledger docs/limits-and-exemptions.md"""
     page = PAGE.read_text(encoding="utf8")
     missing = [name for name in LEDGER if f"| {name} |" not in page] + [name for file, name in all_limits() if f"| `{name}` ({file}) |" not in page]
-    assert not missing
+    assert not missing, f"type python suites/ledger docs/limits-and-exemptions.md {' '.join(missing)}"
 
 
 def test_limits_are_where_the_page_looks_for_them() -> None:

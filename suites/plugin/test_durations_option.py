@@ -89,7 +89,9 @@ def test_the_parts_of_a_check_are_timed(told: pytest.Pytester) -> None:
     """Which of them are listed is for the clock to say, so they are read from the test's report."""
     told.makeconftest(PRINTS_PARTS)
     checked = told.runpytest_inprocess("-s", "--precision=bf16", "-k", "faulty")
-    checked.stdout.fnmatch_lines(["*parts: *'looking at every op'*'looking for a remedy'*"])
+    checked.stdout.fnmatch_lines(["*parts: *'loading precheck'*'looking at every op'*'looking for a remedy'*"])
+    watched = told.runpytest_inprocess("-s", "--precision=bf16", "-k", "watched")
+    watched.stdout.fnmatch_lines(["*parts: *'judging the block', 'running the block beside its reference'*"])
     recorded = told.runpytest_inprocess("-s", "--golden-refresh=all", "-k", "healthy")
     recorded.stdout.fnmatch_lines(["*parts: *'recording the golden'*"])
 

@@ -64,6 +64,7 @@ def test_all_forms_of_one_run(checks: pytest.Pytester) -> None:
     assert found["nan"]["suppressions"] == [{"kind": "inSource", "justification": "known"}]
     tests = load(checks.path / "out" / "drift.json")["tests"]
     assert [test["failed"] for test in tests].count(True) == 1
+    assert {'pytest --precision=bf16-mixed "test_it.py::test_allowed[bf16-mixed]"'} < {test["again"] for test in tests}
     assert {json.dumps(test["tolerated"]) for test in tests} == {"{}", '{"nan": "known"}'}
 
 

@@ -57,6 +57,15 @@ class TestFindings:
             assert words in first
         assert text(opened, ".excerpt .hit") == "3scores = torch.exp(x)", "the line's number, then the line"
 
+    @pytest.mark.parametrize("verdict", [{}, {"error": "no golden"}], ids=["findings", "no verdict"])
+    def test_end_with_the_command_that_repeats_the_check(self, browser: Browser, tmp_path: Path, verdict: dict[str, str]) -> None:
+        again = 'pytest --precision=16-mixed "tests/test_gpt.py::test_it[<b>]"'
+        told = check(finding(), again=again, **verdict)
+        if verdict:
+            del told["report"]
+        shown(browser, of(told), tmp_path)
+        assert texts(browser, "#findings > *")[-1] == f"To see this again: {again}"
+
     def test_every_check_is_a_click_away_and_the_address_keeps_it(self, opened: Browser) -> None:
         assert texts(opened, "#check-list .test") == ["test_broken", "test_new", "test_healthy"]
         opened.click("#check-list button:nth-child(2)")

@@ -55,3 +55,11 @@ def test_warnings_are_counted_in_the_headline() -> None:
     assert summary(Report("bf16-mixed", findings)).startswith("no errors, 2 warnings under bf16-mixed: 0 tensors compared\nwarning: headroom: close")
     watched = Report("bf16-mixed", findings[:1], facts={"ops": 4, "shadowed": 3, "covered": 1})
     assert summary(watched).startswith("no errors, 1 warning under bf16-mixed: 3 of 4 ops compared")
+
+
+def test_what_float32_does_not_determine_is_no_part_of_a_failing_text() -> None:
+    notes = [Finding("unstable-reference", "note", "chance"), Finding("headroom", "note", "kept")]
+    failing, passing = (summary(Report("bf16-mixed", [*errors, *notes])) for errors in ([Finding("overflow", "error", "bad")], []))
+    assert "note: unstable-reference: chance" in passing
+    assert "chance" not in failing
+    assert "note: headroom: kept" in failing

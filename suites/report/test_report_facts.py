@@ -110,6 +110,13 @@ class TestCoarse:
     def test_a_quarter_of_the_norm_of_what_is_not_zero_in_theory(self, fields: dict[str, Any], told: bool) -> None:
         assert bool(coarse(report(row(**{"r": 2.9} | fields)))) is told
 
+    def test_an_allowed_error_is_not_called_rounding(self) -> None:
+        rows = [row("allowed", r=115.0, relative=0.33), row("head", r=82.0, relative=0.5), row("body", r=2.0, relative=0.4)]
+        allowed = Report(precision="bf16-true", boundaries=rows, findings=[finding(severity="note")])
+        allowed.facts["excused"] = ["output:head@1"]
+        (sentence,) = coarse(allowed)
+        assert sentence.startswith("bf16-true is too coarse for output of head (50%), output of body (40%): ")
+
     def test_where_a_check_fails_its_errors_are_told_alone(self) -> None:
         assert coarse(Report(boundaries=[row(relative=0.5)], findings=[finding()])) == []
 

@@ -78,6 +78,9 @@ def modules_named(model: torch.nn.Module, names: Sequence[str]) -> list[torch.nn
         raise TypeError(f"model is {described(model)}; pass a torch.nn.Module")
     if isinstance(names, str):
         raise TypeError(f"names={names!r} is a str; pass a list: [{names!r}]")
+    if not names:
+        known = next((each for each, _ in model.named_modules() if each), "")
+        raise ValueError(f"names={names!r} names no module; pass at least one, as in [{known!r}]; \"\" is the model itself")
     found = []
     for name in names:
         if not isinstance(name, str):
@@ -103,6 +106,7 @@ def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
     Raises:
         AttributeError: There is no module of that name.
         TypeError: `names` is a str, or `model` is no module.
+        ValueError: `names` is empty.
     """
     modules = modules_named(model, names)
     around = next((param.dtype for param in model.parameters() if param.is_floating_point()), torch.float32)
@@ -170,7 +174,7 @@ def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions
     Raises:
         AttributeError: There is no module of that name.
         TypeError: `names` or `functions` is a str.
-        ValueError: torch has no function of that name, or it writes in place, where the tensor decides on the format.
+        ValueError: `names` is empty, torch has no function of that name, or it writes in place, where the tensor decides on the format.
     """
     keep_functions(modules_named(model, names), functions_named(functions))
 

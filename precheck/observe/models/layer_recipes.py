@@ -28,6 +28,7 @@ def layers_in(model: torch.nn.Module, names: Sequence[str], precision: str | Pre
     Raises:
         AttributeError: There is no module of that name.
         TypeError: `names` is a str, or `model` is no module.
+        ValueError: `names` is empty.
         InputError: `precision` is neither, or a module has no weight that a product reads.
     """
     recipe = recipe_for(precision)

@@ -35,6 +35,7 @@ function drawFindings() {
         el("h4", {}, line.verdict === "refused" ? "This model does not run in this precision" : "This check came to no verdict"),
         el("p", { class: "message name" }, clipped(line.error, 4000)),
       ),
+      ...toSeeAgain(line),
     );
     return;
   }
@@ -48,8 +49,15 @@ function drawFindings() {
         el("pre", { role: "group", tabindex: "0", "aria-label": "Code that keeps modules in float32" }, spelled(data.cure)),
       ),
     );
+  if (data.findings.length) cards.push(...toSeeAgain(line));
   if (!data.findings.length) cards.push(el("p", { class: "panel none" }, el("b", { class: "good" }, "✓ Nothing found. "), closest(line)));
   host.replaceChildren(...cards);
+}
+
+/** The command that repeats this check alone; nothing where the report does not have it. */
+function toSeeAgain(line) {
+  if (!line.again) return [];
+  return [el("p", { class: "again" }, el("b", {}, "To see this again: "), el("code", {}, clipped(line.again, 4000)))];
 }
 
 /** Code with its line breaks, and all else that is unseen made visible. */

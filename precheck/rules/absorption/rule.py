@@ -186,7 +186,7 @@ def _of_starved_average(operation: Operation, value: Value, absorbed: Absorbed) 
         return None
     text = (
         f"{updates} updates left at least half of the elements unchanged, though the average is {percent(apart)}% from what it follows: "
-        f"{rate:.2g} of the difference is less than half a spacing"
+        f"{rate:.2g} of the difference is less than half a spacing of {value.dtype} there"
     )
     return Candidate("absorption", operation, text, apart / u, ROUNDINGS)
 

@@ -69,7 +69,9 @@ class DecisionFlip(Rule):
             yield from _choice(operation, operation.flips, part.origins)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
-        return f"compare in {wide}: {widened(candidate.operation, wide)}"
+        operation = candidate.operation  # the comparison or choice, or what stored its operands low
+        decides = operation.flips is not None or operation.base in ops.COMPARED
+        return f"{f'compare in {wide}: ' * decides}{widened(operation, wide)}"
 
 
 def _meant(operation: Operation, flips: Flips) -> bool:
@@ -129,14 +131,15 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
 
 def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
     """The candidate for whole numbers that the format moved, so that comparisons of them give other answers."""
-    text = f"by this rounding {placed(operation)} compares other whole numbers than the reference, and {count} of its answers differ"
+    text = f"its rounding changes whole numbers that {placed(operation)} compares, and {count} of its answers differ"
     return Candidate("decision-flip", cause, text, count, BRANCHES)
 
 
 def _tied(operation: Operation, flips: Flips, stored: Value) -> Candidate:
     """The candidate for equal scores. For a full sort, and for wide scores, the op that stored them low is named: there their order was lost. Scores
     that are equal since they became zero were lost where they did: no format of the choice brings them back."""
-    text = f"{_changed(flips)}, {percents(flips.ties / flips.total)} because {stored.dtype} makes distinct scores equal"
+    share = "" if flips.total == 1 else f"{percents(flips.ties / flips.total)} "
+    text = f"{_changed(flips)}, {share}because {stored.dtype} makes distinct scores equal"
     earlier = operation.base in ops.ORDERED or not operation.inputs[0].low
     cause = ((causes.before_copies(stored).maker or stored.maker) if earlier else None) or operation
     rule, flushing = zero_origin(operation.inputs[0]) if 2 * flips.flushed > flips.ties else ("", operation)
@@ -159,7 +162,9 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
 
 
 def _changed(flips: Flips) -> str:
-    return f"{percents(flips.changed / flips.total)} of {flips.total} rows choose differently from the reference"
+    one = flips.total == 1
+    who = "the one row chooses" if one else f"{percents(flips.changed / flips.total)} of {flips.total} rows choose"
+    return f"{who} differently from the reference"
 
 
 def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:

@@ -30,7 +30,8 @@ class DtypeLeak(Rule):
             eps, off = fact.operation.own_epsilon, 100 * fact.value.drift
             return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f}%"
         if isinstance(fact, MixedFormats):
-            made = f"made float32 at {placed(fact.widened)}, from low-precision numbers" if fact.widened else ""
+            line = "here" if fact.widened is fact.operation else f"at {placed(fact.widened)}" if fact.widened else ""
+            made = f"made float32 {line}, from low-precision numbers" if line else ""
             where = made or "an input of the block, or computed from one"
             there = "in the call that raised" if fact.refused is None else f"at {placed(fact.refused)}"
             there = "here" if fact.refused is fact.operation else there

@@ -37,8 +37,12 @@ class GoldenStale(Rule):
     limits = (OTHER_OPTIMIZER, noise.FAIL, noise.REASSOCIATED)
 
 
-def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Finding]:
-    """A finding on the first input that differs. Both mappings hold records of kind `input`, by name."""
+def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record], *, weights_differ: bool = False) -> list[Finding]:
+    """A finding on the first input that differs. Both mappings hold records of kind `input`, by name.
+
+    `weights_differ`: the weights are not those recorded either. A test draws its model first, as a rule, and another model draws other numbers. So
+    whoever changed the model alone would look in vain for what changed the inputs.
+    """
     for name, record in now.items():
         before = recorded.get(name)
         if before is None:
@@ -49,7 +53,9 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
         moved = distance(before.sketch, record.sketch)
         if moved > noise.REASSOCIATED * before.norm:
             share = f"by {of_norm(moved / before.norm)}" if before.norm else "which were all zero"
-            return [_stale(f"{name} differs from the recorded values, {share}", phase="data", tensor=name)]
+            why = "; the weights differ too: a model that draws more or fewer random numbers changes what is drawn after it"
+            also = why if weights_differ else ""
+            return [_stale(f"{name} differs from the recorded values, {share}{also}", phase="data", tensor=name)]
     gone = [name for name in recorded if name not in now]
     return [_stale(f"{one_line(gone[0])} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
 

@@ -12,6 +12,7 @@ from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label
 from precheck.analysis.unrepresentable.nonfinite import FILLS, HARMED, Broken
 from precheck.findings import Finding
+from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
@@ -44,8 +45,15 @@ class NotANumber(Rule):
             if record.kind in ("loss", "parameter-gradient") and record.nonfinite:
                 what = f"the {label(record.kind, record.name)} is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}"
                 cure = "make the float32 run finite first: look for Inf - Inf, 0/0 or a row that is masked entirely"
-                yield Finding("nan", "warning", f"{what}: the check is inconclusive", step=record.step, tensor=record.name, advice=cure)
+                text = f"{what}{_since(record, run.reference)}: the check is inconclusive"
+                yield Finding("nan", "warning", text, step=record.step, tensor=record.name, advice=cure)
                 return
+
+
+def _since(record: Record, reference: Trace) -> str:
+    """The first tensor of the run with NaN, or with Inf if the record has no NaN: what made it so lies before it. "" if that is the record."""
+    first = next((each for each in reference.records.values() if (each.nan if record.nan else each.nonfinite)), record)
+    return f", and {label(first.kind, first.name)} before it" if first is not record else ""
 
 
 def _stays(operation: Operation, part: Part) -> bool:

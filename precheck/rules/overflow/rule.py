@@ -12,7 +12,7 @@ from precheck.analysis.noise_floor.boundaries import NEAR
 from precheck.analysis.unrepresentable.exceptions import Unstorable
 from precheck.analysis.unrepresentable.nonfinite import FILLS, HARMED, Broken
 from precheck.findings import Finding
-from precheck.rules.advice import widened
+from precheck.rules.advice import within_range
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
@@ -37,7 +37,7 @@ class Overflow(Rule):
             return f"give a number that {fact.dtype} holds, such as torch.finfo(torch.{fact.dtype}).{'min' if fact.scalar < 0 else 'max'}"
         if isinstance(candidate.fact, Broken) and _everywhere(candidate.fact):
             return f"scale its input down, or rewrite the formula: {wide} overflows here too"
-        ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input down"
+        ways = better_form(candidate.operation, readers), within_range(candidate.operation, readers, wide), "scale its input down"
         return "; or ".join(filter(None, ways))
 
     def beside(self, run: Compared) -> Iterator[Finding]:

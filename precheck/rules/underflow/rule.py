@@ -20,7 +20,7 @@ from precheck.analysis.training.displacements import placed_at, worst_states
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, LostTensor
 from precheck.observe.shadow.operations import Operation
-from precheck.rules.advice import widened
+from precheck.rules.advice import within_range
 from precheck.rules.better_forms import better_form
 from precheck.rules.rule import HEALED, Candidate, Rule
 from precheck.words import of_norm
@@ -52,7 +52,8 @@ class Underflow(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "small divisor":
-            return f"a divisor of {fact.measured:.3g} is below its format's smallest normal number: {fact.what}"
+            dtype = fact.operation.inputs[-1].dtype
+            return f"a divisor of {fact.measured:.3g} is below {dtype}'s smallest normal number, {fact.limit:.2g}: {fact.what}"
         if isinstance(fact, LostTensor):
             lost = fact.value
             return f"{100 * lost.zeroed:.0f}% of this tensor became zero in {lost.dtype}, numbers up to {lost.largest_zeroed:.2g}"
@@ -69,7 +70,7 @@ class Underflow(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         if candidate.tensor:  # a state of an optimizer
             return f"keep the optimizer's states in {wide}"
-        ways = better_form(candidate.operation, readers), widened(candidate.operation, wide), "scale its input up"
+        ways = better_form(candidate.operation, readers), within_range(candidate.operation, readers, wide), "scale its input up"
         return "; or ".join(filter(None, ways))
 
     def at_end(self, part: Part) -> Iterator[Candidate]:

@@ -36,8 +36,7 @@ class WrongScale(Rule):
             return (f"the derivative of the forward product gives another gradient of the {seen.operand}: what is returned here is off by "
                     f"{percent(seen.off)}%, and rounding explains {percent(seen.rounding)}%")  # fmt: skip
         if isinstance(seen, Dead):
-            return (f"{percent(seen.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN: "
-                    "give the scale a smallest value")  # fmt: skip
+            return f"{percent(seen.share)}% of the numbers are NaN, since they and their scale are 0, and 0 / 0 is NaN"
         if isinstance(seen, Changed):
             return (f"the codes of {shortened(seen.rounded)} are no longer what was rounded there: they are off by {percent(seen.off)}%, "
                     f"and rounding made an error of {percent(seen.rounding)}%")  # fmt: skip
@@ -63,7 +62,7 @@ _CURES = {
     Unrotated: "rotate both operands of a product by one matrix, or rotate back by its transpose",
     Unfolded: "where a tensor is divided by a factor for each channel, multiply what it is multiplied with by the same factors, and nothing else",
     Derived: "derive the gradient of the forward product again: its other operand, transposed, with its scale",
-    Dead: "give the scale a smallest value, as by clamp(min=1e-12)",
+    Dead: "give the scale a smallest value that its format holds, as by scale.clamp(min=torch.finfo(scale.dtype).tiny)",
     Changed: "keep the codes as they were rounded, or take them out as they were packed",
     Misread: "take codes out as they were packed, and dequantise by the scale and the zero point that they were made with",
     MixedCodes: "take codes out as they were packed: with the same shifts, masks and order",
