@@ -80,8 +80,8 @@ def _with_wrong_argument(
 
 
 def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage], contents: Contents) -> str | None:
-    """The module whose result is the wrong argument, or has its numbers in its order: the code between has then changed none, as where it pads a table
-    by nothing. None if `model` has these numbers, so that the code between has chosen the wrong ones."""
+    """The module whose result is the wrong argument, or has its numbers in its order: the code between has then changed none, as where it pads a
+    table by nothing. None if `model` has these numbers, so that the code between has chosen the wrong ones."""
     now = wrong.value
     if now is None:
         return None

@@ -33,7 +33,8 @@ def by_definition(comparison: Comparison, module: str) -> bool:
     matching, here = comparison.matching, comparison.other.job.model.get_submodule(module)
     kind = next((each for each in (torch.nn.Linear, torch.nn.Embedding) if type(here) is each), None)
     held = [link for link in matching.links if any(name.rpartition(".")[0] == module for name in link.others)]
-    if kind is None or not module or not held or not matching.agrees(module) or here._forward_hooks or getattr(here, "max_norm", None) is not None:
+    altered = bool(here._forward_hooks or here._forward_pre_hooks) or getattr(here, "max_norm", None) is not None
+    if kind is None or not module or not held or altered or not matching.agrees(module):
         return False
     owners = {comparison.model.job.model.get_submodule(name.rpartition(".")[0]) for link in held for name in link.models}
     in_order = all(link.order is None and not link.turned and link.dim == 0 and not link.shape for link in held)
