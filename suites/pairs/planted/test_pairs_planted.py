@@ -19,7 +19,7 @@ EVERY = 1 if LONG else 43
 TRIED = [(name, precision) for name in list(CASES)[::EVERY] for precision in (PRECISIONS if LONG else PRECISIONS[:2])]
 TRIED = [each for each in TRIED if LONG or "compiled" not in each[0]]
 COMPILED = (("a compiled port/half of a bias", "32-true"), ("a compiled port/half of a bias, by graphs", "bf16-mixed"))
-"""Inductor compiles one pair of the sample under one precision. Under the other the same pair is followed through torch.compile without a compiler."""
+"""Inductor compiles one pair of the sample, under one precision. Under the other the same pair goes through torch.compile without a compiler."""
 PLACED = (
     "documents/a table of eight positions", "drafts in a tree/the other draft is seen", "documents in a row/an end one late",
     "a filter with a state/a state that is bent", "a key for each head/values tiled", "residuals passed on/a branch added twice",
