@@ -66,9 +66,7 @@ def wrongly_given(
             return None
         choices = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span))
         for name, value, choice in itertools.islice(choices, MOST):
-            made: list[torch.Tensor] = []
-            with contextlib.suppress(*REFUSALS):
-                made = _run(comparison, Call(module, number), name, choice, dtype)
+            made = _run(comparison, Call(module, number), name, choice, dtype)
             if made and all(any(_equal(each, one) for whole in results for one in _parts(whole, span)) for each in made):
                 return Wrong(name, value, value is not None and choice is not None and _turned(value, choice))
     return None

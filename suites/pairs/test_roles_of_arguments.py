@@ -148,6 +148,62 @@ def test_a_decoder_that_is_given_words_for_their_numbers(fault: str, named: str 
     assert [each.module for each in report.errors[:1]] == ([] if named is None else [named])
 
 
+class Half(nn.Module):
+    """A layer that looks at what was read, if it has the parts for it."""
+
+    def __init__(self, fault: str = "", across: bool = False) -> None:
+        super().__init__()
+        self.fault, self.one = fault, nn.Linear(W, W)
+        if across:
+            self.two = nn.Linear(W, W)
+
+    def forward(self, x: torch.Tensor, read: torch.Tensor | None = None) -> torch.Tensor:
+        x = x + torch.tanh(self.one(x)) * (0.5 if self.fault else 1)
+        return x if read is None else x + self.two(read)
+
+
+class Halves(nn.Module):
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.first, self.last = nn.ModuleList([Half(), Half(fault)]), Half(across=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for layer in self.first:
+            y = layer(y)
+        return self.last(x, y)  # type: ignore[no-any-return]
+
+
+class Scaled(Half):
+    """`model`'s, which is given a scale too."""
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, read: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+        x = x + torch.tanh(self.one(x)) * scale
+        return x if read is None else x + self.two(read)
+
+
+class ScaledHalves(Halves):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.ModuleList([Scaled(), Scaled()]), Scaled(across=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, scale = x, torch.ones_like(x)
+        for layer in self.first:
+            y = layer(y, scale)
+        return self.last(x, scale, y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("fault", ["", "halved"])
+def test_a_part_that_cannot_take_an_argument_is_not_asked_what_it_makes_of_it(fault: str) -> None:
+    """Given a tensor of model's call for the argument that it is called without, this part raises an AttributeError."""
+    torch.manual_seed(0)
+    model, other = ScaledHalves(), Halves(fault)
+    other.load_state_dict(model.state_dict())
+    report = precheck.compare(model, other, READ, **MEAN)
+    assert [each.module for each in report.errors[:1]] == (["first.1"] if fault else [])
+
+
 class Turned(nn.Module):
     """`model`'s layer: makes rows of a picture itself."""
 
