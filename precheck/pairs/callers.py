@@ -14,8 +14,8 @@ from precheck.pairs.couples import Calls, Couple, Couples
 from precheck.pairs.floors import relative
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage
-from precheck.pairs.replays import wrongly_given
-from precheck.pairs.same_code import known_right, same_layer_of_torch
+from precheck.pairs.replays import Wrong, wrongly_given
+from precheck.pairs.same_code import by_definition, known_right, rows_in_order, same_layer_of_torch
 from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
 
 
@@ -26,13 +26,16 @@ def asking(
     no counterpart in `model`, and it has the code of a module that is right. Also what it is given wrongly, if that is known."""
     given = [each for each in before if each.kind == "in" and each.module == owner]
     given = [each for each in given if each.call == given[-1].call]
-    if not given and same_layer_of_torch(contents.comparison, owner):  # whole numbers alone say what it computes
-        given = [each for each in before if each.kind == "whole" and each.module == owner][-1:]
+    if not given and (same_layer_of_torch(contents.comparison, owner) or by_definition(contents.comparison, owner)):
+        given = [each for each in before if each.kind == "whole" and each.module == owner][-1:]  # these alone say what it computes
+        if any(_agrees(coupled(each)) for each in given) and not rows_in_order(contents.comparison, owner):
+            return None, ""  # the same rows of a table in another order
     if not given:
         return None, ""
     if owner in right:  # in an earlier call, as others of its class may have been: what they are given now may need code that did not run then
         right = right & {each.module for each in before if each.kind == "out" and each.call == given[-1].call}
     unplaced = not all(map(coupled.placed, given)) and known_right(contents.comparison, owner, right)
+    unplaced = unplaced or by_definition(contents.comparison, owner)
     held = next((each.held for each in given if each.held), ())
     if (intruder := _intruder(owner, given[-1].call, held, before, coupled)) is not None:
         return intruder, ""
@@ -68,13 +71,24 @@ def _with_wrong_argument(
         caller = read[-1].caller
         wrong = wrongly_given(comparison, module, number, coupled, right, contents.dtype)
         if wrong is not None:
-            alike = (each for each in read if each.given and each.shape == tuple(wrong.value.shape) and torch.equal(each.tensor, wrong.value))
-            found = next((each for each in alike if wrong.turned or not contents.hold(each.tensor)), None)
+            found = _made_wrong(wrong, read, before, contents)
             further = None if found is not None else asking(caller, before, coupled, contents, right)[0]
-            return found.maker if found is not None else caller if further is None else further
+            return found if found is not None else caller if further is None else further
         module = caller
         number = next((each.call for each in reversed(before) if each.kind in ("in", "whole") and each.module == caller), 0)
     return None
+
+
+def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage], contents: Contents) -> str | None:
+    """The module whose result is the wrong argument, or has its numbers in its order: the code between has then changed none, as where it pads a
+    table by nothing. None if `model` has these numbers, so that the code between has chosen the wrong ones."""
+    now = wrong.value
+    if now is None:
+        return None
+    given = [each for each in read if each.given and each.shape == tuple(now.shape) and torch.equal(each.tensor, now)]
+    made = [each for each in before if each.kind == "out" and each.maker == each.module and each.tensor.numel() == now.numel()]
+    made = [each for each in made if torch.equal(each.tensor.flatten().double(), now.flatten().double())]
+    return next((each.maker for each in (*given, *made) if wrong.turned or not contents.hold_whole(each.tensor)), None)
 
 
 def grouping(module: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison) -> str | None:

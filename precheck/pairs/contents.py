@@ -16,6 +16,12 @@ from precheck.torch_internals import no_dispatch
 
 NEAR = 1e-9
 """Distance up to which two numbers of exact runs in float64 count as equal, relative to the root mean square of the tensor: 10^6 roundings."""
+SHIFT = 1.001
+"""Factor by which numbers are moved to see how many of them are within PARTED of others by chance, from where on two tensors differ. One of two
+models may hold numbers that were rounded to float32, such as a table of sines or a weight in codes, so that equal results are further apart than
+NEAR."""
+FEWEST = 16
+"""Numbers from which all of them being near by chance is excluded where half of the moved ones are not: once in 2^16."""
 SAMPLES = 257
 """Elements that are looked up. Among a million numbers, one is within NEAR of another by chance once in a thousand; all of them never are."""
 
@@ -36,7 +42,18 @@ class Contents:
         known = self._known()
         with no_dispatch(), torch.no_grad():
             values = _finite(tensor)
-            return not len(values) or _furthest(values[:: max(1, len(values) // SAMPLES)], known) <= NEAR * float(values.square().mean().sqrt())
+            size = float(values.square().mean().sqrt()) if len(values) else 0.0
+            some = values[:: max(1, len(values) // SAMPLES)]
+            return not len(values) or float(_distances(some, known).max()) <= NEAR * size or _rounded(some, known, size)
+
+    def hold_whole(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's values are those of one tensor of the run, in any layout, or of a range of one along an axis. A table of multiples may
+        have all its numbers in the run, at other places."""
+        if not self.hold(tensor):
+            return False
+        mark, here = signature(tensor), tensor.detach().squeeze()
+        whole = [*self.passed, *(each.tensor for each in self.ops if each.tensor is not None), *self._weights()]
+        return any(each.numel() == mark[0] and alike(mark, signature(each), PARTED) for each in whole) or any(_range_of(each, here) for each in whole)
 
     def learn(self, tensors: Sequence[torch.Tensor]) -> None:
         """Adds tensors that count as correct, such as the inputs of a correct result: values inside a fused kernel of `model` are not seen
@@ -54,12 +71,16 @@ class Contents:
 
     def _results(self) -> list[torch.Tensor]:
         model = self.comparison.model.job.model
-        held = [each.detach() for each in (*model.parameters(), *model.buffers()) if each.is_floating_point() and each.layout is torch.strided]
+        held = self._weights()
         follower = Intermediates(model, {""}, own=False)
         with contextlib.suppress(*REFUSALS), follower.followed(), sdpa_kernel(SDPBackend.MATH):
             self.comparison.model.once(self.dtype)
         self.ops = follower.made
         return [*held, *(each.tensor for each in follower.made if each.tensor is not None)]
+
+    def _weights(self) -> list[torch.Tensor]:
+        model = self.comparison.model.job.model
+        return [each.detach() for each in (*model.parameters(), *model.buffers()) if each.is_floating_point() and each.layout is torch.strided]
 
     def made_of(self, start: torch.Tensor, result: torch.Tensor, module: str) -> bool:
         """Whether `model` makes the second tensor of the first, in the own code of one of its modules."""
@@ -77,11 +98,30 @@ class Contents:
         return False
 
 
-def _furthest(values: torch.Tensor, known: torch.Tensor) -> float:
-    """The greatest distance of any value from its nearest known number. `known` is sorted."""
+def _range_of(whole: torch.Tensor, part: torch.Tensor) -> bool:
+    """Whether a tensor is a range of another one along one axis."""
+    whole = whole.squeeze()
+    axes = [axis for axis in range(part.dim()) if part.dim() == whole.dim() and whole.shape[axis] != part.shape[axis]]
+    if len(axes) != 1 or whole.shape[axes[0]] < (count := part.shape[axes[0]]):
+        return False
+    begins = range(whole.shape[axes[0]] - count + 1)
+    return any(relative(part, whole.narrow(axes[0], begin, count).to(part.dtype)) <= PARTED for begin in begins)
+
+
+def _rounded(values: torch.Tensor, known: torch.Tensor, size: float) -> bool:
+    """Whether all values are known numbers, one of the two rounded to float32, and not by chance: of the values times `SHIFT` at most half are."""
+    if len(values.unique()) < FEWEST:
+        return False
+    allowed, moved = (PARTED * each.abs().clamp(min=size) for each in (values, values * SHIFT))
+    chance = (_distances(values * SHIFT, known) <= moved).double().mean()
+    return bool((_distances(values, known) <= allowed).all()) and float(chance) <= 0.5
+
+
+def _distances(values: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """The distance of each value from its nearest known number. `known` is sorted."""
     place = torch.searchsorted(known, values.contiguous())
     near = [(known[(place + by).clamp(0, len(known) - 1)] - values).abs() for by in (-1, 0)]
-    return float(torch.minimum(*near).max())
+    return torch.minimum(*near)
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couples
+from precheck.pairs.floors import relative
 from precheck.pairs.module_dataflow import Passage, depends
 from precheck.pairs.transplants import with_other_numbers
 
@@ -34,7 +36,7 @@ class Excuses:
         after = self.forward[place + 1 :]
         excused = self._around(passage, after) or self._returned_apart(passage, before) or self._before(passage, before)
         excused = excused or self._of_other_form(passage) or self._in_right_module(passage, before) or self._completed(passage, after)
-        return excused or self._read_rightly(passage, after) or self._completes(passage)
+        return excused or self._read_rightly(passage, after) or self._completes(passage) or self._in_another_role(passage)
 
     def _around(self, passage: Passage, after: Sequence[Passage]) -> bool:
         """Whether a module around this tensor, or the one that reads it, returns the same as model's.
@@ -55,11 +57,29 @@ class Excuses:
         return all(pair is not None and pair[0].shape == pair[1].shape for pair in pairs) and not any(self.differs(each) for each in results)
 
     def _returned_apart(self, passage: Passage, before: Sequence[Passage]) -> bool:
-        """Whether a call of a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart."""
+        """Whether a call of a module returns another number of tensors, and this one is right in itself: a sum, say, whose terms go on apart. If the
+        same part of another block, with as many inputs, is given what model's is, its role is no other here."""
         makers = [passage] if passage.kind == "out" else [each for each in before if each.kind == "out" and torch.equal(each.tensor, passage.tensor)]
         results, modules = self.coupled.results, self.matching.modules
         apart = any(results[0].get(modules[each.module]) != results[1].get(each.module) for each in makers if each.module in modules)
-        return apart and self.contents.hold(passage.tensor)
+        return apart and not self._given_rightly_elsewhere(passage, before) and self.contents.hold(passage.tensor)
+
+    def _given_rightly_elsewhere(self, passage: Passage, before: Sequence[Passage]) -> bool:
+        """Whether the same part of a module of the same class was given what model's part is given at this place, and as many tensors."""
+        if passage.kind != "in":
+            return False
+        names, counts = passage.module.split("."), self.coupled.taken
+        parts = [(".".join(names[:depth]), ".".join(names[depth:])) for depth in range(1, len(names))]
+        classes = {part: type(self.model.get_submodule(holder)) for holder, part in parts}
+        for each in before:
+            if (each.kind, each.place) != (passage.kind, passage.place) or each.module == passage.module:
+                continue
+            many = len(counts[each.module, each.call]) == len(counts[passage.module, passage.call])
+            ends = [part for part in classes if each.module.endswith(f".{part}")]
+            alike = any(type(self.model.get_submodule(each.module.removesuffix(f".{part}"))) is classes[part] for part in ends)
+            if many and alike and self.coupled.placed(each) and not self.differs(each):
+                return True
+        return False
 
     def _of_other_form(self, passage: Passage) -> bool:
         """Whether one of another number of calls returns rows of another length than model's calls do, as where one decoder goes on to logits, and
@@ -69,6 +89,20 @@ class Excuses:
         if passage.kind != "out" or not ours or len(ours) == len(theirs) or not passage.tensor.dim():
             return False
         return all(each.tensor.shape[-1:] != passage.tensor.shape[-1:] for each in ours) and self.contents.hold(passage.tensor)
+
+    def _in_another_role(self, passage: Passage) -> bool:
+        """Whether an input stands for something else than that of model's call: for words, say, which model's decoder looks up itself, so that its
+        first input is what was read. It has other sizes than model's, none of its rows is there, and its numbers occur elsewhere in `model`. A module
+        of the class that is given a tensor of model's size at this place shows that it has the same role."""
+        couple = self.coupled(passage) if passage.kind == "in" and not self.coupled.placed(passage) else None
+        if couple is None or couple[0].shape != couple[1].shape or not couple[0].dim():
+            return False
+        kind, here = type(self.model.get_submodule(passage.module)), (passage.kind, passage.place)
+        peers = (each for each in self.forward if (each.kind, each.place) == here and each.module != passage.module)
+        if any(type(self.model.get_submodule(each.module)) is kind and self.coupled.placed(each) for each in peers):
+            return False
+        none = all(relative(one, two) > PARTED for one, two in zip(*couple, strict=True))
+        return none and self.contents.hold(passage.tensor)
 
     def _in_right_module(self, passage: Passage, before: Sequence[Passage]) -> bool:
         """Whether the same tensor of a module of the same class differs too, which returned the same as model's: a filter's result, say, where a norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -128,6 +128,14 @@ def rearranged(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[
         if len(place) == len(wanted) == sum(len(known[name]) for name in names):
             return names, tuple(place[key] for key in wanted), turned
     return None
+
+
+def reordered_table(name: str, links: Iterable[Link]) -> str:
+    """The module of `model` whose table holds the rows of a table in another order, or "". Its results are chosen by number, and so are not in
+    another order."""
+    found = {link for link in links if link.order is not None and name in [each.rpartition(".")[0] for each in link.others]}
+    alone = [link for link in found if len(found) == len(link.models) == len(link.others) == 1]
+    return alone[0].models[0].rpartition(".")[0] if alone else ""
 
 
 def _rows(value: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from precheck.observe.job import InputError
 from precheck.pairs.callables import users_name
-from precheck.pairs.layouts import Link, equal, numbers, one_to_one, rearranged, taken_apart
+from precheck.pairs.layouts import Link, equal, numbers, one_to_one, rearranged, reordered_table, taken_apart
 
 
 @dataclasses.dataclass(slots=True)
@@ -238,6 +238,8 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = wanted
         elif name in owners and _holds(owners[name], name, found):
             modules[name] = owners[name]
+        elif isinstance(module, torch.nn.Embedding) and isinstance(ours.get(table := reordered_table(name, found.values())), torch.nn.Embedding):
+            modules[name] = table
         elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
     owned = [_owner(each) for each, _ in other.named_parameters() if mapped(users_name(each), match) is None]

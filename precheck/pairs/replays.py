@@ -37,10 +37,10 @@ class Span(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """An argument that a call with right code is given wrongly, and what it should be. `turned`: whether that holds the same numbers."""
+    """An argument that a call with right code is given wrongly (None: not at all). `turned`: whether the right one holds the same numbers."""
 
     name: str
-    value: torch.Tensor
+    value: torch.Tensor | None
     turned: bool
 
 
@@ -48,8 +48,9 @@ def wrongly_given(
     comparison: Comparison, module: str, number: int, coupled: Couples, right: Collection[str], dtype: torch.dtype
 ) -> Wrong | None:  # fmt: skip
     """The one tensor among the arguments of a call that is wrong: with another tensor of model's call in its place, or without it, the call returns
-    what model's does. None if no exchange does that, so that the code of the module may be wrong. An argument is left out only if a module of the
-    class that is `right` is called without it too: else the code might have to do without it."""
+    what model's does. Or an argument that it is not given, and with a tensor of model's call it does. None if no exchange does that, so that the code
+    of the module may be wrong. An argument is left out only if a module of the class that is `right` is called without it too: else the code might
+    have to do without it."""
     wanted = coupled.matching.modules.get(module)
     there = _number(coupled, module, wanted, number)
     if not module or wanted is None or there is None:
@@ -57,17 +58,17 @@ def wrongly_given(
     results = [each.tensor for each in coupled.known.values() if (each.kind, each.module, each.call) == ("out", wanted, there)]
     with contextlib.suppress(*REFUSALS):
         given = _tensors(given_to(comparison.model, Call(wanted, there), (), dtype)[0])
-        own = _tensors(given_to(comparison.other, Call(module, number), (), dtype)[0])
+        items = given_to(comparison.other, Call(module, number), (), dtype)[0]
+        own, empty = _tensors(items), [name for name, value in items if value is None]
         absent = _absent(comparison, module, right, dtype)
         span = _span(own, given)
         if span is None or not results:
             return None
-        for name, value, choice in itertools.islice(_choices(own, absent, given, span), MOST):
-            made: list[torch.Tensor] = []
-            with contextlib.suppress(*REFUSALS):
-                made = _run(comparison, Call(module, number), name, choice, dtype)
+        choices = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span))
+        for name, value, choice in itertools.islice(choices, MOST):
+            made = _run(comparison, Call(module, number), name, choice, dtype)
             if made and all(any(_equal(each, one) for whole in results for one in _parts(whole, span)) for each in made):
-                return Wrong(name, value, choice is not None and _turned(value, choice))
+                return Wrong(name, value, value is not None and choice is not None and _turned(value, choice))
     return None
 
 
@@ -124,21 +125,56 @@ def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
 
 def _choices(
     own: Sequence[tuple[str, torch.Tensor]], spare: set[str], given: Sequence[tuple[str, torch.Tensor]], span: Span
-) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:  # fmt: skip
-    """Arguments that model's call has not, each with what may stand for it: a name, the value now, and another one. Nothing (None) stands for it only
-    where model's call has no further tensor. Tensors in containers stay, since code may write to these."""
+) -> Iterator[tuple[str, torch.Tensor | None, torch.Tensor | None]]:  # fmt: skip
+    """Arguments, each with what may stand for it: a name, the value now, and another one. First those that model's call has not, with one of its
+    tensors. Then any, with the sum of two: a mask may lie in a bias of distances, which model's call is given apart. Nothing (None) stands for an
+    argument only where model's call has no further tensor. Tensors in containers stay, since code may write to these."""
     offered = [part for _, each in given for part in _parts(each, span)]
-    here = [each for _, each in own]
-    left = [each for each in offered if not any(_same(one, each) for one in here)]
+    left = _without(offered, [each for _, each in own])
+    sums: list[tuple[str, torch.Tensor, torch.Tensor]] = []
     for name, value in own:
-        if "[" in name or any(_same(value, each) for each in offered):
+        if "[" in name:
             continue
+        known = any(_same(value, each) for each in offered)
         found: list[torch.Tensor] = []
-        for each in left:
-            found += [one for one in _stands_for(each, value) if not _same(one, value) and not any(_same(one, known) for known in found)]
+        for each in [] if known else left:
+            found += [one for one in _stands_for(each, value) if not _same(one, value) and not any(_same(one, other) for other in found)]
         yield from ((name, value, each) for each in found)
-        if name in spare and not found:
+        if continuous(value):
+            fitting = (each for each in _sums([value] if known else left, left) if each.dim() == value.dim() and each.shape[-2:] == value.shape[-2:])
+            sums += [(name, value, each.to(value.dtype)) for each in fitting if not torch.equal(each, value)]
+        if name in spare and not found and not known:
             yield name, value, None
+    yield from sums
+
+
+def _without(offered: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What model's call has, and this one has not."""
+    return [each for each in offered if not any(_same(one, each) for one in own)]
+
+
+def _sums(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Sums of a tensor of floats and another one, or a mask of truth values in either meaning. What masks hide counts as -1e30."""
+    for one, two in itertools.product(some, others):
+        if one is two or not any(map(continuous, (one, two))):
+            continue
+        number, mask = (one, two) if continuous(one) else (two, one)
+        forms = (mask, ~mask) if mask.dtype is torch.bool else (mask,) if continuous(mask) else ()
+        for form in forms:
+            with contextlib.suppress(RuntimeError):  # sizes that do not fit
+                yield number + (form if continuous(form) else torch.zeros_like(form, dtype=number.dtype).masked_fill(~form, -1e30))
+
+
+def _filled(
+    own: Sequence[tuple[str, torch.Tensor]], empty: Sequence[str], given: Sequence[tuple[str, torch.Tensor]], span: Span
+) -> Iterator[tuple[str, None, torch.Tensor]]:  # fmt: skip
+    """Arguments that are not given, each with a tensor that model's call has and this one has not, or the sum of two. Masks of truth values may mean
+    the opposite."""
+    left = _without([part for _, one in given for part in _parts(one, span)], [one for _, one in own])
+    for each in left:
+        forms = (each, ~each) if each.dtype is torch.bool else (each, each <= -1, each > -1) if continuous(each) else ()
+        yield from ((name, None, form) for name in empty for form in forms)
+    yield from ((name, None, each) for name in empty for each in _sums(left, left))
 
 
 def _stands_for(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tensor]:

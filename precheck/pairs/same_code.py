@@ -19,11 +19,31 @@ def known_right(comparison: Comparison, module: str, right: Collection[str]) -> 
         return False
     here, there = model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
     without_buffers = not any(True for _ in here.buffers())
-    if without_buffers and _of_torch(here, there):
+    if without_buffers and (_of_torch(here, there) or by_definition(comparison, module)):
         return True
     peers = [each for each in right if each != module and _alike(here, model.get_submodule(each))]
     sources = _sources(comparison, module, module) if peers else []
     return any(sources == _sources(comparison, each, each) for each in peers)
+
+
+def by_definition(comparison: Comparison, module: str) -> bool:
+    """Whether a module is torch's linear layer, or its table of words, with the numbers of such layers of `model`. No option of these two changes
+    what they compute of their weights, so that its result is right if its input is, whatever the part of `model` does besides: turn pictures into
+    rows before the layer, say, or add two to all places."""
+    matching, here = comparison.matching, comparison.other.job.model.get_submodule(module)
+    kind = next((each for each in (torch.nn.Linear, torch.nn.Embedding) if type(here) is each), None)
+    held = [link for link in matching.links if any(name.rpartition(".")[0] == module for name in link.others)]
+    altered = bool(here._forward_hooks or here._forward_pre_hooks) or getattr(here, "max_norm", None) is not None
+    if kind is None or not module or not held or altered or not matching.agrees(module):
+        return False
+    owners = {comparison.model.job.model.get_submodule(name.rpartition(".")[0]) for link in held for name in link.models}
+    in_order = all(link.order is None and not link.turned and link.dim == 0 and not link.shape for link in held)
+    return in_order and all(isinstance(each, kind) and (kind is torch.nn.Embedding or type(each) is kind) for each in owners)
+
+
+def rows_in_order(comparison: Comparison, module: str) -> bool:
+    """Whether the weights of a module have their rows in the order of model's."""
+    return not any(link.order is not None for link in comparison.matching.links if any(name.rpartition(".")[0] == module for name in link.others))
 
 
 def same_layer_of_torch(comparison: Comparison, module: str) -> bool:

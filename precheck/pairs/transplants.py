@@ -194,7 +194,8 @@ def _numbers_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[st
 def run_with(
     side: Side, call: Call, dtype: torch.dtype, enter: Callable[[torch.nn.Module, inspect.BoundArguments], bool]
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Runs a side. `enter` is told the arguments of one call, and may change them. If it says so, the results of the call are returned."""
+    """Runs a side. `enter` is told the arguments of one call, and may change them. If it says so, the results of the call are returned. Code that was
+    not written for such arguments may raise any error, which ends the run. So may a loss, which has no gradient then."""
     module, calls, kept, results = side.job.model.get_submodule(call.module), 0, False, list[torch.Tensor]()
 
     def before(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -213,7 +214,7 @@ def run_with(
 
     handles = module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)
     try:
-        with contextlib.suppress(*REFUSALS):  # a loss may have no gradient then, after the call
+        with contextlib.suppress(Exception):
             side.once(dtype)
     finally:
         for handle in handles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,12 @@ class Case:
     @property
     def healthy(self) -> bool:
         return not self.modules
+
+    @property
+    def batch(self) -> str:
+        """The Python module that makes the pair. Its name begins with that of the batch."""
+        made = self.make.func if isinstance(self.make, functools.partial) else self.make
+        return str(made.__module__)
 
 
 CASES: dict[str, Case] = {}

@@ -61,6 +61,9 @@ import pair_thirtieth_rest
 import pair_thirtieth_sights
 import pair_thirtieth_words
 import pair_thirtyfirst
+import pair_thirtysecond
+import pair_thirtysecond_readers
+import pair_thirtythird
 import pair_twelfth
 import pair_twelfth_loops
 import pair_twelfth_losses
@@ -140,5 +143,6 @@ FAMILIES = (
     pair_twentyninth, pair_twentyninth_atoms, pair_twentyninth_sounds, pair_twentyninth_places, pair_twentyninth_sights, pair_twentyninth_rest,
     pair_twentyninth_actions,
     pair_thirtieth, pair_thirtieth_words, pair_thirtieth_rest, pair_thirtieth_sights, pair_thirtyfirst,
+    pair_thirtysecond, pair_thirtysecond_readers, pair_thirtythird,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

@@ -13,6 +13,7 @@ issues have.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +31,11 @@ State = dict[str, torch.Tensor]
 
 
 def family(name: str, way: str, make: Callable[..., Made], faults: Faults, **more: dict[str, Any]) -> None:
-    """As `pair_twentyfourth.family`, so that this batch can be chosen by its name."""
+    """As `pair_twentyfourth.family`, for any batch: a pair is of the batch whose module has `make`."""
     for other, ways in {way: dict[str, Any](), **more}.items():
-        healthy(name, other.replace("_", " "), lambda ways=ways: make(**ways))  # type: ignore[misc]
+        healthy(name, other.replace("_", " "), functools.partial(make, **ways))
     for fault, (bad, names, said) in faults.items():
-        broken(name, fault, lambda bad=bad: make(**bad), *names, said=said)  # type: ignore[misc]
+        broken(name, fault, functools.partial(make, **bad), *names, said=said)
 
 
 def of_library(kind: str, **sizes: Any) -> nn.Module:

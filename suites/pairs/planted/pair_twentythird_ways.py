@@ -235,5 +235,5 @@ def compiled(wrong: str = "", drop: bool = False, backend: str = "inductor") -> 
 
 family("a compiled port", "by Inductor", compiled, {
     "values of another group": ({"wrong": "group"}, B, ""), "a dropout that is on": ({"drop": True}, ("layers.1.drop", *B), ""),
-    "half of a bias": ({"wrong": "beta"}, B, ""),
+    "half of a bias": ({"wrong": "beta"}, B, ""), "half of a bias, by graphs": ({"wrong": "beta", "backend": "aot_eager"}, B, ""),
 }, by_graphs={"backend": "aot_eager"})  # fmt: skip
