@@ -24,6 +24,16 @@ else:  # bytecode for the processes that tests start. They would compile 500 mod
 gc.set_threshold(5000, 20, 100)
 
 
+def pytest_collection_finish() -> None:
+    """Nor do the collections that tests, torch and accelerate ask for go over it: each would take most of a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # else what is alive at the end is never collected, and nanobind calls it leaked
+
+
 @pytest.fixture(scope="session")
 def everything_imported() -> None:
     """pytester forgets modules that a run inside it imports, and parts of torch, which loads some late, cannot be imported twice.

@@ -11,7 +11,6 @@ import itertools
 import math
 import pkgutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -103,7 +102,8 @@ def rule_of(name: str) -> type[Rule]:
 
 def limits_of(name: str) -> tuple[Row, ...]:
     """The limits that a rule lists, in the same order."""
-    return tuple(_row(limit) for limit in rule_of(name).limits)
+    places = {id(limit): place for place, limit in all_limits().items()}
+    return tuple(_row(limit, *places[id(limit)]) for limit in rule_of(name).limits)
 
 
 _TOOLS = frozenset({"limit", "facts", "labels", "provenance", "ledger"})
@@ -129,8 +129,7 @@ def all_limits() -> dict[tuple[str, str], Limit]:
     }
 
 
-def _row(limit: Limit) -> Row:
-    file, name = next(place for place, each in all_limits().items() if each is limit)
+def _row(limit: Limit, file: str, name: str) -> Row:
     return Row(name, _written(limit), limit.unit, file, _origins(limit.module)[name])
 
 
@@ -148,11 +147,10 @@ def _written(value: float) -> str:
     return f"2^{exponent - 1}" if mantissa == 0.5 and exponent < -3 else f"{value:g}"
 
 
-def _modules() -> Iterator[ModuleType]:
-    for package in (analysis, rules):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith(".example"):
-                yield importlib.import_module(found.name)
+@functools.cache
+def _modules() -> tuple[ModuleType, ...]:
+    walks = (pkgutil.walk_packages(package.__path__, f"{package.__name__}.") for package in (analysis, rules))
+    return tuple(importlib.import_module(found.name) for found in itertools.chain(*walks) if not found.name.endswith(".example"))
 
 
 def _file(module: ModuleType) -> str:

@@ -20,9 +20,12 @@ class Cycle:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_frozen() -> Any:
-    gc.unfreeze()  # other packages of an environment may have frozen something
+    frozen = gc.get_freeze_count()  # as conftest.py does, and packages of an environment may
+    gc.unfreeze()
     yield
     gc.unfreeze()
+    if frozen:
+        gc.freeze()
 
 
 def test_nothing_stays_frozen() -> None:
