@@ -18,7 +18,7 @@ PHASE = "    return torch.remainder(frame * turns, 36_000).float() / 36_000\n"
 SEEN = "    seen = torch.stack([metres * places, metres * places[:, None], metres], 1)\n"
 MARCHED = "        far = far + stride\n    return far - start\n"
 FACING = "    return F.normalize(torch.linalg.cross(down, right, dim=1), dim=1)\n"
-SHOWN = "    light = light.float()\n    return light * (2.51"
+SHOWN = "    light = light.float()\n    return light * (2.51 * light + 0.03) / (light * (2.43 * light + 0.59) + 0.14)\n"
 
 BUGS = [
     Planted(
@@ -108,7 +108,7 @@ BUGS = [
     Planted(
         name="shown-half",
         healthy=SHOWN,
-        planted="    light = light.half()  # culprit\n    return light * (2.51",
+        planted="    light = light.half()  # culprit\n    return light * (2.51 * light + 0.03) / (light * (2.43 * light + 0.59) + 0.14)  # culprit\n",
         precisions=HALF,
         part="function:shown",
         rules=INFINITE,
