@@ -147,3 +147,41 @@ def test_what_is_stored_wide_or_given_low_is_subtracted_rightly() -> None:
         kept.append(100 * low.left((STEPS.float() / 1000).to(LOW)))
     assert len(kept) == 2
     assert report.errors == []
+
+
+class Turning(torch.nn.Module):
+    """Counts samples, and turns them to angles. What is taken off is whole turns, so an angle has the error of all its turns."""
+
+    def __init__(self, dtype: torch.dtype, *, wraps: bool = True) -> None:
+        super().__init__()
+        self.dtype, self.wraps = dtype, wraps
+
+    def turned(self, rate: torch.Tensor, first: int | torch.Tensor) -> torch.Tensor:
+        samples = (torch.arange(14) * 1096 + first).to(self.dtype)
+        turns = samples * rate[:, None]
+        return 6.28 * torch.remainder(turns, 1) if self.wraps else turns
+
+    def forward(self, rate: torch.Tensor) -> torch.Tensor:
+        return self.turned(rate, 0)
+
+
+RATES = torch.linspace(0.0006, 0.0012, 4)
+
+
+def test_whole_numbers_that_a_model_counts_and_casts_are_its_own() -> None:
+    model = Turning(LOW)
+    with precheck.watch(model) as report:
+        kept = model(RATES)
+    assert len(kept) == len(RATES)
+    (found,) = report.errors
+    assert "turned() is off by " in found.message
+    assert int(found.source.rpartition(":")[2]) == Turning.turned.__code__.co_firstlineno + 1
+
+
+def test_whole_numbers_that_are_counted_wide_or_whose_rounding_is_not_enlarged() -> None:
+    kept = []
+    for model in (Turning(torch.float32), Turning(LOW, wraps=False)):
+        with precheck.watch(model) as report:
+            kept.append(model(RATES))
+        assert report.errors == []
+    assert len(kept) == 2

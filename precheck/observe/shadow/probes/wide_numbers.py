@@ -1,7 +1,8 @@
-"""Knows where the numbers of wide tensors come from that have no shadow, since they are the run's and the reference's alike.
+"""Knows where the numbers of wide tensors and of integers come from that have no shadow, since they are the run's and the reference's alike.
 
 They were given to the block, drawn at random in it, computed in it, or written into the program. A cast to a low format of what a model computes is
-the model's own. What is computed outside of all modules may be data, which a program may store low: they are known to a rounding, if at all.
+the model's own, whether it computes with fractions or with whole numbers, as a count of samples is. What is computed outside of all modules may be
+data, which a program may store low: they are known to a rounding, if at all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.memory.storages import Storages
-from precheck.observe.shadow.replaying.replay import OpCall, tensors_in
+from precheck.observe.shadow.replaying.replay import OpCall, addressable, tensors_in
+from precheck.torch_internals import located
 
 AS_BEFORE = ops.UNROUNDED | ops.MOVING | ops.CASTS
 """Ops that compute no new numbers, or a constant of one number."""
@@ -32,12 +34,12 @@ class WideNumbers:
         return _any_in(self.drawn, places)
 
     def made(self, op: OpCall, places: list[tuple[int, int]], result: Any) -> None:
-        """After an op in wide formats: notes what its result is made from. What was only moved, selected or cast is as it was before."""
+        """After an op in wide formats, or on integers: notes what its result is made from. What was only moved, selected or cast is as before."""
         draws = op.draws()
         drawn = draws or self.draws(places)
-        computed = not draws if op.base not in AS_BEFORE else _any_in(self.computed, places)
+        computed = not draws if op.base not in AS_BEFORE else _any_in(self.computed, places or _places_of_integers(op))
         for each in tensors_in(result) if drawn or computed else ():
-            if each.layout is torch.strided and each.is_floating_point():
+            if each.layout is torch.strided and each.dtype is not torch.bool:
                 if drawn:
                     self.drawn.put(each, True)
                 if computed:
@@ -58,6 +60,11 @@ class WideNumbers:
     def own(self, tensor: torch.Tensor, within: bool) -> bool:
         """Whether the program has made these numbers, and not only stored them. `within`: inside a module's forward pass."""
         return bool(self.written.get(tensor) or (within and self.computed.get(tensor)))
+
+
+def _places_of_integers(op: OpCall) -> list[tuple[int, int]]:
+    """Where the integers lie that an op without floats reads."""
+    return located(filter(addressable, op.tensors()))
 
 
 def _any_in(storages: Storages[bool], places: list[tuple[int, int]]) -> bool:

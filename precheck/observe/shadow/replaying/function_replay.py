@@ -192,11 +192,12 @@ def _stored(call: Call) -> bool:
 
 
 def _data(call: Call) -> bool:
-    """Whether a cast stores numbers that the program has not made itself."""
+    """Whether a cast stores numbers that the program has not made itself. Whole numbers that it has computed are its own, as fractions are."""
     maker = call.inputs[-1].maker if call.inputs else None
     if maker is not None:
         return maker.base in ops.WHOLE_COPIES
-    return not (call.floats and call.mode.wide.own(call.floats[0], bool(call.mode.tracker.stack)))
+    source = next(iter(call.floats) if call.floats else call.op.tensors(), None)
+    return source is None or not call.mode.wide.own(source, bool(call.mode.tracker.stack))
 
 
 def _as_cast(call: Call, mark: Value) -> bool:
