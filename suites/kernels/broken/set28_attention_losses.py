@@ -124,7 +124,7 @@ def _padded(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
       lambda: (torch.tensor([[1.0, -1, 2], [1, 1, -2], [0, 0, 0], [2, 1, -1], [-1, 0, 1]]), *drawn((5, 4))()))  # fmt: skip
 def rows_whose_sum_is_zero(wrong: bool, x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     need(x.dim() == v.dim() == 2, len(x) == len(v), x.shape[1] > 0)
-    used = x.sum(1).abs().sign() if wrong else x.abs().sum(1).sign()
+    used = x.sum(1) if wrong else x.abs().sum(1)
     scores = (x.sum(1) / x.shape[1]).masked_fill(used == 0, -1e9)
     return (scores - scores.logsumexp(0)).exp()[:, None] * v
 
@@ -259,7 +259,7 @@ def below_that_no_gradient(wrong: bool) -> Any:
     return function(forward, backward)
 
 
-@case("length of each row with a small number: it is added behind the root", "kernel-gradient", "mpariente/pytorch_stoi/pull/14",
+@case("length of each row with a small number: it is added behind the root", "kernel-contract", "mpariente/pytorch_stoi/pull/14",
       lambda x: (x.square().sum(1) + 1e-8).sqrt(), drawn((5, 6)))  # fmt: skip
 def added_behind_the_root(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2)

@@ -135,10 +135,11 @@ def _moving(x: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
 @wide
 def by_powers_of_its_share(x: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, share.shape == x.shape[1:])
-    place = torch.arange(len(x))
-    gap = (place[:, None] - place).clamp(min=0)
-    weights = torch.where((place[:, None] >= place)[:, :, None], (gap[:, :, None] * F.logsigmoid(share)).exp() * torch.sigmoid(-share), 0)
-    return torch.einsum("tsk,sk->tk", weights, x)
+    keep, out = torch.sigmoid(share), []
+    for at in range(1, len(x) + 1):
+        powers = keep ** torch.arange(at - 1, -1, -1)[:, None]
+        out.append((powers * torch.sigmoid(-share) * x[:at]).sum(0))
+    return torch.stack(out) if out else x.clone()
 
 
 @rewrite("product of two lower triangles' rows, column by column", wide(lambda a, b: a.tril() @ b.tril()), shapes((6, 6), (6, 6)))
