@@ -21,10 +21,10 @@ _MOST = 8
 """The most masks of a reference that are changed one by one."""
 
 
-class _Shown(Exact):
-    """float64, with one of the masks hiding nothing, or everything. `masks`: those that the reference has, as they were."""
+class Shown(Exact):
+    """float64, with one of the masks hiding nothing, or everything, or as another one does. `masks`: those that the reference has, as they were."""
 
-    def __init__(self, which: int = -1, chosen: bool = False) -> None:
+    def __init__(self, which: int = -1, chosen: bool | torch.Tensor = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.which, self.chosen = which, chosen
         self.masks: list[torch.Tensor] = []
@@ -34,7 +34,8 @@ class _Shown(Exact):
         if place is not None and len(args) == 3 and isinstance(args[place], torch.Tensor) and args[place].dtype is torch.bool:
             self.masks.append(args[place].clone())
             if len(self.masks) - 1 == self.which:
-                args = (*args[:place], torch.full_like(args[place], self.chosen), *args[place + 1 :])
+                other = self.chosen if isinstance(self.chosen, torch.Tensor) else torch.full_like(args[place], self.chosen)
+                args = (*args[:place], other, *args[place + 1 :])
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -44,28 +45,28 @@ def explains(bench: Bench, judged: Judged) -> str:
     got, found = judged.outcome.values.get(name) if judged.outcome is not None else None, judged.distances.get(name)
     if got is None or found is None or found.wrong is None or not bool(found.wrong.any()) or not got.is_floating_point():
         return ""
-    mode = _Shown()
+    mode = Shown()
     bench.under(mode, judged.trial)
     for which in range(min(len(mode.masks), _MOST)):
-        shown, hidden = (bench.under(_Shown(which, chosen), judged.trial).values.get(name) for chosen in (True, False))
+        shown, hidden = (bench.under(Shown(which, chosen), judged.trial).values.get(name) for chosen in (True, False))
         if shown is None or hidden is None or shown.shape != got.shape or hidden.shape != got.shape:
             continue
-        other = torch.where(_gap(got, shown) <= _gap(got, hidden), shown, hidden)
+        other = torch.where(gap(got, shown) <= gap(got, hidden), shown, hidden)
         right = judged.reference.exact.values.get(name) if judged.reference is not None else None
-        off, left = (_gap(got, each)[found.wrong] for each in (right, other))
-        if bool((left <= masks.BEHIND**0.5 * off).all()) and _depends_on_others(bench, judged, which):
+        off, left = (gap(got, each)[found.wrong] for each in (right, other))
+        if bool((left <= masks.BEHIND**0.5 * off).all()) and depends_on_others(bench, judged, which):
             return "a mask that hides other elements"
     return ""
 
 
-def _gap(one: torch.Tensor, other: Any) -> torch.Tensor:
+def gap(one: torch.Tensor, other: Any) -> torch.Tensor:
     """The distance of elements. Two that are not finite, and the same, are at one place."""
     gap = (one.double() - other.double()).abs()
     same = (one == other.to(one.dtype)) | (one.isnan() & other.isnan())
     return torch.where(same, 0.0, gap.nan_to_num(nan=torch.inf))
 
 
-def _depends_on_others(bench: Bench, judged: Judged, which: int) -> bool:
+def depends_on_others(bench: Bench, judged: Judged, which: int) -> bool:
     """Whether a mask changes at elements that stay as they are, where others of an input of its shape change."""
     made, generator = bench.make(judged.trial), torch.Generator().manual_seed(5)
     before = _mask(bench, judged, made, which)
@@ -83,6 +84,6 @@ def _depends_on_others(bench: Bench, judged: Judged, which: int) -> bool:
 
 
 def _mask(bench: Bench, judged: Judged, made: Made, which: int) -> torch.Tensor | None:
-    mode = _Shown()
+    mode = Shown()
     bench.under(mode, judged.trial, made=made)
     return mode.masks[which] if which < len(mode.masks) else None

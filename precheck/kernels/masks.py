@@ -102,7 +102,7 @@ def _bounds(name: str) -> bool:
 
 def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
     """A mask moved along its columns, as if it started at another corner. None if that is the same mask."""
-    if mask.dim() < 2 or not mask.shape[-1]:
+    if mask.dim() < 2 or mask.shape[-1] < 2:  # one column is no row of a window, nor has a corner
         return None
     if way in _WINDOWS:
         return _resized(mask, *_WINDOWS[way])

@@ -33,9 +33,9 @@ _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
 _ATTENTION = "_safe_softmax"
 """The softmax of torch's attention. Kernels store its weights in the inputs' format, and the gradients of its scores, for the products with them."""
 _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
-_KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED) | {"exp2"}
-"""Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards. A power of two with a whole
-exponent is exact too."""
+_KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED) | ops.CUTTING | {"exp2"}
+"""Ops that give integers for integers in every implementation: codes are rounded first, and moved, limited or cut off afterwards. A power of two with
+a whole exponent is exact too."""
 _HALF = 0.5
 """The unit whose multiples additions leave exact: with a half added, a floor rounds to the nearest integer. Halves of computed numbers are rare."""
 _STEPS = ops.JUMPING | ops.WHOLE

@@ -82,6 +82,16 @@ def beside(values: torch.Tensor, number: float, generator: torch.Generator, fmt:
     return torch.where(_some(values, generator, 0.5), near, values)
 
 
+def upon(values: torch.Tensor, number: float, generator: torch.Generator) -> torch.Tensor:
+    """Some numbers at a threshold, of either sign, and none next to it.
+
+    A number next to it may be rounded onto it in an intermediate, as 1 + x is, so that correct kernels have it on either side. A sum of both
+    kinds may then be off by a whole element, and one at the threshold itself, whose side is certain, would be lost among these.
+    """
+    at = torch.where(_some(values, generator, 0.25), -number, number)
+    return torch.where(_some(values, generator, 0.5), at, values)
+
+
 FAMILIES: dict[str, Change] = {
     "plain": lambda values, generator, fmt: values,
     "below": lambda values, generator, fmt: -values.abs() - 0.25,
@@ -109,7 +119,7 @@ FAMILIES: dict[str, Change] = {
 }
 SPECIAL = ("NaN", "Inf", "-Inf", "-Inf at ends")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
-AT_THRESHOLDS = ("threshold", "only zeros")
+AT_THRESHOLDS = ("threshold", "threshold itself", "only zeros")
 """Kinds that one tensor has at a time, where the reference compares its numbers."""
 ORDERED = ("rising rows", "falling rows")
 """Kinds whose rows are in order: the largest number so far changes at each place, or never."""
@@ -129,6 +139,7 @@ WORDS = {
     "all alike": "whole numbers that are all the same, and masks that are all True", "NaN": "a NaN", "Inf": "an Inf",
     "-Inf": "a -Inf", "-Inf at ends": "a -Inf at either end", "beside powers": "numbers beside powers of two",
     "threshold": "numbers with which the reference compares them", "only zeros": "zeros alone",
+    "threshold itself": "numbers with which the reference compares them, and none next to these",
 }  # fmt: skip
 
 

@@ -26,6 +26,8 @@ PAIRS = 4
 """Steps to either side, so that each of two equal values is the larger one once."""
 LOST = 2.0**-54
 """Share of a typical number that is lost where it is added to one, even in float64."""
+FLAT = 2.0**-10
+"""Share of a jump by which a result may change behind it, between half of a step and all of it."""
 STEP = 2.0**-30
 """Size of a step relative to an element: far below the resolution of any tested format, and far above the roundoff of float64."""
 
@@ -107,6 +109,37 @@ def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
             floored.jumped(torch.where(near, 2 * other.double() - floored.exact, floored.exact))  # twice as far, since the stored value is rounded
             found = True
     return found
+
+
+def jumps_at_lost(bench: Bench, trial: Trial, reference: Reference) -> bool:
+    """Whether a result jumps where a number of the inputs is lost, which then counts as either side.
+
+    1 + x is 1 in float64 for an x of -1e-39, so that a reference that rounds it down takes x for zero. A kernel that compares x itself has it
+    below zero, and is right too. It gives what the reference gives for numbers that are not lost and have the same signs. Functions that are
+    steep there, as a root or a logarithm, do not jump: half of such a number gives another result.
+    """
+    made, found = reference.made or bench.make(trial), False
+    if not any(bool(_free(each).any()) for each in made.values):
+        return False
+    whole, half = (bench.exact_of(trial, Made([_found_again(each, share) for each in made.values], made.numbers)) for share in (1.0, 0.5))
+    for name, floored in reference.floors.items():
+        one, two = whole.values.get(name), half.values.get(name)
+        if one is None or two is None or not one.shape == two.shape == floored.exact.shape or not floored.exact.is_floating_point():
+            continue
+        jump = ((one - two).abs() <= FLAT * (one - floored.exact).abs()) & (one != floored.exact)
+        if bool(jump.any()):
+            floored.jumped(torch.where(jump, one, floored.exact))
+            found = True
+    return found
+
+
+def _found_again(value: torch.Tensor, share: float) -> torch.Tensor:
+    """The numbers, of which those that are lost are as far from zero as a step of typical ones, with the signs that they have."""
+    if not value.is_floating_point() or not value.numel():
+        return value
+    wide = value.double()
+    away = share * STEP * _typical(wide) * torch.where(wide.signbit(), -1.0, 1.0)
+    return torch.where(_free(value), away, wide)
 
 
 def stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -> torch.Tensor:

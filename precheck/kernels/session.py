@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import contents, flags, number_kinds, plan, protocol, reference_error, registration, triton_interpreter, unequal_sizes
+from precheck.kernels import contents, flags, number_kinds, plan, poles, protocol, reference_error, registration, triton_interpreter, unequal_sizes
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Budget, Clock, Costs
@@ -179,7 +179,7 @@ class Session:
         if self.itself.judge(judged.trial).fault is not None:
             self.told.unconfirmed.append(f"{judged.fault.text}; of the reference the same is found")
             return False
-        if judged.fault.kind == "values" and self._unsure(judged):
+        if self._unsure(judged):
             self.told.unconfirmed.append(f"{judged.fault.text}; float64 does not know it better")
             return False
         trial = judged.trial
@@ -238,11 +238,15 @@ class Session:
         return right
 
     def _unsure(self, judged: Judged) -> bool:
-        """Whether the exact result is itself only accurate to a rounding of float64 there."""
-        if compiled(self.bench.candidate) or judged.outcome is None or judged.reference is None:
+        """Whether the exact result is itself only accurate to a rounding of float64 there, or lies next to a pole, or at a jump."""
+        if judged.fault is None or judged.outcome is None or judged.reference is None:
             return False
         with self.state.restored():
-            if not reference_error.doubted(self.bench, judged.trial, judged.reference):
+            doubted = False
+            if judged.fault.kind == "values":
+                doubted = not compiled(self.bench.candidate) and reference_error.doubted(self.bench, judged.trial, judged.reference)
+                doubted |= reference_error.jumps_at_lost(self.bench, judged.trial, judged.reference)
+            if not doubted and not poles.near(self.bench, judged):
                 return False
         return all(each.ratio <= 1 for each in distances(judged.outcome, judged.reference).values())
 

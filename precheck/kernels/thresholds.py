@@ -73,11 +73,15 @@ def _traced(bench: Bench, trial: Trial, made: Made) -> _Compared:
 
 
 def trials(bench: Bench) -> list[Trial]:
-    """Trials with numbers at the thresholds of each input, and next to them. And where the reference compares anything with zero, an input of
-    zeros alone: its sum, its length and its largest are exactly zero too."""
+    """Trials with numbers at the thresholds of each input and next to them, and with some at them alone.
+
+    And where the reference compares anything with zero, an input of zeros alone: its sum, its length and its largest are exactly zero too.
+    """
     trial = Trial(seed=63)
     mode = _traced(bench, trial, bench.make(trial))
-    found = [trial.but(seed=64, family="threshold", leaf=place, number=each) for place, numbers in mode.found.items() for each in numbers]
+    jumps = [(place, each) for place, numbers in mode.found.items() for each in numbers]
+    found = [trial.but(seed=64, family="threshold", leaf=place, number=each) for place, each in jumps]
+    found += [trial.but(seed=66, family="threshold itself", leaf=place, number=each) for place, each in jumps if each]
     return found + [trial.but(seed=65, family="only zeros", leaf=place) for place in mode.found if mode.zero]
 
 

@@ -106,6 +106,8 @@ def _at_threshold(drawn: torch.Tensor, limits: contents.Limits, trial: Trial, ge
         return drawn
     if trial.family == "only zeros":
         return torch.zeros_like(drawn)
+    if trial.family == "threshold itself":
+        return number_kinds.upon(drawn, trial.number, generator).clamp(*limits)
     return number_kinds.beside(drawn, trial.number, generator, fmt).clamp(*limits)
 
 

@@ -85,6 +85,8 @@ CONSTANTS = MOVING - GATHERED | where(lambda op: bool(op.constant))
 """Ops that make constants or move elements. Masks are made by these."""
 UNROUNDED = where(lambda op: (op.exact and not op.casts) or (op.kind is Kind.FACTORY and op.constant != "range")) | {"copy"}
 """Ops whose result is as exact as their inputs. A copy into another tensor is assumed not to change the dtype. Casts are not included."""
+CUTTING = where(lambda op: op.kind is Kind.PIECEWISE and op.exact)
+"""Ops that give each element as it is, or a constant in its place."""
 REPLACING = where(lambda op: op.replaces)
 """Ops that overwrite a tensor in place with a number or with another tensor's content."""
 FRESH = where(lambda op: op.form)

@@ -32,6 +32,32 @@ def test_other_elements_that_are_hidden_are_a_fault_of_the_mask(hides: Any) -> N
     assert _told(lambda x: hides(x, True), lambda x: hides(x, False)) == ["kernel-mask"]
 
 
+def _best(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Shares of the best of each row, which are one together."""
+    need(x.dim() == 2, x.shape[1] > 3)
+    return x.masked_fill(x.tanh() < x.tanh().topk(count, 1).values[:, -1:], -torch.inf).softmax(1)
+
+
+def _of_used_rows(x: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+    return torch.where(used, x.sum(1), -1e9).softmax(0)[:, None] * x
+
+
+WHOLE = torch.tensor([[1.0, -1, 2], [1, 1, -2], [0, 0, 0], [2, 1, -1], [-1, 0, 1]])
+
+
+def test_so_are_elements_that_count_in_the_results_of_others() -> None:
+    assert _told(lambda x: _best(x, 3), lambda x: _best(x, 2)) == ["kernel-mask"]
+    by_their_sum = _told(lambda x: _of_used_rows(x, x.sum(1) != 0), lambda x: _of_used_rows(x, (x != 0).any(1)), WHOLE)
+    assert by_their_sum == ["kernel-mask"]
+
+
+def test_two_functions_of_rows_are_no_mask_unless_a_row_changes_the_results_of_others() -> None:
+    def bent(x: torch.Tensor, least: float) -> torch.Tensor:
+        return torch.where((x.sum(1) > least)[:, None], x, x.square())
+
+    assert _told(lambda x: bent(x, 1.5), lambda x: bent(x, 0.5), WHOLE) == ["kernel-contract"]
+
+
 def test_another_function_of_what_is_shown_is_none_of_the_mask() -> None:
     assert _told(lambda x: _largest(x, 2) * 1.5, lambda x: _largest(x, 2)) == ["kernel-contract"]
 

@@ -59,11 +59,13 @@ def test_the_numbers_that_an_input_is_compared_with_are_found(reference: Callabl
 
 def test_there_numbers_lie_on_them_and_beside_them_and_zeros_where_anything_is_compared_with_zero() -> None:
     bench = _bench(F.hardshrink, X)
-    [trial] = thresholds.trials(bench)
-    sizes = bench.make(trial).values[0].abs()
+    trial, alone = thresholds.trials(bench)
+    sizes, upon = (bench.make(each).values[0].abs() for each in (trial, alone))
     for number in (0.5, float(torch.nextafter(torch.tensor(0.5), torch.tensor(1.0)))):
         assert bool((sizes == number).any())
     assert bool(((sizes < 0.5) & (sizes > 0.4999)).any())
+    assert bool((upon == 0.5).any())
+    assert not bool(((upon - 0.5).abs() < 1e-4)[upon != 0.5].any())
     length = _bench(lambda x: torch.where(x.norm() > 0, x / x.norm(), x), X)
     assert [each.family for each in thresholds.trials(length)] == ["only zeros"]
     assert not bool(length.make(thresholds.trials(length)[0]).values[0].any())
@@ -73,6 +75,38 @@ def test_numbers_that_must_be_above_a_threshold_stay_there() -> None:
     above = X.abs().repeat(2, 2) + 1
     bench = _bench(F.hardshrink, above)
     assert all(bool((bench.make(trial).values[0] >= above.min()).all()) for trial in thresholds.trials(bench))
+
+
+def _added_up(x: torch.Tensor) -> torch.Tensor:
+    """Numbers added up in bins of a half. The last bin, from a half to one, has both of its ends."""
+    at = torch.where(x == 1, 1, (((x + 1) * 2).floor() - 2).nan_to_num(-1.0)).clamp(-1, 2)
+    return torch.stack([torch.where(at == each, x, 0).sum() for each in range(2)])
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_sum_of_what_lies_on_a_threshold_is_judged_apart_from_what_lies_next_to_it(ends: bool) -> None:
+    """Next to 1 a number may be rounded to it, with one more added, so that such sums may have it or not."""
+    def binned(x: torch.Tensor) -> torch.Tensor:
+        last = (x >= 0.5) & ((x <= 1) if ends else (x < 1))
+        return torch.stack([torch.where((x >= 0) & (x < 0.5), x, 0).sum(), torch.where(last, x, 0).sum()])
+
+    report = precheck.compare_kernels(binned, _added_up, (X.flatten(),), trials=120)
+    assert bool(report.errors) != ends, report.summary()
+
+
+def _lower(x: torch.Tensor) -> torch.Tensor:
+    """Numbers whose floor is -1, added up row by row. The reference adds one first, in which what is small is lost."""
+    return torch.where((x + 1).floor() == 0, x - 2, 0).sum(1)
+
+
+@pytest.mark.parametrize(("candidate", "reference", "right"), [
+    (lambda x: torch.where((x >= -1) & (x < 0), x - 2, 0).sum(1), _lower, True),
+    (lambda x: torch.where((x >= -1) & (x < 1e-30), x - 2, 0).sum(1), _lower, False),  # it has zero on the other side
+    (lambda x: torch.where(x.abs() < 1e-30, 1e-12, x.abs().sqrt()), lambda x: x.abs().sqrt(), False),  # steep, and no jump
+])  # fmt: skip
+def test_what_is_lost_beside_others_may_be_on_any_side_of_a_jump(candidate: Callable[..., Any], reference: Callable[..., Any], right: bool) -> None:
+    report = precheck.compare_kernels(candidate, reference, (X,), trials=60, gradients=False)
+    assert bool(report.errors) != right, report.summary()
 
 
 def _noisy(formula: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
@@ -88,6 +122,12 @@ def _noisy(formula: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> 
 ])  # fmt: skip
 def test_what_an_op_chooses_is_one_of_its_numbers_as_it_is(formula: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert all(torch.equal(each, formula(X)) for each in _noisy(formula, X))
+
+
+@pytest.mark.parametrize("formula", [F.relu, torch.nan_to_num, lambda x: F.hardtanh(x, -3, 3), lambda x: F.threshold(x, 2, -1)])
+def test_whole_numbers_that_are_cut_off_stay_whole(formula: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    whole = (X * 3).round()
+    assert all(torch.equal(each, formula(whole)) for each in _noisy(formula, whole))
 
 
 def test_sums_of_whole_numbers_are_exact_and_those_of_others_are_not() -> None:
