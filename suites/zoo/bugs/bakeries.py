@@ -145,7 +145,7 @@ class Potential(nn.Module):
     def forward(self, places: torch.Tensor) -> torch.Tensor:
         pairs = torch.triu_indices(len(places), len(places), 1)
         apart = (places[pairs[0]] - places[pairs[1]]).norm(dim=-1, keepdim=True)
-        return self.base + (self.layers(torch.sin(apart * self.waves) / apart)).sum()
+        return self.base + (self.layers(torch.sin(apart * self.waves) / apart)).sum()  # culprit: bends-by-differences
 
 
 def stiffness(kind: torch.dtype) -> torch.Tensor:
@@ -164,13 +164,15 @@ def stiffness(kind: torch.dtype) -> torch.Tensor:
 
 BUGS = (
     Bug("moments-in-even-steps", "inclusionAI/AReno#541", ("underflow", "amplified-rounding", "accumulated-drift"), "aten.round.default",
-        lambda: eight_bits(linearly=True), lambda: eight_bits(linearly=False), phase="optimizer"),
+        lambda: eight_bits(linearly=True), lambda: eight_bits(linearly=False),
+        expected_miss="no format is low: codes of eight bits in a float32 run are followed where it is watched as one, and then as they are meant"),
     Bug("norms-that-stay-one", "fla-org/flame#47", ("lost-update",), "",
-        lambda: pretrained(LOW), lambda: pretrained(SINGLE), phase="optimizer"),
+        lambda: pretrained(LOW), lambda: pretrained(SINGLE), phase="optimizer", module="1.before"),
     Bug("words-that-never-come", "unslothai/unsloth-zoo#962", ("amplified-rounding", "cancellation"), "aten.add.Tensor",
-        lambda: embedded(masked=False), lambda: embedded(masked=True), phase="optimizer"),
+        lambda: embedded(masked=False), lambda: embedded(masked=True),
+        expected_miss="no format is low: codes of eight bits in a float32 run are followed where it is watched as one, and then as they are meant"),
     Bug("length-made-half-too-soon", "jax-ml/jax#39899", ("overflow",), "aten._to_copy.default",
         lambda: clipped(early=True), lambda: clipped(early=False)),
-    Bug("bends-by-differences", "mir-group/nequip#92", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
+    Bug("bends-by-differences", "mir-group/nequip#92", ("amplified-rounding", "cancellation"), "aten.add.Tensor",
         lambda: stiffness(SINGLE), lambda: stiffness(DOUBLE), precision="32-true"),
 )  # fmt: skip

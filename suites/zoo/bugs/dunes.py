@@ -143,13 +143,16 @@ def posed(careful: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("word-of-the-last-hash", "sgl-project/sglang#33423", ("nan", "integer-rounding", "underflow"), "aten.log.default",
-        lambda: drawn(held=False), lambda: drawn(held=True), precision="32-true"),
+        lambda: drawn(held=False), lambda: drawn(held=True), precision="32-true",
+        expected_miss="the largest hash is one in float64 too, so the reference has the same infinity"),
     Bug("policy-that-went-far", "google/tunix#1560", ("overflow",), "aten.exp.default",
-        lambda: apart(None), lambda: apart(20.0)),
+        lambda: apart(None), lambda: apart(20.0),
+        expected_miss="the exponential is of float32 numbers, and infinite in the reference, which is float32; beside float64 it is found"),
     Bug("memory-word-by-word", "ROCm/hip-ep#403", ("absorption", "accumulated-drift"), "aten._to_copy.default",
         lambda: remembered(HALF), lambda: remembered(SINGLE)),
     Bug("price-of-a-crowd", "allenai/OLMo-core#255", ("vanished-constant", "underflow"), "aten.add.Tensor",
-        lambda: crowded(1e-20), lambda: crowded(torch.finfo(SINGLE).tiny)),
-    Bug("camera-at-rest", "kornia/kornia#4623", ("nan", "underflow", "vanished-constant"), "aten.sqrt.default",
+        lambda: crowded(1e-20), lambda: crowded(torch.finfo(SINGLE).tiny),
+        expected_miss="a constant that is larger than what it is added to is so in any format"),
+    Bug("camera-at-rest", "kornia/kornia#4623", ("vanished-constant", "nan", "underflow"), "aten.add.Tensor",
         lambda: posed(careful=False), lambda: posed(careful=True)),
 )  # fmt: skip

@@ -141,13 +141,13 @@ def transcribed(wide: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("names-of-a-sound", "Stability-AI/stable-audio-tools#171", ("integer-rounding",), "aten.sum.dim_IntList",
-        lambda: coded(exact=False), lambda: coded(exact=True), precision="32-true"),
+        lambda: coded(exact=False), lambda: coded(exact=True), precision="32-true", phase="data"),
     Bug("heights-of-air", "Unidata/MetPy#1075", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: thickness(plain=True), lambda: thickness(plain=False), precision="32-true"),
-    Bug("words-that-are-padding", "huggingface/kernels-community#680", ("nan",), "aten.div.Tensor",
-        lambda: padded(0.0), lambda: padded(1e-12), module=""),
-    Bug("words-of-nothing", "microsoft/BitNet#123", ("nan", "overflow"), "aten.mul.Tensor",
+    Bug("words-that-are-padding", "huggingface/kernels-community#680", ("wrong-scale", "nan"), "aten._to_copy.default",
+        lambda: padded(0.0), lambda: padded(1e-12)),
+    Bug("words-of-nothing", "microsoft/BitNet#123", ("wrong-scale", "nan"), "aten.round.default",
         lambda: ternary(0.0), lambda: ternary(1e-10), module="0"),
-    Bug("places-in-a-sound", "vllm-project/vllm#54620", ("amplified-rounding", "integer-rounding"), "aten.sin.default",
+    Bug("places-in-a-sound", "vllm-project/vllm#54620", ("amplified-rounding", "integer-rounding"), "aten.mul.Tensor",
         lambda: transcribed(wide=False), lambda: transcribed(wide=True), module="1"),
 )  # fmt: skip
