@@ -267,6 +267,7 @@ class Shadow(UncompiledMode):
                 value = partial_writes.found(cell, mine)[0]
                 self.observation.keep_gradient(number, name, value, self.tracker.scale)
                 self.backwards.gradient(name, value, mine)
+                self.losses.undefined.gradient(name, value, mine, self.tracker.step)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation, and fills its row in the table."""
@@ -280,13 +281,15 @@ class Shadow(UncompiledMode):
         self.delayed_scales.finish()
         self.updates.finish(self.observation, self.tracker.parameter_names)
         self.observation.unchanged_products = self.accumulation.decayed_weights.unchanged
-        for cell in self.memory.alive():
+        for cell in (kept := self.memory.alive()):
             for value in partial_writes.present(cell):
                 value.alive = True
+        self.losses.undefined.results(kept)
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
         self.observation.parameters, self.observation.trainable = dict(self.tracker.parameter_names), self.tracker.trainable()
         self.tracker.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
+        self.observation.undefined = self.losses.undefined.first
         self.observation.exponents, self.observation.mixed = self.exponents.histograms(), self.backwards.mixed
         return self.observation

@@ -32,7 +32,7 @@ from precheck.observe.shadow.op_notes import (
 from precheck.observe.shadow.places.call_sites import CallSite
 from precheck.observe.shadow.places.source import Function, shortened
 from precheck.observe.shadow.quantisers.code_notes import Remark
-from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Update
+from precheck.observe.shadow.training.step_records import ScalerStep, ScalingEvent, UnchangedProducts, Undefined, Update
 from precheck.ops import names_of
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
@@ -135,6 +135,7 @@ class Operation:
     unmasked: int = 0  # elements that are NaN because a boolean mask multiplied Inf or NaN by zero
     derived: bool = False  # made by autograd from a forward op, not written by the user
     absorbed: Absorbed | None = None
+    breaks: bool = False  # whether it makes Inf or NaN of finite numbers, in the shadow too; of functions with poles and exponentials
     starved: float = 0.0  # smallest non-zero |divisor| in the run, for a quotient that overflowed
     scale: float = 1.0  # loss scale of its backward pass
     stores_own: bool = False  # whether it casts to a low format what the model has computed without an error, or has written down
@@ -228,6 +229,7 @@ class Observation:
     mixed: list[ScalingEvent] = dataclasses.field(default_factory=list)  # sums of terms under two scales that a parameter's gradient is made from
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)
+    undefined: Undefined | None = None  # the first loss or gradient that is not finite in the shadow either
     each_loss: int = 1  # backward passes that one loss stands for
     exponents: list[Binades] = dataclasses.field(default_factory=list)
     functions: dict[str, Function] = dataclasses.field(default_factory=dict)  # the user's functions, by line

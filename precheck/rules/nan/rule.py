@@ -1,11 +1,12 @@
 """Finds NaN that no other rule explains.
 
-An op gives NaN where the reference has a number, and no number before it was beyond the format's range.
+An op gives NaN where the reference has a number, and no number before it was beyond the format's range. Where the loss, a gradient or a result is
+Inf or NaN in the reference too, a warning says so, with the op that made it of finite numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from precheck import ops
 from precheck.analysis.facts import Fact, Part, Readers
@@ -18,6 +19,16 @@ from precheck.rules.advice import widened
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
 
+_BOUND = "no wider format helps: bound what this op reads, or replace it by torch.where before the op"
+_SEEK = "no wider format helps: look for NaN in the inputs and weights, Inf - Inf, or a row that is masked entirely"
+
+
+_BREAKING = ("nan", "overflow", "underflow", "vanished-constant", "wrong-scale", "scaler-collapse")
+
+
+class UndefinedLoss(Candidate):
+    """A loss, gradient or result that is not finite on either side."""
+
 
 class NotANumber(Rule):
     limits = (HARMED, FILLS)
@@ -28,6 +39,20 @@ class NotANumber(Rule):
         if operation.unmasked and not own and _stays(operation, part):
             text = f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the reference too"
             yield Candidate("nan", operation, text, operation.unmasked, 0, advice="use torch.where or masked_fill")
+
+    def at_end(self, part: Part) -> Iterator[Candidate]:
+        """A loss or gradient that is not finite in the reference either: the op that made it of finite numbers."""
+        lost = part.observation.undefined
+        if lost is not None:
+            wide, kind = "float64" if part.observation.exact else "float32", "NaN" if lost.nan else "Inf"
+            where = "it comes from Inf or NaN that is made of finite numbers here" if lost.made else "where it is made of finite numbers is not known"
+            text = f"the {lost.what} is {kind} in {wide} too, in step {lost.step}: {where}"
+            yield UndefinedLoss("nan", lost.operation, text, 1, 0, "warning", advice=_BOUND if lost.made else _SEEK)
+
+    def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
+        """Inf and NaN for which a format is at fault explain a loss that the reference has lost too. That steps were skipped for it says as much."""
+        told = any(each.rule == "scaler-skip" or (each.rule in _BREAKING and each.severity == "error") for each in found)
+        return [each for each in found if not (told and isinstance(each, UndefinedLoss))]
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "not a number":

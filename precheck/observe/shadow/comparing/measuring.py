@@ -89,6 +89,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         if before is not None:
             _unscaled(value, before, shadow)
         return
+    call.mode.losses.undefined.made(call, output, shadow)
     if operation.in_optimizer and not value.low and not any(source.nonfinite or source.zeros for source in inputs):
         if output.numel() > GLANCE and not isinstance(output, torch.nn.Parameter):
             value.drift = operation.drift_in

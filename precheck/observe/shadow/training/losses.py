@@ -27,6 +27,7 @@ from precheck.observe.shadow.places.source import shortened
 from precheck.observe.shadow.replaying.replay import addressable, tensors_in
 from precheck.observe.shadow.training.loss_scales import LossScales
 from precheck.observe.shadow.training.step_records import Backward, ScalingEvent
+from precheck.observe.shadow.training.undefined_losses import UndefinedLosses
 
 _NEAR = 8  # most Python frames between autograd's and this one; function modes add some
 _BEGINS = "_make_grads"  # in torch/autograd/__init__.py
@@ -39,7 +40,7 @@ class Losses:
     """The losses, in the order of the run."""
 
     def __init__(self, memory: Memory, scales: LossScales) -> None:
-        self.memory, self.scales = memory, scales
+        self.memory, self.scales, self.undefined = memory, scales, UndefinedLosses(memory)
         self.found: list[Loss] = []
         self.each = 1  # backward passes that one kept loss stands for
         self.passes = 0
@@ -52,11 +53,13 @@ class Losses:
         where, cell, factor = describe(), self.memory.find(loss), self.scales.of(loss)
         with torch.no_grad():
             shadow = loss.detach() if cell is None else self.memory.view(cell, loss)
-            self._keep(where.step, shortened(where.source), factor, *fetched([loss.detach(), shadow]))
+            kept = self._keep(where.step, shortened(where.source), factor, *fetched([loss.detach(), shadow]))
+        if cell is not None and not math.isfinite(kept.low) and not math.isfinite(kept.reference):
+            self.undefined.loss(cell.value, kept.low, where.step)
         return True
 
-    def _keep(self, step: int, source: str, factor: float, low: torch.Tensor, reference: torch.Tensor) -> None:
-        """Keeps a loss. Where one stands for several, it is the one furthest from its reference."""
+    def _keep(self, step: int, source: str, factor: float, low: torch.Tensor, reference: torch.Tensor) -> Loss:
+        """Keeps a loss, and returns it. Where one stands for several, it is the one furthest from its reference."""
         by = 1.0 if math.isnan(factor) else factor
         loss = self.newest = Loss(step, float(low) / by, float(reference) / by, source=source)
         if self.passes % self.each == 0:
@@ -67,6 +70,7 @@ class Losses:
         if len(self.found) > MOST:
             pairs = zip(self.found[::2], [*self.found[1::2], self.found[-1]], strict=False)
             self.found, self.each = [max(pair, key=_apart) for pair in pairs], 2 * self.each
+        return loss
 
     def finish(self) -> list[Loss]:
         """The losses kept, and the newest."""

@@ -26,6 +26,17 @@ class ScalingEvent:
     text: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Undefined:
+    """A loss, a parameter's gradient or a result that is Inf or NaN in the run and in the reference."""
+
+    operation: Operation  # that makes it of finite numbers; the last op, if none is known to
+    what: str  # "loss", "gradient of layer.weight", "result"
+    nan: bool
+    step: int
+    made: bool  # whether the operation is known to make it
+
+
 @dataclasses.dataclass(slots=True)
 class Backward:
     """A backward pass under a loss scale. Magnitudes are the reference's, without the scale."""

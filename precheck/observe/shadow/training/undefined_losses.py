@@ -1,0 +1,90 @@
+"""Finds a loss, a parameter's gradient or a result that is Inf or NaN in the reference too, and the op that makes it of finite numbers.
+
+No format is at fault there, and a comparison with the reference has nothing to say: Inf and NaN are equal on both sides. But all that follows from
+such a loss is lost. `made` looks at functions that have a pole, and at exponentials: these alone make Inf or NaN of ordinary numbers. It looks at the
+result first, and at the operands only if that is not finite. A tensor of another device is not looked at, since that would wait for all of its work.
+
+Of kept results only those count which come of an exponential. log 0 is -Inf and meant so. An exponential of finite numbers is never infinite,
+so that Inf is beyond the format of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.training.step_records import Undefined
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.memory.cells import Cell, Memory
+    from precheck.observe.shadow.operations import Operation, Value
+
+_BREAKS = ops.POLES | ops.EXPONENTIALS
+_MOST = 4096  # ops that a search for the origin visits
+
+
+class UndefinedLosses:
+    """The first loss or gradient that is not finite on either side."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.first: Undefined | None = None
+        self.beyond = False  # whether an exponential was beyond the reference's format
+
+    def made(self, call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
+        """Notes on an op that it makes Inf or NaN of finite numbers, in the run and in the reference."""
+        operation = call.operation
+        if call.plan.base not in _BREAKS or operation.in_optimizer or output.device.type != "cpu" or self.first is not None:
+            return
+        if not _finite(output) and not _finite(shadow) and all(map(_finite, call.floats)):
+            operation.breaks = True
+            self.beyond |= call.plan.base in ops.EXPONENTIALS
+
+    def loss(self, value: Value, low: float, step: int) -> None:
+        """A backward pass begins at a loss that is Inf or NaN, in the reference too."""
+        self._reached("loss", value, low != low, step)
+
+    def gradient(self, name: str, value: Value, gradient: torch.Tensor, step: int) -> None:
+        """A parameter's gradient has been accumulated."""
+        if self.first is not None or gradient.device.type != "cpu" or gradient.layout is not torch.strided or _finite(gradient):
+            return
+        cell = self.memory.find(gradient)
+        if cell is not None and not _finite(self.memory.view(cell, gradient)):
+            self._reached(f"gradient of {name or 'a parameter'}", value, bool(gradient.isnan().any()), step)
+
+    def results(self, kept: Iterable[Cell]) -> None:
+        """What is kept at the end of the block."""
+        for cell in kept if self.beyond and self.first is None else ():
+            maker = cell.value.maker
+            origin = None if maker is None or maker.phase == "backward" or _finite(cell.content) else _origin(maker, through=False)
+            if origin is not None and origin.base in ops.EXPONENTIALS:
+                self.first = Undefined(origin, "result", bool(cell.content.isnan().any()), origin.step, True)
+                return
+
+    def _reached(self, what: str, value: Value, nan: bool, step: int) -> None:
+        if self.first is None and value.maker is not None:
+            origin = _origin(value.maker, through=False) or _origin(value.maker, through=True)
+            self.first = Undefined(origin or value.maker, what, nan, step, origin is not None)
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.detach().isfinite().all())
+
+
+def _origin(last: Operation, through: bool) -> Operation | None:
+    """The nearest op before that made Inf or NaN of finite numbers. `through`: also behind ops that leave numbers out, as `where` does."""
+    reached, waiting = {last}, [last]
+    for operation in waiting:
+        if operation.breaks:
+            return operation
+        if operation.base in ops.CHOOSING_OR_FILLING and not through:
+            continue
+        for maker in (source.maker for source in operation.inputs):
+            if maker is not None and maker not in reached and len(reached) < _MOST:
+                reached.add(maker)
+                waiting.append(maker)
+    return None
