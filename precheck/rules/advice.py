@@ -66,9 +66,14 @@ def _stored(operation: Operation, made: str, wide: str) -> str:
     if operation.in_optimizer:
         return f"keep the weights and the optimizer's states in {wide}"
     line = since(operation)
-    alike = operation.base in _OF_ONE_DTYPE and any(value.low for value in operation.inputs[1:])
-    others = f", and call {_WIDENING[wide]} on its other operands, since torch asks for one dtype" if alike else ""
-    return f"let it write into a {wide} tensor" + (f", not into one that is {made} since {line}" if line else f", not into a {made} one") + others
+    into = f"let it write into a {wide} tensor" + (f", not into one that is {made} since {line}" if line else f", not into a {made} one")
+    return into + others_widened(operation, wide)
+
+
+def others_widened(operation: Operation, wide: str) -> str:
+    """How to give an op the operands that it takes beside a tensor in the format `wide`. "" where it takes those that it has."""
+    alike = operation.base in _OF_ONE_DTYPE and operation.in_place and any(value.low for value in operation.inputs[1:])
+    return f", and call {_WIDENING[wide]} on its other operands, since torch asks for one dtype" if alike else ""
 
 
 def within_range(operation: Operation, readers: Readers, wide: str) -> str:
