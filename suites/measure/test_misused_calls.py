@@ -47,7 +47,7 @@ def test_what_a_called_function_raises_is_left_alone() -> None:
     ("model", "inputs", "told"),
     [
         (nn.Linear(8, 4), torch.ones(2, 8, dtype=torch.float64), "inputs is a tensor of float64, {weights} float32; pass inputs.to(torch.float32)"),
-        (nn.Linear(8, 4), {"input": torch.ones(2, 8, dtype=torch.int64)}, "inputs[input] is a tensor of int64, {weights} float32; pass inputs[input]."),
+        (nn.Linear(8, 4), {"input": torch.ones(2, 8, dtype=torch.int64)}, "inputs[input] is a tensor of int64, {weights} float32; "),
         (nn.Conv1d(8, 4, 1), torch.ones(1, 8, 4, dtype=torch.float64), "inputs is a tensor of float64, {weights} float32; "),
         (nn.Linear(8, 4).double(), torch.ones(2, 8), "inputs is a tensor of float32, {weights} float64; pass inputs.to(torch.float64)"),
         (nn.Linear(8, 4), torch.ones(2, 9), ""),
